@@ -1,0 +1,94 @@
+# One entrance for everything. A bare machine needs python3 (3.11 to 3.13), make and a network.
+
+PYTHON ?= python3
+# More words for pytest, for example: make test ARGS="-k header -x"
+ARGS ?=
+
+BIN := .venv/bin
+SOURCES := src examples/task_service/src
+PACKAGES := -e . -e examples/task_service
+
+# pyright runs on the node of its own wheel, and asks no registry whether it is the newest.
+export PYRIGHT_PYTHON_GLOBAL_NODE := 0
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-faults check format docs bench requirements clean
+
+help:  ## Show what can be made (this list)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+run: $(BIN)/.run  ## Serve the task service on this machine
+	exec $(BIN)/task-service serve
+
+test: $(BIN)/.dev  ## Run the tests and hold coverage to its limits
+	$(BIN)/coverage erase
+	$(BIN)/pytest --cov --cov-report= $(ARGS)
+	$(BIN)/coverage report --include 'src/msk_auth/core/*' --fail-under 100
+	$(BIN)/coverage report --omit 'src/msk_auth/core/*' --fail-under 95
+
+test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
+	$(BIN)/pytest -m faults $(ARGS)
+
+check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs build
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
+
+format: $(BIN)/.dev  ## Rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(BIN)/.dev  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(BIN)/.dev  ## Measure what a request costs
+	$(BIN)/python -m benchmarks
+
+# --universal makes one file serve every platform and Python; nothing in it may name an index or a host.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-header --no-emit-index-url --no-emit-package msk-auth --no-emit-package task-service
+PROJECTS := pyproject.toml examples/task_service/pyproject.toml
+
+requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: to the newest)
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in $(PROJECTS) \
+		--extra fastapi --extra sqlalchemy --extra argon2 -o requirements/run.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in requirements/dev.in $(PROJECTS) \
+		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
+
+clean:  ## Remove the environment, build results and caches (never a service's data)
+	rm -rf .venv dist site htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache examples/task_service/dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. Each stamp is touched last, so an interrupted step is simply done again.
+# uv installs in seconds; where it is missing or fails, pip does the same work with the same hashes.
+
+define install
+{ $(BIN)/uv pip install --quiet --python $(BIN)/python $(1) \
+	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
+endef
+
+$(BIN)/.venv: requirements/bootstrap.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] < (3, 14) else \
+		f"Python 3.11, 3.12 or 3.13 is needed; $(PYTHON) is {sys.version.split()[0]}. Try: make PYTHON=python3.12 …")'
+	@echo "Creating .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/bootstrap.txt || echo "uv does not install here; pip takes its place."
+	@touch $@
+
+$(BIN)/.run: $(BIN)/.venv requirements/run.txt $(PROJECTS)
+	@echo "Installing what the service needs"
+	@$(call install,--require-hashes -r requirements/run.txt)
+	@$(call install,--no-deps --no-build-isolation $(PACKAGES))
+	@touch $@
+
+$(BIN)/.dev: $(BIN)/.run requirements/dev.txt
+	@echo "Installing what the tests and checks need"
+	@$(call install,--require-hashes -r requirements/dev.txt)
+	@touch $@

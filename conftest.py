@@ -1,0 +1,65 @@
+"""What every test of the repository shares: the event loop, the search profiles, and what a skip means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import hypothesis
+import pytest
+
+# One search for everybody: the same commit gives the same verdict, and a slow machine is not a failure.
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, derandomize=True, max_examples=200, print_blob=True
+)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-services",
+        action="store_true",
+        default=os.environ.get("MSK_AUTH_REQUIRE_SERVICES") == "1",
+        help="fail instead of skipping when a database, a browser or another service is missing "
+        "(or MSK_AUTH_REQUIRE_SERVICES=1)",
+    )
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asyncio only: the drivers, stores and servers that the project supports run on nothing else."""
+    return "asyncio"
+
+
+def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure that carries the skip's reason. An expected failure is no skip."""
+    if report.outcome != "skipped" or hasattr(report, "wasxfail"):
+        return
+    match report.longrepr:
+        case (path, line, reason):
+            why = f"{path}:{line}: {reason}"
+        case other:
+            why = str(other)
+    report.outcome = "failed"
+    report.longrepr = f"{why}\n(nothing may be skipped: --require-services)"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if item.config.getoption("--require-services"):
+        _fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if collector.config.getoption("--require-services"):
+        _fail_if_skipped(report)
+    return report
