@@ -1,0 +1,176 @@
+"""The structure that `CONTRIBUTING.md` promises, held by the test run."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SERVICE = ROOT / "examples" / "task_service"
+
+# Everything that an application may import, and so everything that semantic versioning covers.
+PUBLIC_MODULES = frozenset(
+    {
+        "msk_auth",
+        "msk_auth.argon2",
+        "msk_auth.integrations.fastapi",
+        "msk_auth.integrations.starlette",
+        "msk_auth.stores.memory",
+        "msk_auth.stores.sqlalchemy",
+        "msk_auth.testing",
+    }
+)
+
+FRAMEWORKS = frozenset({"fastapi", "flask", "litestar", "starlette"})
+OPTIONAL = FRAMEWORKS | {"alembic", "argon2", "pydantic", "sqlalchemy"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level packages that a fresh interpreter holds after a statement."""
+    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(result.stdout.split())
+
+
+def test_the_import_contracts_hold() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run(
+        [command, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_importing_the_library_loads_no_optional_dependency() -> None:
+    assert loaded_by("import msk_auth") & OPTIONAL == set()
+
+
+def test_the_library_works_where_no_optional_dependency_is_installed() -> None:
+    # `None` in sys.modules makes every later import of that name fail.
+    missing = "".join(f"sys.modules[{name!r}] = None\n" for name in sorted(OPTIONAL))
+    assert "msk_auth" in loaded_by(f"import sys\n{missing}from msk_auth import *")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "own"),
+    [
+        ("fastapi", {"fastapi", "starlette"}),
+        ("starlette", {"starlette"}),
+    ],
+)
+def test_an_adapter_loads_its_own_framework_only(adapter: str, own: set[str]) -> None:
+    loaded = loaded_by(f"import msk_auth.integrations.{adapter}")
+    assert loaded & FRAMEWORKS == own
+    assert loaded & {"alembic", "argon2", "sqlalchemy"} == set()
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC_MODULES))
+def test_a_public_module_says_what_is_public(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__all__
+    assert [public for public in module.__all__ if not hasattr(module, public)] == []
+
+
+def foreign_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Line, module and name of everything that a file takes from `msk_auth`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0) if module.split(".")[0] == "msk_auth":
+                for alias in node.names:
+                    yield node.lineno, module, alias.name
+            case ast.Import():
+                for alias in node.names:
+                    if alias.name.split(".")[0] == "msk_auth":
+                        # A module taken as a whole hides which names are used.
+                        yield node.lineno, alias.name, "(the module itself)"
+
+
+def is_public(module: str, name: str) -> bool:
+    if f"{module}.{name}" in PUBLIC_MODULES:
+        return True
+    return module in PUBLIC_MODULES and name in importlib.import_module(module).__all__
+
+
+def test_the_service_uses_only_public_names_of_the_library() -> None:
+    files = sorted(SERVICE.rglob("*.py"))
+    assert files
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {module}.{name}"
+        for path in files
+        for line, module, name in foreign_names(ast.parse(path.read_text("utf-8")))
+        if not is_public(module, name)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("from msk_auth import Principal", [("msk_auth", "Principal")]),
+        ("import msk_auth.core.keys", [("msk_auth.core.keys", "(the module itself)")]),
+        ("def f():\n  from msk_auth.core import keys", [("msk_auth.core", "keys")]),
+        ("from task_service.msk_auth import x\nimport msk_authority", []),
+    ],
+)
+def test_the_search_for_foreign_names_finds_them(code: str, found: list[tuple[str, str]]) -> None:
+    assert [(module, name) for _, module, name in foreign_names(ast.parse(code))] == found
+
+
+# A host of an index pins its readers to one place; a path of one machine works on no other.
+FORBIDDEN_TEXT = re.compile(
+    r"""
+      \b(?: pypi\.org | pythonhosted\.org | registry\.npmjs | docker\.io | ghcr\.io )
+    | (?<![\w.$}/-]) / (?: home | root | Users | work ) / \w
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.stdout.split("\0") if name]
+
+
+def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in tracked_files()
+        if path.is_file()
+        for match in FORBIDDEN_TEXT.finditer(path.read_bytes().decode("utf-8", "ignore"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "forbidden"),
+    [
+        ("--index-url https://py" + "pi.org/simple", True),
+        ("open('/ho" + "me/somebody/x')", True),
+        ("GET /api/home/x, ./work/y and example.com/root/z", False),
+    ],
+)
+def test_the_search_for_forbidden_text_finds_it(text: str, forbidden: bool) -> None:
+    assert (FORBIDDEN_TEXT.search(text) is not None) is forbidden
+
+
+LOCKED = re.compile(
+    r"^([a-z0-9._-]+)==\S+ ?(?:;[^\\]*)?\\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", re.M
+)
+
+
+@pytest.mark.parametrize("name", ["bootstrap.txt", "run.txt", "dev.txt"])
+def test_every_requirement_is_pinned_by_hash(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text("utf-8")
+    assert LOCKED.search(text)
+    assert LOCKED.sub("", text) == ""
