@@ -165,7 +165,7 @@ def test_the_search_for_forbidden_text_finds_it(text: str, forbidden: bool) -> N
 
 
 LOCKED = re.compile(
-    r"^([a-z0-9._-]+)==\S+ ?(?:;[^\\]*)?\\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", re.M
+    r"^([a-z0-9._-]+)==\S+ ?(?:;[^\\]*)?\\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", re.MULTILINE
 )
 
 
