@@ -1,0 +1,1 @@
+"""A deployable task service whose API takes interactive logins and API keys."""

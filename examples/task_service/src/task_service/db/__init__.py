@@ -1,0 +1,1 @@
+"""The service's database: its tables, how it is opened, and its migrations."""

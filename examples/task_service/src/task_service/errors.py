@@ -1,0 +1,111 @@
+"""The service's own answers, beside those of the library (same tree, same rendering)."""
+
+from msk_auth import NotFound, Problem
+
+
+class TaskNotFound(NotFound):
+    """No such task, or not visible to the principal."""
+
+    code = "task_not_found"
+    title = "The task was not found"
+    default_detail = "You have no task with this id."
+
+
+class RunNotFound(NotFound):
+    """No such run, or not visible to the principal."""
+
+    code = "run_not_found"
+    title = "The run was not found"
+    default_detail = "You have no run with this id."
+
+
+class UserNotFound(NotFound):
+    """No such user."""
+
+    code = "user_not_found"
+    title = "The user was not found"
+    default_detail = "There is no user with this id."
+
+
+class SessionNotFound(NotFound):
+    """No such open session of this user."""
+
+    code = "session_not_found"
+    title = "The session was not found"
+    default_detail = "You have no open session with this id."
+
+
+class LoginFailed(Problem):
+    """One answer for an unknown user, a wrong password, a disabled account and one without a password."""
+
+    status = 401
+    code = "login_failed"
+    title = "The login failed"
+    default_detail = "The user name or the password is wrong."
+
+    def challenge(self) -> dict[str, str]:
+        """RFC 9110 wants a challenge with every 401; nothing more is said."""
+        return {}
+
+
+class LinkInvalid(Problem):
+    """A one-time link that is unknown, used or too old."""
+
+    status = 410
+    code = "link_invalid"
+    title = "The link is no longer valid"
+    default_detail = "This link was used already or is too old. Ask an administrator for a new one."
+
+
+class UsernameTaken(Problem):
+    """There is a user of that name."""
+
+    status = 409
+    code = "username_taken"
+    title = "The user name is taken"
+    default_detail = "There is already a user with this name. Choose another one."
+
+
+class LastAdministrator(Problem):
+    """The change would leave nobody who can administer the service."""
+
+    status = 409
+    code = "last_administrator"
+    title = "This is the last administrator"
+    default_detail = "Make another user an administrator first."
+
+
+class RunNotCancellable(Problem):
+    """The run is over already."""
+
+    status = 409
+    code = "run_finished"
+    title = "The run is over"
+    default_detail = "This run has already finished, so it cannot be cancelled."
+
+
+class IdempotencyConflict(Problem):
+    """The same Idempotency-Key was used for another task (draft-ietf-httpapi-idempotency-key-header)."""
+
+    status = 422
+    code = "idempotency_key_reused"
+    title = "The Idempotency-Key was used for something else"
+    default_detail = "This Idempotency-Key was used to run another task. Use a fresh one."
+
+
+class CrossOriginRefused(Problem):
+    """A request of another site that the browser sent along with the login cookie."""
+
+    status = 403
+    code = "cross_origin_refused"
+    title = "Requests from other sites are refused"
+    default_detail = "Open this service in its own tab and repeat the action there."
+
+
+class BodyTooLarge(Problem):
+    """The body is larger than the service reads."""
+
+    status = 413
+    code = "body_too_large"
+    title = "The request body is too large"
+    default_detail = "Request bodies may be 1 MiB at most."

@@ -1,0 +1,143 @@
+"""API keys and login tokens for Python web applications, told apart for good.
+
+One `Authorization: Bearer …` header carries either a JWT of an interactive login or an API key;
+both become one typed `Principal` that remembers how it was authenticated. The adapters are in
+`msk_auth.integrations`, the stores in `msk_auth.stores`; importing this package loads neither a
+framework nor a database library.
+"""
+
+from .authenticator import PROBLEM_BASE, AsyncAuthenticator, Authenticator
+from .clock import Clock, SystemClock
+from .core.credentials import read_bearer
+from .core.cursor import PageCursor
+from .core.digest import KeyHasher, PepperRing, SlowDigest
+from .core.errors import (
+    ConfigurationError,
+    CredentialRefused,
+    CredentialsMissing,
+    FieldError,
+    InputInvalid,
+    InteractiveRequired,
+    KeyExpired,
+    KeyLimitReached,
+    KeyMalformed,
+    KeyNotActive,
+    KeyNotFound,
+    KeyRevoked,
+    KeyUnknown,
+    LoginTooOld,
+    MskAuthError,
+    NotFound,
+    OwnerDisabled,
+    PermissionDenied,
+    Problem,
+    RequestMalformed,
+    StoreUnavailable,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+    TooManyAttempts,
+)
+from .core.events import (
+    CredentialUsed,
+    Event,
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyRevocation,
+    KeyRotated,
+    Refusal,
+)
+from .core.flows import CreatedKey, Lifetime
+from .core.keys import KeyFormat, KeyValue
+from .core.model import (
+    ApiKey,
+    CredentialKind,
+    KeyLimits,
+    KeyPage,
+    KeyQuery,
+    KeyStatus,
+    Owner,
+    Principal,
+    Session,
+    local_principal,
+)
+from .core.policy import Policy, require, require_interactive
+from .core.signing import AlgorithmName, KeyRing, SigningKey
+from .core.store import AsyncKeyStore, KeyStore
+from .core.tokens import Claims, TokenProfile
+from .redaction import RedactingFilter, redact
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PROBLEM_BASE",
+    "AlgorithmName",
+    "ApiKey",
+    "AsyncAuthenticator",
+    "AsyncKeyStore",
+    "Authenticator",
+    "Claims",
+    "Clock",
+    "ConfigurationError",
+    "CreatedKey",
+    "CredentialKind",
+    "CredentialRefused",
+    "CredentialUsed",
+    "CredentialsMissing",
+    "Event",
+    "FieldError",
+    "InputInvalid",
+    "InteractiveRequired",
+    "KeyCreated",
+    "KeyDeleted",
+    "KeyExpired",
+    "KeyExpirySet",
+    "KeyFormat",
+    "KeyHasher",
+    "KeyLimitReached",
+    "KeyLimits",
+    "KeyMalformed",
+    "KeyNotActive",
+    "KeyNotFound",
+    "KeyPage",
+    "KeyQuery",
+    "KeyRevocation",
+    "KeyRevoked",
+    "KeyRing",
+    "KeyRotated",
+    "KeyStatus",
+    "KeyStore",
+    "KeyUnknown",
+    "KeyValue",
+    "Lifetime",
+    "LoginTooOld",
+    "MskAuthError",
+    "NotFound",
+    "Owner",
+    "OwnerDisabled",
+    "PageCursor",
+    "PepperRing",
+    "PermissionDenied",
+    "Policy",
+    "Principal",
+    "Problem",
+    "RedactingFilter",
+    "Refusal",
+    "RequestMalformed",
+    "Session",
+    "SigningKey",
+    "SlowDigest",
+    "StoreUnavailable",
+    "SystemClock",
+    "TokenExpired",
+    "TokenInvalid",
+    "TokenProfile",
+    "TokenRevoked",
+    "TooManyAttempts",
+    "local_principal",
+    "read_bearer",
+    "redact",
+    "require",
+    "require_interactive",
+]

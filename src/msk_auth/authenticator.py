@@ -1,0 +1,591 @@
+"""The two drivers of the core: one that blocks and one that awaits.
+
+`Authenticator` and `AsyncAuthenticator` hold a store, the application's look-ups and a clock, and
+run the flows of `core.flows` against them. They decide nothing. Whatever a store or a look-up
+raises becomes :class:`~msk_auth.StoreUnavailable`: fail closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Generic, TypeVar, cast
+
+from .clock import Clock, SystemClock
+from .core import flows
+from .core.digest import KeyHasher
+from .core.errors import ConfigurationError, CredentialRefused, Problem, StoreUnavailable
+from .core.events import CredentialUsed, Event, Refusal
+from .core.flows import Changed, CreatedKey, Lifetime, Rules
+from .core.keys import KeyFormat
+from .core.model import ApiKey, KeyLimits, KeyPage, KeyStatus, Owner, Principal, Session, UserT
+from .core.policy import Policy
+from .core.steps import Flow, Step
+from .core.store import AsyncKeyStore, KeyStore
+from .core.tokens import TokenProfile
+from .touches import Touches
+
+T = TypeVar("T")
+
+PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
+"""What the `type` of problem documents begins with by default; `#` and the code are added."""
+
+_NO_LIMITS: Final = KeyLimits()
+_FLUSH_SECONDS: Final = 60.0
+# How many Argon2id verifications of imported keys run at once: each takes a core and 19 MiB.
+_SLOW_AT_ONCE: Final = 2
+
+_log = logging.getLogger("msk_auth")
+
+
+class _Shared(Generic[UserT]):
+    """What both drivers know and how they speak of it."""
+
+    def __init__(
+        self,
+        tokens: TokenProfile | Sequence[TokenProfile],
+        checks_sessions: bool,
+        key_format: KeyFormat | None,
+        hasher: KeyHasher | None,
+        realm: str,
+        problem_base: str,
+        clock: Clock | None,
+    ) -> None:
+        if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
+            raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
+        self.rules = Rules(
+            key_format=KeyFormat() if key_format is None else key_format,
+            hasher=KeyHasher() if hasher is None else hasher,
+            tokens=(tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens),
+            checks_sessions=checks_sessions,
+        )
+        self.realm = realm
+        self.problem_base = problem_base
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._touches = Touches()
+
+    def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
+        """Let the principal pass, or raise what :meth:`Policy.check` raises."""
+        policy.check(principal, self.clock.now())
+
+    def _noted(self, outcome: flows.Authenticated, now: datetime) -> Principal[UserT]:
+        principal = outcome.principal
+        if principal.key_id is not None:
+            self._touches.note(principal.key_id, now, outcome.upgrade)
+        return principal
+
+    @staticmethod
+    def _refusal(problem: Problem, now: datetime) -> Refusal:
+        key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
+        return Refusal(now, problem.code, key_id)
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    _log.error("authentication cannot answer: %s", type(error).__name__, exc_info=error)
+    return StoreUnavailable()
+
+
+class Authenticator(_Shared[UserT]):
+    """Authenticates requests and manages keys, blocking. Safe to use from several threads.
+
+    Args:
+        store: Where the keys are.
+        find_owner: The application's user with this id, read afresh; None if there is none.
+        tokens: The issuers whose JWTs are accepted; none by default.
+        find_session: The login session with this id, read afresh; None if there is none. Without it
+            a JWT is good until it expires, whatever happens.
+        key_limits: What new keys may be; a function is asked each time, so that a change takes
+            effect at once.
+        key_format: The prefix of the keys.
+        hasher: How keys are digested; give it a pepper ring in production.
+        on_event: Told what happened; what it raises is logged and changes nothing.
+        realm: Names the protected space in challenges (RFC 9110, section 11.5).
+        problem_base: What the `type` of problem documents begins with.
+        clock: Where the time comes from.
+
+    Raises:
+        ConfigurationError: A setting cannot work; the message says what to write instead.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        *,
+        find_owner: Callable[[str], Owner[UserT] | None],
+        tokens: TokenProfile | Sequence[TokenProfile] = (),
+        find_session: Callable[[str], Session | None] | None = None,
+        key_limits: KeyLimits | Callable[[], KeyLimits] = _NO_LIMITS,
+        key_format: KeyFormat | None = None,
+        hasher: KeyHasher | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        realm: str = "api",
+        problem_base: str = PROBLEM_BASE,
+        clock: Clock | None = None,
+    ) -> None:
+        if inspect.iscoroutinefunction(find_owner):
+            raise ConfigurationError(
+                "find_owner is async: use AsyncAuthenticator, or hand in a plain function."
+            )
+        super().__init__(
+            tokens, find_session is not None, key_format, hasher, realm, problem_base, clock
+        )
+        self._ports = _SyncPorts(store, find_owner, find_session, key_limits, self.rules.hasher)
+        self._on_event = on_event
+        self._last_flush = self.clock.monotonic()
+
+    def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
+        """The principal of a request.
+
+        Args:
+            authorization: The value of every `Authorization` header of the request.
+
+        Raises:
+            CredentialsMissing: There are none, or of another scheme.
+            RequestMalformed: They cannot be read.
+            CredentialRefused: They are not accepted; the subclass says why.
+            StoreUnavailable: It cannot be told right now.
+        """
+        now = self.clock.now()
+        try:
+            principal = self._noted(
+                self._drive(flows.authenticate(self.rules, authorization, now)), now
+            )
+        except Problem as problem:
+            self._emit(self._refusal(problem, now))
+            raise
+        except Exception as error:
+            unavailable = _unavailable(error)
+            self._emit(self._refusal(unavailable, now))
+            raise unavailable from error
+        self._emit(CredentialUsed(now, principal))
+        return principal
+
+    def create_key(
+        self,
+        principal: Principal[UserT],
+        *,
+        name: str,
+        scopes: Iterable[str] | None = None,
+        lifetime: Lifetime = "default",
+    ) -> CreatedKey:
+        """Make a key for the principal's owner.
+
+        Args:
+            principal: Must be interactive.
+            name: The owner's label for it, 1 to 100 characters.
+            scopes: What the key may do at most, out of the principal's permissions; None means all
+                that the owner may at any time, empty means nothing.
+            lifetime: How long it works.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            InputInvalid: Name, scopes or lifetime are not acceptable.
+            KeyLimitReached: The owner has as many active keys as allowed.
+            StoreUnavailable: It could not be stored; whether it was is not known.
+        """
+        now = self.clock.now()
+        return self._change(
+            flows.create_key(
+                self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
+            )
+        )
+
+    def rotate_key(
+        self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
+    ) -> CreatedKey:
+        """Make a successor of a key and let the predecessor work on for `overlap` (up to 90 days).
+
+        Raises:
+            InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
+                :meth:`create_key`.
+            KeyNotFound: The owner has no such key.
+            KeyNotActive: It is revoked, expired or already rotated.
+        """
+        now = self.clock.now()
+        return self._change(
+            flows.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+        )
+
+    def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """Revoke a key, for good. No verification that starts after this returned succeeds.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            StoreUnavailable: Whether it was revoked is not known; try again.
+        """
+        return self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
+
+    def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
+        """Revoke a key and take it off the list. Raises as :meth:`revoke_key` does."""
+        self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
+
+    def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
+        """Bring a key's end forward to `at`, never put it off; raises as :meth:`revoke_key`."""
+        return self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
+
+    def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """A key of the principal's owner.
+
+        Raises:
+            KeyNotFound: The owner has no such key.
+            StoreUnavailable: It cannot be told right now.
+        """
+        return self._drive(flows.get_key(principal, key_id))
+
+    def list_keys(
+        self,
+        principal: Principal[UserT],
+        *,
+        status: KeyStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> KeyPage:
+        """A page of the owner's keys, newest first.
+
+        Args:
+            principal: Whose keys; any kind of credential may list.
+            status: Only keys in this state.
+            cursor: The `next_cursor` of the page before.
+            limit: 1 to 200.
+
+        Raises:
+            InputInvalid: The cursor or the limit is not acceptable.
+            StoreUnavailable: It cannot be told right now.
+        """
+        now = self.clock.now()
+        return self._drive(
+            flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+        )
+
+    def flush(self) -> None:
+        """Write the collected times of last use and upgraded digests; what fails is kept for later."""
+        self._last_flush = self.clock.monotonic()
+        batch = self._touches.take()
+        if not batch:
+            return
+        try:
+            if batch.last_used:
+                self._ports.store.touch(batch.last_used)
+            for key_id, (old, new) in batch.upgrades.items():
+                self._ports.store.replace_digest(key_id, old=old, new=new)
+        except Exception:  # noqa: BLE001 - nothing is lost, and no request waits for it
+            _log.warning(
+                "could not write when keys were last used; trying again later", exc_info=True
+            )
+            self._touches.put_back(batch)
+
+    def flush_if_due(self) -> None:
+        """:meth:`flush`, if the last one is a minute ago. Adapters call it after a response."""
+        if self.clock.monotonic() - self._last_flush >= _FLUSH_SECONDS:
+            self.flush()
+
+    def __enter__(self) -> Authenticator[UserT]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.flush()
+
+    def _change(self, flow: Flow[Changed[T]]) -> T:
+        changed = self._drive(flow)
+        self._emit(changed.event)
+        return changed.value
+
+    def _emit(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:  # noqa: BLE001 - a hook never breaks a request
+            _log.exception("the on_event hook failed on %s", type(event).__name__)
+
+    def _drive(self, flow: Flow[T]) -> T:
+        result: Any = None
+        while True:
+            # Only the flow's own end may end it: a stray StopIteration of a store must not become a
+            # result.
+            try:
+                step = flow.send(result)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            result = self._perform(step)
+
+    def _perform(self, step: Step) -> Any:
+        try:
+            return step.perform(self._ports)
+        except Problem:
+            raise
+        except Exception as error:
+            raise _unavailable(error) from error
+
+
+class AsyncAuthenticator(_Shared[UserT]):
+    """Authenticates requests and manages keys, on an asyncio event loop.
+
+    As an asynchronous context manager it writes times of last use once a minute while it is open,
+    and the rest when it is closed::
+
+        async with authenticator:
+            ...
+
+    Args:
+        store: Where the keys are.
+        find_owner: The application's user with this id, read afresh; None if there is none.
+        tokens: The issuers whose JWTs are accepted; none by default.
+        find_session: The login session with this id, read afresh; None if there is none. Without it
+            a JWT is good until it expires, whatever happens.
+        key_limits: What new keys may be; a function is asked each time, so that a change takes
+            effect at once.
+        key_format: The prefix of the keys.
+        hasher: How keys are digested; give it a pepper ring in production.
+        on_event: Told what happened, and awaited if it returns an awaitable; what it raises is
+            logged and changes nothing.
+        realm: Names the protected space in challenges (RFC 9110, section 11.5).
+        problem_base: What the `type` of problem documents begins with.
+        clock: Where the time comes from.
+
+    Raises:
+        ConfigurationError: A setting cannot work; the message says what to write instead.
+    """
+
+    def __init__(
+        self,
+        store: AsyncKeyStore,
+        *,
+        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        tokens: TokenProfile | Sequence[TokenProfile] = (),
+        find_session: Callable[[str], Awaitable[Session | None]] | None = None,
+        key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]] = _NO_LIMITS,
+        key_format: KeyFormat | None = None,
+        hasher: KeyHasher | None = None,
+        on_event: Callable[[Event], Awaitable[None] | None] | None = None,
+        realm: str = "api",
+        problem_base: str = PROBLEM_BASE,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            tokens, find_session is not None, key_format, hasher, realm, problem_base, clock
+        )
+        self._ports = _AsyncPorts(store, find_owner, find_session, key_limits, self.rules.hasher)
+        self._on_event = on_event
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
+        """As :meth:`Authenticator.authenticate`."""
+        now = self.clock.now()
+        try:
+            principal = self._noted(
+                await self._drive(flows.authenticate(self.rules, authorization, now)), now
+            )
+        except Problem as problem:
+            await self._emit(self._refusal(problem, now))
+            raise
+        except Exception as error:
+            unavailable = _unavailable(error)
+            await self._emit(self._refusal(unavailable, now))
+            raise unavailable from error
+        await self._emit(CredentialUsed(now, principal))
+        return principal
+
+    async def create_key(
+        self,
+        principal: Principal[UserT],
+        *,
+        name: str,
+        scopes: Iterable[str] | None = None,
+        lifetime: Lifetime = "default",
+    ) -> CreatedKey:
+        """As :meth:`Authenticator.create_key`."""
+        now = self.clock.now()
+        return await self._change(
+            flows.create_key(
+                self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
+            )
+        )
+
+    async def rotate_key(
+        self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
+    ) -> CreatedKey:
+        """As :meth:`Authenticator.rotate_key`."""
+        now = self.clock.now()
+        return await self._change(
+            flows.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+        )
+
+    async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """As :meth:`Authenticator.revoke_key`."""
+        return await self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
+
+    async def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
+        """As :meth:`Authenticator.delete_key`."""
+        await self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
+
+    async def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
+        """As :meth:`Authenticator.expire_key`."""
+        return await self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
+
+    async def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """As :meth:`Authenticator.get_key`."""
+        return await self._drive(flows.get_key(principal, key_id))
+
+    async def list_keys(
+        self,
+        principal: Principal[UserT],
+        *,
+        status: KeyStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> KeyPage:
+        """As :meth:`Authenticator.list_keys`."""
+        now = self.clock.now()
+        return await self._drive(
+            flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+        )
+
+    async def flush(self) -> None:
+        """As :meth:`Authenticator.flush`."""
+        batch = self._touches.take()
+        if not batch:
+            return
+        try:
+            if batch.last_used:
+                await self._ports.store.touch(batch.last_used)
+            for key_id, (old, new) in batch.upgrades.items():
+                await self._ports.store.replace_digest(key_id, old=old, new=new)
+        except Exception:  # noqa: BLE001 - nothing is lost, and no request waits for it
+            _log.warning(
+                "could not write when keys were last used; trying again later", exc_info=True
+            )
+            self._touches.put_back(batch)
+
+    async def __aenter__(self) -> AsyncAuthenticator[UserT]:
+        self._flusher = asyncio.create_task(self._flush_forever(), name="msk_auth flush")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._flusher
+            self._flusher = None
+        await self.flush()
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            await self.flush()
+
+    async def _change(self, flow: Flow[Changed[T]]) -> T:
+        changed = await self._drive(flow)
+        await self._emit(changed.event)
+        return changed.value
+
+    async def _emit(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            told = self._on_event(event)
+            if told is not None:
+                await told
+        except Exception:  # noqa: BLE001 - a hook never breaks a request
+            _log.exception("the on_event hook failed on %s", type(event).__name__)
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        result: Any = None
+        while True:
+            # Only the flow's own end may end it: a stray StopIteration of a store must not become a
+            # result.
+            try:
+                step = flow.send(result)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            result = await self._perform(step)
+
+    async def _perform(self, step: Step) -> Any:
+        try:
+            return await step.perform(self._ports)
+        except Problem:
+            raise
+        except Exception as error:
+            raise _unavailable(error) from error
+
+
+class _SyncPorts(Generic[UserT]):
+    """What the flows reach through `Authenticator`."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        find_owner: Callable[[str], Owner[UserT] | None],
+        find_session: Callable[[str], Session | None] | None,
+        key_limits: KeyLimits | Callable[[], KeyLimits],
+        hasher: KeyHasher,
+    ) -> None:
+        self.store = store
+        self._find_owner = find_owner
+        self._find_session = find_session
+        self._key_limits = key_limits
+        self._hasher = hasher
+
+    def find_owner(self, owner_id: str) -> Owner[UserT] | None:
+        return self._find_owner(owner_id)
+
+    def find_session(self, session_id: str) -> Session | None:
+        return None if self._find_session is None else self._find_session(session_id)
+
+    def key_limits(self) -> KeyLimits:
+        return self._key_limits if isinstance(self._key_limits, KeyLimits) else self._key_limits()
+
+    def verify_slowly(self, key: str, encoded: str) -> bool:
+        return self._hasher.verify(key, encoded)
+
+
+class _AsyncPorts(Generic[UserT]):
+    """What the flows reach through `AsyncAuthenticator`."""
+
+    def __init__(
+        self,
+        store: AsyncKeyStore,
+        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        find_session: Callable[[str], Awaitable[Session | None]] | None,
+        key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]],
+        hasher: KeyHasher,
+    ) -> None:
+        self.store = store
+        self._find_owner = find_owner
+        self._find_session = find_session
+        self._key_limits = key_limits
+        self._hasher = hasher
+        self._slow = asyncio.Semaphore(_SLOW_AT_ONCE)
+
+    async def find_owner(self, owner_id: str) -> Owner[UserT] | None:
+        return await self._find_owner(owner_id)
+
+    async def find_session(self, session_id: str) -> Session | None:
+        return None if self._find_session is None else await self._find_session(session_id)
+
+    async def key_limits(self) -> KeyLimits:
+        return (
+            self._key_limits
+            if isinstance(self._key_limits, KeyLimits)
+            else await self._key_limits()
+        )
+
+    async def verify_slowly(self, key: str, encoded: str) -> bool:
+        async with self._slow:
+            return await asyncio.to_thread(self._hasher.verify, key, encoded)

@@ -1,0 +1,40 @@
+"""The one place that reads a clock."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the library takes the time from; `msk_auth.testing.FrozenClock` stands in for it."""
+
+    def now(self) -> datetime:
+        """The moment, aware and in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment; never goes back, and runs on while the machine sleeps."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        """See :class:`Clock`."""
+        return datetime.now(UTC)
+
+    # CLOCK_MONOTONIC stands still while a Linux machine sleeps; CLOCK_BOOTTIME does not.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+
+        def monotonic(self) -> float:
+            """See :class:`Clock`."""
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    else:
+
+        def monotonic(self) -> float:
+            """See :class:`Clock`."""
+            return time.monotonic()

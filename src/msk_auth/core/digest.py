@@ -1,0 +1,172 @@
+"""What the store holds instead of a key, and how a presented key is compared with it.
+
+An encoded digest names its scheme, so that schemes and peppers can change while old digests still
+verify:
+
+::
+
+    sha256:<64 hex>                       no pepper configured
+    hmac-sha256:<pepper id>:<64 hex>      with a pepper ring
+    $argon2id$…                           imported keys of low entropy (`msk_auth.argon2`)
+
+Why no slow hash, when passwords need one: stretching makes up for secrets that can be guessed. A
+key's secret is 190 random bits; nobody tries 2^190 candidates, at any price per candidate, so a
+slow hash would only cost the server 100 ms on each request (OWASP ASVS 5.0, 6.5.2, asks for it
+below 112 bits only). The pepper protects against somebody who can write to the database and would
+plant a digest of a key of their own.
+
+The digest covers the whole key, id included: a digest copied to another row verifies nothing there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from .errors import ConfigurationError
+
+_DOMAIN = b"msk_auth/api-key/v1\x00"
+_PEPPER_ID = re.compile(r"[0-9A-Za-z._-]{1,32}")
+_MIN_PEPPER = 32
+
+
+class PepperRing:
+    """Secrets of the application that go into every digest, each under an id.
+
+    To rotate: add a new pepper, make it current, keep the old ones until no digest names them any
+    more (digests move to the current pepper as their keys are used).
+
+    Args:
+        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to at least 32 random bytes.
+        current: The id used for new digests.
+
+    Raises:
+        ConfigurationError: A pepper is too short, an id has another form, or `current` is not among
+            them.
+    """
+
+    __slots__ = ("_peppers", "current")
+
+    def __init__(self, peppers: Mapping[str, bytes], *, current: str) -> None:
+        for pepper_id, pepper in peppers.items():
+            if _PEPPER_ID.fullmatch(pepper_id) is None:
+                raise ConfigurationError(
+                    f"The pepper id {pepper_id!r} must be 1 to 32 of 0-9A-Za-z._-"
+                )
+            if len(pepper) < _MIN_PEPPER:
+                raise ConfigurationError(
+                    f"The pepper {pepper_id!r} has {len(pepper)} bytes and needs {_MIN_PEPPER}."
+                    " Make one with secrets.token_bytes(32)."
+                )
+        if current not in peppers:
+            raise ConfigurationError(
+                f"The current pepper {current!r} is not in the ring: {sorted(peppers)}."
+            )
+        self._peppers = dict(peppers)
+        self.current = current
+
+    def __repr__(self) -> str:
+        return f"<PepperRing {sorted(self._peppers)} current={self.current!r}>"
+
+    def get(self, pepper_id: str) -> bytes | None:
+        """The pepper with this id, or None if it was retired."""
+        return self._peppers.get(pepper_id)
+
+    def __getitem__(self, pepper_id: str) -> bytes:
+        return self._peppers[pepper_id]
+
+
+class SlowDigest(Protocol):
+    """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`."""
+
+    def recognises(self, encoded: str) -> bool:
+        """True if `encoded` is a digest of this scheme."""
+        ...
+
+    def verify(self, key: str, encoded: str) -> bool:
+        """True if `encoded` is the digest of `key`."""
+        ...
+
+
+class KeyHasher:
+    """Makes and compares digests.
+
+    Args:
+        peppers: With a ring, new digests are HMAC-SHA256 under its current pepper; without,
+            SHA-256.
+        slow: A scheme for imported keys, if there are any.
+        accept_unpeppered: Whether plain SHA-256 digests verify although there is a ring. True lets
+            existing keys move over as they are used; set it to False once they have, and a planted
+            SHA-256 digest is worth nothing.
+    """
+
+    __slots__ = ("_accept_unpeppered", "_decoy", "_peppers", "_slow")
+
+    def __init__(
+        self,
+        peppers: PepperRing | None = None,
+        *,
+        slow: SlowDigest | None = None,
+        accept_unpeppered: bool = True,
+    ) -> None:
+        self._peppers = peppers
+        self._slow = slow
+        self._accept_unpeppered = accept_unpeppered or peppers is None
+        # A digest that no key has, of the scheme that most records have: see
+        # `compare_with_nothing`.
+        self._decoy = self.digest("")
+
+    def digest(self, key: str) -> str:
+        """The encoded digest of a whole key, under the current scheme."""
+        if self._peppers is None:
+            return f"sha256:{_sha256(key)}"
+        pepper_id = self._peppers.current
+        return f"hmac-sha256:{pepper_id}:{_hmac(self._peppers[pepper_id], key)}"
+
+    def verify(self, key: str, encoded: str) -> bool:
+        """True if `encoded` is the digest of `key`, in constant time; unknown schemes verify nothing."""
+        if self._slow is not None and self._slow.recognises(encoded):
+            return self._slow.verify(key, encoded)
+        scheme, _, rest = encoded.partition(":")
+        if scheme == "hmac-sha256" and self._peppers is not None:
+            pepper_id, _, expected = rest.partition(":")
+            pepper = self._peppers.get(pepper_id)
+            return pepper is not None and _equal(_hmac(pepper, key), expected)
+        if scheme == "sha256" and self._accept_unpeppered:
+            return _equal(_sha256(key), rest)
+        return False
+
+    def is_slow(self, encoded: str) -> bool:
+        """True if verifying this digest takes so long that it must not run on an event loop."""
+        return self._slow is not None and self._slow.recognises(encoded)
+
+    def needs_rehash(self, encoded: str) -> bool:
+        """True if a digest that just verified should be replaced by :meth:`digest` of the same key.
+
+        Slow digests stay as they are: the key behind them may have too little entropy for a fast
+        one.
+        """
+        if self.is_slow(encoded):
+            return False
+        current = "sha256:" if self._peppers is None else f"hmac-sha256:{self._peppers.current}:"
+        return not encoded.startswith(current)
+
+    def compare_with_nothing(self, key: str) -> None:
+        """Spend the time of a comparison, so that an unknown id takes as long as a wrong secret."""
+        self.verify(key, self._decoy)
+
+
+def _sha256(key: str) -> str:
+    return hashlib.sha256(_DOMAIN + key.encode()).hexdigest()
+
+
+def _hmac(pepper: bytes, key: str) -> str:
+    return hmac.digest(pepper, _DOMAIN + key.encode(), "sha256").hex()
+
+
+def _equal(computed: str, stored: str) -> bool:
+    # Bytes, because compare_digest refuses text beyond ASCII, and what is stored may be anything.
+    return hmac.compare_digest(computed.encode(), stored.encode())

@@ -1,0 +1,357 @@
+"""Every refusal this library gives, as one tree.
+
+::
+
+    MskAuthError
+    ├── ConfigurationError              a set-up that cannot be safe; raised while starting, never
+    answered └── Problem                         an answer: status, code, challenge (RFC 9457, RFC
+    6750)
+        ├── CredentialsMissing      401 credentials_missing
+        ├── RequestMalformed        400 request_malformed
+        ├── CredentialRefused       401 error="invalid_token"
+        │   ├── KeyMalformed            key_malformed
+        │   ├── KeyUnknown              key_unknown
+        │   ├── KeyRevoked              key_revoked
+        │   ├── KeyExpired              key_expired
+        │   ├── OwnerDisabled           owner_disabled
+        │   ├── TokenInvalid            token_invalid
+        │   ├── TokenExpired            token_expired
+        │   └── TokenRevoked            token_revoked
+        ├── PermissionDenied        403 permission_denied
+        ├── InteractiveRequired     403 interactive_required
+        ├── LoginTooOld             401 login_too_old
+        ├── NotFound                404
+        │   └── KeyNotFound             key_not_found
+        ├── KeyLimitReached         409 key_limit_reached
+        ├── KeyNotActive            409 key_not_active
+        ├── InputInvalid            422 input_invalid
+        ├── TooManyAttempts         429 too_many_attempts
+        └── StoreUnavailable        503 store_unavailable
+
+An application adds its own answers by subclassing :class:`Problem` (or :class:`NotFound`) with a
+`status`, a `code` and a `title`; every adapter renders them the same way. No message ever contains
+what was presented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
+
+class MskAuthError(Exception):
+    """The root of all errors raised on purpose by this library."""
+
+
+class ConfigurationError(MskAuthError):
+    """A set-up that cannot be safe. The message says what to write instead."""
+
+
+class Problem(MskAuthError):
+    """An answer other than success, independent of any web framework (RFC 9457).
+
+    Args:
+        detail: What happened and what to do about it, for a person in a hurry. Defaults to the
+            class's text.
+
+    Attributes:
+        status: The HTTP status code.
+        code: The stable, machine-readable name of this answer; also the anchor of its page in the
+            docs.
+        title: The same for every occurrence of this code.
+        retry_after: Seconds after which trying again makes sense (RFC 9110, section 10.2.3), or
+            None.
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    title: ClassVar[str] = "Internal error"
+    default_detail: ClassVar[str] = "The request could not be handled."
+
+    retry_after: int | None = None
+
+    def __init__(self, detail: str | None = None) -> None:
+        self.detail = self.default_detail if detail is None else detail
+        super().__init__(self.detail)
+
+    def challenge(self) -> Mapping[str, str] | None:
+        """Parameters for `WWW-Authenticate: Bearer`, after the realm; None when there is no challenge."""
+        return None
+
+    def members(self) -> Mapping[str, object]:
+        """Extension members of the problem document (RFC 9457, section 3.2)."""
+        return {}
+
+
+class CredentialsMissing(Problem):
+    """No credentials, or credentials of another scheme. The challenge carries no error (RFC 6750, section 3.1)."""
+
+    status = 401
+    code = "credentials_missing"
+    title = "Credentials are missing"
+    default_detail = "Send an API key or a login token in the header 'Authorization: Bearer …'."
+
+    def challenge(self) -> Mapping[str, str] | None:
+        return {}
+
+
+class RequestMalformed(Problem):
+    """The request cannot be read: a broken header, or more than one credential (RFC 6750, section 3.1)."""
+
+    status = 400
+    code = "request_malformed"
+    title = "The request is malformed"
+    default_detail = (
+        "The Authorization header is malformed. Send exactly one 'Authorization: Bearer …'."
+    )
+
+    def challenge(self) -> Mapping[str, str] | None:
+        return {"error": "invalid_request"}
+
+
+class CredentialRefused(Problem):
+    """A credential that is not accepted: `error="invalid_token"` (RFC 6750, section 3.1).
+
+    Args:
+        detail: As for :class:`Problem`.
+        key_id: The public id of the key that was presented, for events and logs; never shown to the
+            client.
+    """
+
+    status = 401
+
+    def __init__(self, detail: str | None = None, *, key_id: str | None = None) -> None:
+        super().__init__(detail)
+        self.key_id = key_id
+
+    def challenge(self) -> Mapping[str, str] | None:
+        return {"error": "invalid_token"}
+
+
+class KeyMalformed(CredentialRefused):
+    """Not a well-formed API key, or its checksum does not match. Found without touching the store."""
+
+    code = "key_malformed"
+    title = "The API key is malformed"
+    default_detail = (
+        "This is not a complete API key. Copy the whole value, beginning with its prefix."
+    )
+
+
+class KeyUnknown(CredentialRefused):
+    """No such key, or the secret is wrong: the two are indistinguishable, in body and in time."""
+
+    code = "key_unknown"
+    title = "The API key is not known"
+    default_detail = "No key with this value exists here. Check that it belongs to this server, or create a new one."
+
+
+class KeyRevoked(CredentialRefused):
+    """The right secret of a key that was revoked."""
+
+    code = "key_revoked"
+    title = "The API key was revoked"
+    default_detail = "This key was revoked and will not work again. Create a new one."
+
+
+class KeyExpired(CredentialRefused):
+    """The right secret of a key whose time has run out."""
+
+    code = "key_expired"
+    title = "The API key has expired"
+    default_detail = "This key has expired. Create a new one."
+
+
+class OwnerDisabled(CredentialRefused):
+    """The right secret of a key whose owner is disabled or gone."""
+
+    code = "owner_disabled"
+    title = "The owner of the API key is disabled"
+    default_detail = "The account that owns this key is disabled. Ask an administrator."
+
+
+class TokenInvalid(CredentialRefused):
+    """Not a JWT that this application accepts. The detail never says which check failed (RFC 8725)."""
+
+    code = "token_invalid"
+    title = "The login token is not valid"
+    default_detail = "This login token is not valid here. Log in again."
+
+
+class TokenExpired(CredentialRefused):
+    """A genuine JWT whose time has run out."""
+
+    code = "token_expired"
+    title = "The login has expired"
+    default_detail = "This login has expired. Log in again."
+
+
+class TokenRevoked(CredentialRefused):
+    """A genuine JWT of a session that ended, or of a user who is disabled or gone."""
+
+    code = "token_revoked"
+    title = "The login has ended"
+    default_detail = "This login has ended. Log in again."
+
+
+class PermissionDenied(Problem):
+    """The principal lacks a permission (RFC 6750, section 3.1: `insufficient_scope`).
+
+    Args:
+        required: All permissions that the operation needs, not only the missing ones.
+    """
+
+    status = 403
+    code = "permission_denied"
+    title = "A permission is missing"
+
+    def __init__(self, required: Iterable[str]) -> None:
+        self.required = tuple(sorted(required))
+        super().__init__(f"This operation needs the permission {' and '.join(self.required)}.")
+
+    def challenge(self) -> Mapping[str, str] | None:
+        return {"error": "insufficient_scope", "scope": " ".join(self.required)}
+
+
+class InteractiveRequired(Problem):
+    """An API key, or a token nobody logged in for, on an operation that needs an interactive login."""
+
+    status = 403
+    code = "interactive_required"
+    title = "An interactive login is required"
+    default_detail = "API keys cannot be used for this operation. Log in and use the login token."
+
+    def challenge(self) -> Mapping[str, str] | None:
+        return {"error": "insufficient_user_authentication"}
+
+
+class LoginTooOld(Problem):
+    """The login is older than the operation allows (RFC 9470, section 3).
+
+    Args:
+        max_age: The greatest age of a login that the operation accepts; sent in whole seconds.
+    """
+
+    status = 401
+    code = "login_too_old"
+    title = "A more recent login is required"
+    default_detail = "This operation needs a recent login. Log in again and repeat it."
+
+    def __init__(self, max_age: timedelta) -> None:
+        super().__init__()
+        self.max_age = max_age
+
+    def challenge(self) -> Mapping[str, str] | None:
+        seconds = int(self.max_age.total_seconds())
+        return {"error": "insufficient_user_authentication", "max_age": str(seconds)}
+
+
+class NotFound(Problem):
+    """There is no such thing, or it belongs to somebody else: the two are indistinguishable."""
+
+    status = 404
+    code = "not_found"
+    title = "Not found"
+    default_detail = "There is nothing here under this address."
+
+
+class KeyNotFound(NotFound):
+    """No such key among the principal's own."""
+
+    code = "key_not_found"
+    title = "The API key was not found"
+    default_detail = "You have no API key with this id."
+
+
+class KeyLimitReached(Problem):
+    """The owner already has as many active keys as allowed.
+
+    Args:
+        limit: How many active keys one owner may have.
+    """
+
+    status = 409
+    code = "key_limit_reached"
+    title = "The limit of API keys is reached"
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"An account may have {limit} active API keys. Revoke one that is no longer used first."
+        )
+
+
+class KeyNotActive(Problem):
+    """The operation needs an active key, and this one is revoked, expired or already rotated."""
+
+    status = 409
+    code = "key_not_active"
+    title = "The API key is not active"
+    default_detail = "This key is revoked, expired or already rotated. Create a new one instead."
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """What is wrong with one member of the input.
+
+    Attributes:
+        field: The member's name; nested members are joined with dots. Empty when the whole input is
+            meant.
+        message: What is wrong and what would be accepted.
+    """
+
+    field: str
+    message: str
+
+
+class InputInvalid(Problem):
+    """The request was understood and its content is not acceptable (RFC 9110, section 15.5.21).
+
+    Args:
+        errors: One entry for each member that is wrong.
+    """
+
+    status = 422
+    code = "input_invalid"
+    title = "The input is not valid"
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        self.errors = tuple(errors)
+        said = "; ".join(f"{e.field}: {e.message}" if e.field else e.message for e in self.errors)
+        super().__init__(said)
+
+    @classmethod
+    def of(cls, field: str, message: str) -> InputInvalid:
+        """One wrong member."""
+        return cls([FieldError(field, message)])
+
+    def members(self) -> Mapping[str, object]:
+        return {"errors": [{"field": e.field, "message": e.message} for e in self.errors]}
+
+
+class TooManyAttempts(Problem):
+    """Too many attempts in too short a time (RFC 6585, section 4).
+
+    Args:
+        retry_after: Whole seconds until the next attempt can succeed.
+    """
+
+    status = 429
+    code = "too_many_attempts"
+    title = "Too many attempts"
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"Too many attempts. Try again in {retry_after} seconds.")
+        self.retry_after = retry_after
+
+
+class StoreUnavailable(Problem):
+    """The store cannot answer, so nobody can be authenticated: fail closed, and say that it may pass."""
+
+    status = 503
+    code = "store_unavailable"
+    title = "The service is temporarily unavailable"
+    default_detail = "The service cannot reach its data right now. Try again in a few seconds."
+    retry_after = 5

@@ -1,0 +1,83 @@
+"""What happened, for the application's audit log, metrics and notifications. No event holds a secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from .model import ApiKey, Principal
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialUsed:
+    """A request was authenticated. Frequent: a handler of it must be quick."""
+
+    at: datetime
+    principal: Principal[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request was not authenticated. Frequent under attack: a handler of it must be quick.
+
+    Attributes:
+        code: The `code` of the answer, such as `key_revoked`.
+        key_id: The public id of the key that was presented, where one could be read; it may name no
+            key at all.
+    """
+
+    at: datetime
+    code: str
+    key_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCreated:
+    """A key was created and is stored."""
+
+    at: datetime
+    principal: Principal[Any]
+    record: ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRotated:
+    """A key was replaced by a successor; both are stored."""
+
+    at: datetime
+    principal: Principal[Any]
+    record: ApiKey
+    successor: ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRevocation:
+    """A key is revoked. Sent each time this is asked for, since revoking again is no error."""
+
+    at: datetime
+    principal: Principal[Any]
+    record: ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeyExpirySet:
+    """The end of a key was brought forward."""
+
+    at: datetime
+    principal: Principal[Any]
+    record: ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDeleted:
+    """A key is revoked and off its owner's list."""
+
+    at: datetime
+    principal: Principal[Any]
+    record: ApiKey
+
+
+Event: TypeAlias = (
+    CredentialUsed | Refusal | KeyCreated | KeyRotated | KeyRevocation | KeyExpirySet | KeyDeleted
+)

@@ -1,0 +1,382 @@
+"""Every operation, once, for both drivers: the order of its checks and of its I/O.
+
+To authenticate means, in this order, and each line ends the request if it fails:
+
+1. Read the header (`credentials.read_bearer`).
+2. Tell a key from a token, and check its form: no I/O for garbage.
+3. A key: find the record, compare the digest, and only then look at revoked and expired.
+   A token: check signature and claims, then that its session is open.
+4. Find the owner, afresh, and refuse a disabled one.
+5. Effective permissions are the owner's now, cut down to the key's scopes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from . import steps
+from .credentials import read_bearer
+from .cursor import PageCursor
+from .digest import KeyHasher
+from .errors import (
+    ConfigurationError,
+    CredentialsMissing,
+    FieldError,
+    InputInvalid,
+    KeyExpired,
+    KeyMalformed,
+    KeyNotActive,
+    KeyNotFound,
+    KeyRevoked,
+    KeyUnknown,
+    OwnerDisabled,
+    TokenInvalid,
+    TokenRevoked,
+)
+from .events import Event, KeyCreated, KeyDeleted, KeyExpirySet, KeyRevocation, KeyRotated
+from .keys import KeyFormat, KeyValue
+from .model import ApiKey, CredentialKind, KeyLimits, KeyPage, KeyQuery, KeyStatus, Owner, Principal
+from .policy import is_permission, require_interactive
+from .steps import Flow
+from .tokens import ParsedToken, TokenProfile, select_profile
+
+T = TypeVar("T")
+
+Lifetime: TypeAlias = timedelta | Literal["default", "unlimited"]
+"""How long a new key works: a time, the application's default, or without end."""
+
+MAX_NAME_LENGTH: Final = 100
+MAX_SCOPES: Final = 100
+MAX_PAGE: Final = 200
+MAX_OVERLAP: Final = timedelta(days=90)
+MAX_LIFETIME: Final = timedelta(days=36_500)
+
+_MANAGE: Final = require_interactive()
+_KEY_ID: Final = re.compile(r"[0-9A-Za-z]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an application configured, as far as decisions depend on it."""
+
+    key_format: KeyFormat = field(default_factory=KeyFormat)
+    hasher: KeyHasher = field(default_factory=KeyHasher)
+    tokens: Sequence[TokenProfile] = ()
+    checks_sessions: bool = False
+
+    def __post_init__(self) -> None:
+        issuers = [profile.issuer for profile in self.tokens]
+        if len(set(issuers)) != len(issuers):
+            raise ConfigurationError(f"Two token profiles have the same issuer: {issuers}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """The outcome of `authenticate`.
+
+    Attributes:
+        principal: Who the request acts as.
+        upgrade: The stored digest and the one that should take its place, if the scheme or the
+            pepper changed.
+    """
+
+    principal: Principal[Any]
+    upgrade: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """The outcome of an operation that changed something.
+
+    Attributes:
+        value: What the caller gets.
+        event: What the application's hook is told.
+    """
+
+    value: T
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedKey:
+    """A key just made.
+
+    Attributes:
+        record: What is stored.
+        value: The key itself, which exists nowhere else. Answer with `value.reveal()` once, and
+            forget it.
+    """
+
+    record: ApiKey
+    value: KeyValue
+
+
+def authenticate(
+    rules: Rules, authorization: Sequence[str | bytes], now: datetime
+) -> Flow[Authenticated]:
+    """Turn the credentials of a request into a principal."""
+    credential = read_bearer(authorization)
+    if credential is None:
+        raise CredentialsMissing
+    if rules.key_format.claims(credential):
+        return (yield from _authenticate_key(rules, credential, now))
+    # A JWT has dots and a key never has. What is neither was most likely meant as a key.
+    if "." in credential:
+        return (yield from _authenticate_token(rules, credential, now))
+    raise KeyMalformed
+
+
+def _authenticate_key(rules: Rules, credential: str, now: datetime) -> Flow[Authenticated]:
+    presented = rules.key_format.parse(credential)
+    record = yield from steps.find_key(presented.id)
+    if record is None:
+        rules.hasher.compare_with_nothing(credential)
+        raise KeyUnknown(key_id=presented.id)
+    if rules.hasher.is_slow(record.digest):
+        matches = yield from steps.verify_slowly(credential, record.digest)
+    else:
+        matches = rules.hasher.verify(credential, record.digest)
+    if matches is not True:
+        raise KeyUnknown(key_id=presented.id)
+    # From here on the caller holds the right secret and may learn why it does not work.
+    match record.status(now):
+        case KeyStatus.REVOKED:
+            raise KeyRevoked(key_id=record.id)
+        case KeyStatus.EXPIRED:
+            raise KeyExpired(key_id=record.id)
+        case KeyStatus.ACTIVE:
+            pass
+    owner = yield from _find_standing_owner(record.owner_id)
+    if owner is None:
+        raise OwnerDisabled(key_id=record.id)
+    permissions = owner.permissions if record.scopes is None else owner.permissions & record.scopes
+    principal = Principal(
+        owner, CredentialKind.API_KEY, permissions, authenticated_at=now, key_id=record.id
+    )
+    if rules.hasher.needs_rehash(record.digest):
+        return Authenticated(principal, upgrade=(record.digest, rules.hasher.digest(credential)))
+    return Authenticated(principal)
+
+
+def _authenticate_token(rules: Rules, credential: str, now: datetime) -> Flow[Authenticated]:
+    token = ParsedToken(credential)
+    profile = select_profile(rules.tokens, token)
+    claims = profile.check(token, now)
+    if rules.checks_sessions and profile.has_sessions:
+        if claims.session_id is None:
+            raise TokenInvalid
+        session = yield from steps.find_session(claims.session_id)
+        if session is None or session.owner_id != claims.subject or session.ended_at is not None:
+            raise TokenRevoked
+        if session.expires_at is not None and now >= session.expires_at:
+            raise TokenRevoked(
+                "This login was idle for too long or has reached its longest time. Log in again."
+            )
+    owner = yield from _find_standing_owner(claims.subject)
+    if owner is None:
+        raise TokenRevoked
+    principal = Principal(
+        owner,
+        CredentialKind.INTERACTIVE if claims.interactive else CredentialKind.TOKEN,
+        owner.permissions,
+        authenticated_at=claims.authenticated_at,
+        session_id=claims.session_id,
+    )
+    return Authenticated(principal)
+
+
+def _find_standing_owner(owner_id: str) -> Flow[Owner[Any] | None]:
+    """The owner, unless there is none, it is disabled, or the application answered with somebody else."""
+    owner = yield from steps.find_owner(owner_id)
+    if owner is None or owner.disabled or owner.id != owner_id:
+        return None
+    return owner
+
+
+def create_key(
+    rules: Rules,
+    principal: Principal[Any],
+    *,
+    name: str,
+    scopes: Iterable[str] | None,
+    lifetime: Lifetime,
+    now: datetime,
+) -> Flow[Changed[CreatedKey]]:
+    """Make a key for the principal's owner. Interactive only: no key makes keys."""
+    _MANAGE.check(principal, now)
+    limits = yield from steps.find_key_limits()
+    wrong: list[FieldError] = []
+    clean_name = _clean_name(name, wrong)
+    clean_scopes = _clean_scopes(scopes, principal, wrong)
+    expires_at = _end_of_life(lifetime, limits, now, wrong)
+    if wrong:
+        raise InputInvalid(wrong)
+    created = _make_key(rules, clean_name, principal.owner.id, clean_scopes, now, expires_at)
+    yield steps.InsertKey(created.record, limits.max_active, now)
+    return Changed(created, KeyCreated(now, principal, created.record))
+
+
+def rotate_key(
+    rules: Rules, principal: Principal[Any], key_id: str, *, overlap: timedelta, now: datetime
+) -> Flow[Changed[CreatedKey]]:
+    """Make a successor with the same name, owner, scopes and length of life. Interactive only."""
+    _MANAGE.check(principal, now)
+    if not timedelta(0) <= overlap <= MAX_OVERLAP:
+        raise InputInvalid.of(
+            "overlap_seconds", f"Choose between 0 and {int(MAX_OVERLAP.total_seconds())} seconds."
+        )
+    limits = yield from steps.find_key_limits()
+    record = yield from get_key(principal, key_id)
+    if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
+        raise KeyNotActive
+    successor_ends = _end_of_successor(record, limits, now)
+    created = _make_key(rules, record.name, record.owner_id, record.scopes, now, successor_ends)
+    ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
+    step = steps.RotateKey(record.id, created.record, ends_at, limits.max_active, now)
+    predecessor = _present((yield from steps.update_key(step)))
+    return Changed(created, KeyRotated(now, principal, predecessor, created.record))
+
+
+def revoke_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[ApiKey]]:
+    """Revoke a key of the principal's owner, for good. Revoking again changes nothing. Interactive only."""
+    _MANAGE.check(principal, now)
+    step = steps.RevokeKey(_checked_id(key_id), principal.owner.id, now)
+    record = _present((yield from steps.update_key(step)))
+    return Changed(record, KeyRevocation(now, principal, record))
+
+
+def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[None]]:
+    """Revoke a key and take it off the list. Interactive only."""
+    _MANAGE.check(principal, now)
+    step = steps.DeleteKey(_checked_id(key_id), principal.owner.id, now)
+    record = _present((yield from steps.update_key(step)))
+    return Changed(None, KeyDeleted(now, principal, record))
+
+
+def expire_key(
+    principal: Principal[Any], key_id: str, *, at: datetime, now: datetime
+) -> Flow[Changed[ApiKey]]:
+    """Bring a key's end forward to `at`; never put it off. Interactive only."""
+    _MANAGE.check(principal, now)
+    step = steps.ExpireKey(_checked_id(key_id), principal.owner.id, at)
+    record = _present((yield from steps.update_key(step)))
+    return Changed(record, KeyExpirySet(now, principal, record))
+
+
+def get_key(principal: Principal[Any], key_id: str) -> Flow[ApiKey]:
+    """A key of the principal's owner."""
+    record = yield from steps.find_key(_checked_id(key_id))
+    if record is None or record.owner_id != principal.owner.id or record.deleted_at is not None:
+        raise KeyNotFound
+    return record
+
+
+def list_keys(
+    principal: Principal[Any],
+    *,
+    status: KeyStatus | None,
+    cursor: str | None,
+    limit: int,
+    now: datetime,
+) -> Flow[KeyPage]:
+    """A page of the keys of the principal's owner, newest first."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
+    after = None if cursor is None else PageCursor.decode(cursor)
+    # One more than asked for tells whether there is a next page.
+    query = KeyQuery(principal.owner.id, now, status, after, limit + 1)
+    found = tuple((yield from steps.list_keys(query)))
+    items = found[:limit]
+    more = len(found) > limit
+    return KeyPage(items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None)
+
+
+def _make_key(
+    rules: Rules,
+    name: str,
+    owner_id: str,
+    scopes: frozenset[str] | None,
+    now: datetime,
+    expires_at: datetime | None,
+) -> CreatedKey:
+    value = rules.key_format.generate()
+    digest = rules.hasher.digest(value.reveal())
+    return CreatedKey(ApiKey(value.id, name, owner_id, digest, scopes, now, expires_at), value)
+
+
+def _checked_id(key_id: str) -> str:
+    # What cannot be an id is not there: the store is not asked, and never sees a NUL or a megabyte.
+    if _KEY_ID.fullmatch(key_id) is None:
+        raise KeyNotFound
+    return key_id
+
+
+def _present(record: ApiKey | None) -> ApiKey:
+    if record is None:
+        raise KeyNotFound
+    return record
+
+
+def _clean_name(name: str, wrong: list[FieldError]) -> str:
+    clean = unicodedata.normalize("NFC", name).strip()
+    if not 1 <= len(clean) <= MAX_NAME_LENGTH:
+        wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
+    elif not clean.isprintable():
+        wrong.append(
+            FieldError("name", "The name contains control or invisible characters. Leave them out.")
+        )
+    return clean
+
+
+def _clean_scopes(
+    scopes: Iterable[str] | None, principal: Principal[Any], wrong: list[FieldError]
+) -> frozenset[str] | None:
+    if scopes is None:
+        return None
+    clean = frozenset(scopes)
+    if len(clean) > MAX_SCOPES:
+        wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
+    elif not clean <= principal.permissions:
+        # Only what could be a permission is repeated: the rest may be anything.
+        unknown = sorted(scope for scope in clean - principal.permissions if is_permission(scope))
+        named = f": {', '.join(unknown)}" if unknown else ""
+        wrong.append(
+            FieldError("scopes", f"You do not have all of these permissions yourself{named}.")
+        )
+    return clean
+
+
+def _end_of_life(
+    lifetime: Lifetime, limits: KeyLimits, now: datetime, wrong: list[FieldError]
+) -> datetime | None:
+    longest = limits.max_lifetime
+    if lifetime == "default":
+        chosen = longest if limits.default_lifetime is None else limits.default_lifetime
+    elif lifetime == "unlimited":
+        chosen = None
+    else:
+        chosen = lifetime
+    if chosen is None:
+        if longest is not None:
+            wrong.append(
+                FieldError(
+                    "expires_in_days", f"Keys must expire here, after {longest.days} days at most."
+                )
+            )
+        return None
+    ceiling = MAX_LIFETIME if longest is None else min(longest, MAX_LIFETIME)
+    if not timedelta(0) < chosen <= ceiling:
+        wrong.append(FieldError("expires_in_days", f"Choose between 1 and {ceiling.days} days."))
+        return None
+    return now + chosen
+
+
+def _end_of_successor(record: ApiKey, limits: KeyLimits, now: datetime) -> datetime | None:
+    lived = None if record.expires_at is None else record.expires_at - record.created_at
+    bounds = [length for length in (lived, limits.max_lifetime) if length is not None]
+    return now + min(bounds) if bounds else None

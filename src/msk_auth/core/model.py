@@ -1,0 +1,204 @@
+"""The nouns: an API key's record, its owner, a login session, and the principal that a request acts as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Generic, TypeVar
+
+UserT = TypeVar("UserT")
+"""The application's own class of users."""
+
+
+class CredentialKind(Enum):
+    """How a principal was authenticated."""
+
+    INTERACTIVE = "interactive"
+    """A person logged in and holds a JWT of that login."""
+    API_KEY = "api_key"
+    """An API key was presented."""
+    TOKEN = "token"
+    """A genuine JWT of an external issuer for which no rule of the application says that a person logged in."""
+
+
+class KeyStatus(Enum):
+    """The state of a key at a moment. Revoked is final; expired is derived from the time."""
+
+    ACTIVE = "active"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """The record of one API key. It holds a digest and never the value.
+
+    Attributes:
+        id: The public part of the key: primary key, log handle, URL segment.
+        name: The owner's label for it.
+        owner_id: Whose permissions it inherits.
+        digest: The encoded digest of the whole key, naming its scheme.
+        scopes: What the key may do at most; None means all that the owner may, empty means nothing.
+        created_at: When it was made.
+        expires_at: The first moment at which it is refused; None means it does not expire.
+        last_used_at: When it was last accepted, to the nearest flush (about a minute); None means
+            never.
+        revoked_at: When it was revoked; set once and never cleared.
+        replaced_by: The id of the successor made by a rotation.
+        deleted_at: When the owner took it off the list. A deleted key is always revoked as well.
+    """
+
+    id: str
+    name: str
+    owner_id: str
+    digest: str
+    scopes: frozenset[str] | None
+    created_at: datetime
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+    replaced_by: str | None = None
+    deleted_at: datetime | None = None
+
+    def status(self, now: datetime) -> KeyStatus:
+        """The key's state at `now`."""
+        if self.revoked_at is not None:
+            return KeyStatus.REVOKED
+        if self.expires_at is not None and now >= self.expires_at:
+            return KeyStatus.EXPIRED
+        return KeyStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Owner(Generic[UserT]):
+    """The application's user as this library needs to see it, read afresh for every verification.
+
+    Attributes:
+        id: What `ApiKey.owner_id` and a JWT's `sub` hold.
+        permissions: Everything the user may do now.
+        user: The application's own object, handed through to request handlers with its type.
+        disabled: True refuses every key and login of this user.
+    """
+
+    id: str
+    permissions: frozenset[str]
+    user: UserT
+    disabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An interactive login as the application remembers it, found by a JWT's `sid`.
+
+    Attributes:
+        id: The `sid`.
+        owner_id: Who logged in.
+        expires_at: The first moment at which it is over, by absolute or idle time; None means by
+            the JWT alone.
+        ended_at: When it was ended by logging out or by an administrator.
+    """
+
+    id: str
+    owner_id: str
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Principal(Generic[UserT]):
+    """Who a request acts as, and how that is known.
+
+    Attributes:
+        owner: The user, as resolved for this request.
+        kind: How the user was authenticated.
+        permissions: What this request may do: the owner's permissions now, cut down to the key's
+            scopes.
+        authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
+            renewing does not move; for a key the moment of this verification.
+        key_id: The key that was presented, if it was one.
+        session_id: The login session (`sid`), if there is one.
+    """
+
+    owner: Owner[UserT]
+    kind: CredentialKind
+    permissions: frozenset[str]
+    authenticated_at: datetime
+    key_id: str | None = None
+    session_id: str | None = None
+
+    @property
+    def user(self) -> UserT:
+        """The application's own user object."""
+        return self.owner.user
+
+    @property
+    def is_interactive(self) -> bool:
+        """True if a person logged in for this; what `require_interactive` asks."""
+        return self.kind is CredentialKind.INTERACTIVE
+
+
+def local_principal(owner: Owner[UserT], *, at: datetime) -> Principal[UserT]:
+    """A principal for code that acts without a request: scripts, consoles, migrations.
+
+    It counts as interactive, so it can create keys. Never build one from anything that came in with
+    a request.
+
+    Args:
+        owner: On whose behalf the code acts.
+        at: Now.
+    """
+    return Principal(owner, CredentialKind.INTERACTIVE, owner.permissions, at)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What the application allows new keys to be.
+
+    Attributes:
+        max_active: How many active keys one owner may have; None means any number.
+        default_lifetime: The lifetime of a key for which none is asked; None means that it does not
+            expire.
+        max_lifetime: The longest lifetime that can be asked for; None means any, and none at all.
+    """
+
+    max_active: int | None = None
+    default_lifetime: timedelta | None = None
+    max_lifetime: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery:
+    """Which of an owner's keys to list, newest first. Deleted keys are never listed.
+
+    Attributes:
+        owner_id: Whose keys.
+        now: The moment for which `status` is meant.
+        status: Only keys in this state; None means all.
+        after: Where the previous page ended, as `(created_at, id)`; None means from the start.
+        limit: How many at most.
+    """
+
+    owner_id: str
+    now: datetime
+    status: KeyStatus | None = None
+    after: tuple[datetime, str] | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """One page of a listing.
+
+    Attributes:
+        items: The keys, newest first.
+        next_cursor: What to hand in for the next page; None on the last one.
+    """
+
+    items: tuple[ApiKey, ...]
+    next_cursor: str | None
+
+
+def revoked(record: ApiKey, *, at: datetime) -> ApiKey:
+    """The record after revoking it at `at`; unchanged if it is revoked already (the state is final)."""
+    return record if record.revoked_at is not None else replace(record, revoked_at=at)

@@ -1,0 +1,94 @@
+"""Who may do what: an operation's policy and the one check of a principal against it.
+
+Which kind of credential may do what is a table. What the table does not name is denied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from .errors import ConfigurationError, InteractiveRequired, LoginTooOld, PermissionDenied
+from .model import CredentialKind, Principal, UserT
+
+_PASSES_AS_INTERACTIVE: Final = {
+    CredentialKind.INTERACTIVE: True,
+    CredentialKind.API_KEY: False,
+    CredentialKind.TOKEN: False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an operation demands of its caller; `Policy()` demands to be authenticated at all.
+
+    Attributes:
+        permissions: All of these are needed.
+        interactive: Whether only an interactive login will do.
+        max_age: The greatest age of that login; None means any (RFC 9470).
+
+    Raises:
+        ConfigurationError: `max_age` without `interactive`, or not positive.
+    """
+
+    permissions: frozenset[str] = frozenset()
+    interactive: bool = False
+    max_age: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_age is None:
+            return
+        if not self.interactive:
+            raise ConfigurationError("max_age is about logins: use require_interactive(max_age=…).")
+        if self.max_age < timedelta(seconds=1):
+            raise ConfigurationError("max_age must be at least one second.")
+
+    def check(self, principal: Principal[UserT], now: datetime) -> None:
+        """Let the principal pass, or say why not.
+
+        How somebody was authenticated comes before what they may do: a key learns that no key will
+        ever do here, not which permission it lacks. A login's age comes last: nobody is sent to log
+        in again for nothing.
+
+        Raises:
+            InteractiveRequired: Only an interactive login will do.
+            PermissionDenied: A permission is missing.
+            LoginTooOld: The login is older than `max_age`.
+        """
+        if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind, False):
+            raise InteractiveRequired
+        if not self.permissions <= principal.permissions:
+            raise PermissionDenied(self.permissions)
+        if self.max_age is not None and now - principal.authenticated_at > self.max_age:
+            raise LoginTooOld(self.max_age)
+
+
+def require(*permissions: str) -> Policy:
+    """Authenticated in any way, with all of these permissions."""
+    return Policy(_permission_set(permissions))
+
+
+def require_interactive(*permissions: str, max_age: timedelta | None = None) -> Policy:
+    """Logged in as a person, with all of these permissions; never with an API key.
+
+    Args:
+        permissions: All of these are needed.
+        max_age: The greatest age of the login (RFC 9470); None means any.
+    """
+    return Policy(_permission_set(permissions), interactive=True, max_age=max_age)
+
+
+def _permission_set(permissions: tuple[str, ...]) -> frozenset[str]:
+    # `require("a b")` would make a permission that nobody has; say so while starting.
+    for permission in permissions:
+        if not is_permission(permission):
+            raise ConfigurationError(
+                f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run')."
+            )
+    return frozenset(permissions)
+
+
+def is_permission(text: str) -> bool:
+    """True if `text` can name a permission: a `scope-token` of RFC 6749, section 3.3, of at most 100 characters."""
+    return 0 < len(text) <= 100 and all(" " < c <= "~" and c not in '"\\' for c in text)

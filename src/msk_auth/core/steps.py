@@ -1,0 +1,204 @@
+"""What a flow may ask of the outside: one small class for each kind of I/O.
+
+A flow yields a step; a driver performs it against its ports and sends the result back. `perform`
+returns the result itself under the sync driver and an awaitable of it under the async one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from .model import ApiKey, KeyLimits, KeyQuery, Owner, Session
+
+T = TypeVar("T")
+
+
+class StorePort(Protocol):
+    """A `KeyStore` or an `AsyncKeyStore`, seen without the difference between the two."""
+
+    def find(self, key_id: str) -> Any: ...
+    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> Any: ...
+    def list(self, query: KeyQuery) -> Any: ...
+    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
+    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
+    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> Any: ...
+
+
+class Ports(Protocol):
+    """Everything outside that a flow can reach."""
+
+    @property
+    def store(self) -> StorePort: ...
+    def find_owner(self, owner_id: str) -> Any: ...
+    def find_session(self, session_id: str) -> Any: ...
+    def key_limits(self) -> Any: ...
+    def verify_slowly(self, key: str, encoded: str) -> Any: ...
+
+
+class Step(Protocol):
+    """One thing to do outside."""
+
+    def perform(self, ports: Ports) -> Any: ...
+
+
+Flow: TypeAlias = Generator[Step, Any, T]
+"""An operation: yields steps, receives their results, returns what the operation is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindKey:
+    key_id: str
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.find(self.key_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FindOwner:
+    owner_id: str
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.find_owner(self.owner_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FindSession:
+    session_id: str
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.find_session(self.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FindKeyLimits:
+    def perform(self, ports: Ports) -> Any:
+        return ports.key_limits()
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySlowly:
+    key: str
+    encoded: str
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.verify_slowly(self.key, self.encoded)
+
+    def __repr__(self) -> str:
+        return "VerifySlowly(…)"  # it holds a key
+
+
+@dataclass(frozen=True, slots=True)
+class InsertKey:
+    record: ApiKey
+    max_active: int | None
+    now: datetime
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.insert(self.record, max_active=self.max_active, now=self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class ListKeys:
+    query: KeyQuery
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.list(self.query)
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeKey:
+    key_id: str
+    owner_id: str
+    at: datetime
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.revoke(self.key_id, owner_id=self.owner_id, at=self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteKey:
+    key_id: str
+    owner_id: str
+    at: datetime
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.delete(self.key_id, owner_id=self.owner_id, at=self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireKey:
+    key_id: str
+    owner_id: str
+    at: datetime
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.expire(self.key_id, owner_id=self.owner_id, at=self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class RotateKey:
+    key_id: str
+    successor: ApiKey
+    ends_at: datetime
+    max_active: int | None
+    now: datetime
+
+    def perform(self, ports: Ports) -> Any:
+        return ports.store.rotate(
+            self.key_id,
+            successor=self.successor,
+            ends_at=self.ends_at,
+            max_active=self.max_active,
+            now=self.now,
+        )
+
+
+# Each of these asks for one thing and gives the answer its type, so that the flows are checked
+# throughout.
+
+
+def find_key(key_id: str) -> Flow[ApiKey | None]:
+    answer: ApiKey | None = yield FindKey(key_id)
+    return answer
+
+
+def find_owner(owner_id: str) -> Flow[Owner[Any] | None]:
+    answer: Owner[Any] | None = yield FindOwner(owner_id)
+    return answer
+
+
+def find_session(session_id: str) -> Flow[Session | None]:
+    answer: Session | None = yield FindSession(session_id)
+    return answer
+
+
+def find_key_limits() -> Flow[KeyLimits]:
+    answer: KeyLimits = yield FindKeyLimits()
+    return answer
+
+
+def verify_slowly(key: str, encoded: str) -> Flow[bool]:
+    answer: bool = yield VerifySlowly(key, encoded)
+    return answer
+
+
+def list_keys(query: KeyQuery) -> Flow[Sequence[ApiKey]]:
+    answer: Sequence[ApiKey] = yield ListKeys(query)
+    return answer
+
+
+def update_key(step: RevokeKey | DeleteKey | ExpireKey | RotateKey) -> Flow[ApiKey | None]:
+    answer: ApiKey | None = yield step
+    return answer

@@ -1,0 +1,152 @@
+"""What a store of API keys must do: the two protocols, sync and async, with one meaning.
+
+A store keeps promises that no caller can check for it:
+
+- **Revoking is monotonic.** Once `revoked_at` is set no method clears or moves it, and no method
+writes whole
+  records back: every change is an update of the columns it is about.
+- **A change that was acknowledged survives** the death of the process, and every `find` that starts
+after the
+  change returned sees it, in any process.
+- **The limit of active keys is exact** under any number of parallel inserts and rotations.
+
+A store that cannot answer raises; the authenticator turns whatever was raised into
+:class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` checks all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from .model import ApiKey, KeyQuery
+
+
+class KeyStore(Protocol):
+    """A store for :class:`~msk_auth.Authenticator`, called from any thread."""
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """The record with this id, deleted ones included, from the authoritative copy; None if there is none."""
+        ...
+
+    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+        """Add a record.
+
+        Args:
+            record: Its id must be new.
+            max_active: How many active keys the owner may have afterwards; None means any number.
+            now: The moment at which "active" is judged.
+
+        Raises:
+            KeyLimitReached: The owner would have more; nothing was written.
+        """
+        ...
+
+    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """At most `query.limit` records, ordered by `(created_at, id)`, newest first, beginning after `query.after`."""
+        ...
+
+    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """Set `revoked_at` to `at` unless it is set already.
+
+        Returns:
+            The record as it is now, or None if the owner has no such key (a deleted one counts as
+            none).
+        """
+        ...
+
+    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """Revoke as by :meth:`revoke`, and set `deleted_at`. Returns as :meth:`revoke` does."""
+        ...
+
+    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """Bring `expires_at` forward to `at`; one that is earlier already stays. Returns as :meth:`revoke` does."""
+        ...
+
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> ApiKey | None:
+        """Insert `successor` and retire its predecessor, together or not at all.
+
+        The predecessor gets `replaced_by`, and either `revoked_at = now` (if `ends_at <= now`) or
+        an `expires_at` of `ends_at` at the latest.
+
+        Args:
+            key_id: The predecessor; its owner is `successor.owner_id`.
+            successor: The new record.
+            ends_at: When the predecessor stops working.
+            max_active: As for :meth:`insert`, a predecessor that lives on counted in.
+            now: The moment at which "active" is judged.
+
+        Returns:
+            The predecessor as it is now, or None if the owner has no such key.
+
+        Raises:
+            KeyNotActive: The predecessor is revoked, expired or already rotated; nothing was
+                written.
+            KeyLimitReached: The owner would have more; nothing was written.
+        """
+        ...
+
+    def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """Move `last_used_at` of these keys forward, never back, and change no other column. Unknown ids are skipped."""
+        ...
+
+    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """Change the digest from `old` to `new`; do nothing if it is not `old` any more."""
+        ...
+
+
+class AsyncKeyStore(Protocol):
+    """A store for :class:`~msk_auth.AsyncAuthenticator`: :class:`KeyStore` with `async` methods."""
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        """As :meth:`KeyStore.find`."""
+        ...
+
+    async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+        """As :meth:`KeyStore.insert`."""
+        ...
+
+    async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """As :meth:`KeyStore.list`."""
+        ...
+
+    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """As :meth:`KeyStore.revoke`."""
+        ...
+
+    async def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """As :meth:`KeyStore.delete`."""
+        ...
+
+    async def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """As :meth:`KeyStore.expire`."""
+        ...
+
+    async def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> ApiKey | None:
+        """As :meth:`KeyStore.rotate`."""
+        ...
+
+    async def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """As :meth:`KeyStore.touch`."""
+        ...
+
+    async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """As :meth:`KeyStore.replace_digest`."""
+        ...

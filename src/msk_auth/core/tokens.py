@@ -1,0 +1,326 @@
+"""The one kind of JWT that is accepted, and how it is issued (RFC 7519, RFC 8725, RFC 9068).
+
+A token is compact, signed, and nothing else. Its rules, in the order in which they are checked:
+
+1. It is at most 8,192 characters: three segments of canonical base64url, so that one token has one
+   spelling.
+2. The header has `alg`, `kid` and `typ` and no other member: no embedded or remote key, no `crit`,
+   `b64` or `zip`. `typ` is `at+jwt`. `kid` names a key of the ring, and `alg` is that key's only
+   algorithm.
+3. The signature is right. Nothing of the claims is believed before this.
+4. `iss` and `aud` are ours. `sub` and `jti` are non-empty text; `iat`, `exp` and `auth_time` are
+   whole seconds with `auth_time <= iat < exp`; `exp - iat` is within the longest lifetime; `nbf`
+   and `sid` may be there, and are checked.
+5. It is neither from the future nor expired, give or take the leeway.
+
+JSON objects with a duplicate member are refused wherever they stand.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NoReturn, cast
+
+from .errors import ConfigurationError, TokenExpired, TokenInvalid
+from .signing import KeyRing
+
+MAX_TOKEN_LENGTH: Final = 8192
+"""The longest token that is read, in characters."""
+
+_TYPE: Final = "at+jwt"
+_MAX_TEXT: Final = 255
+# 9999-12-31: what a datetime can hold, and far below what arithmetic on numbers from outside could
+# overflow.
+_MAX_SECONDS: Final = 253_402_300_799
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a verified token says.
+
+    Attributes:
+        issuer: `iss`.
+        subject: `sub`, the id of the owner.
+        token_id: `jti`.
+        issued_at: `iat`.
+        expires_at: `exp`.
+        authenticated_at: `auth_time`, when the person logged in; renewing does not move it.
+        session_id: `sid`, if there is one.
+        interactive: Whether it stands for a person's login.
+        members: All claims as they were sent.
+    """
+
+    issuer: str
+    subject: str
+    token_id: str
+    issued_at: datetime
+    expires_at: datetime
+    authenticated_at: datetime
+    session_id: str | None
+    interactive: bool
+    members: Mapping[str, object]
+
+
+def _always(_claims: Mapping[str, object]) -> bool:
+    return True
+
+
+class TokenProfile:
+    """Issues and verifies the tokens of one issuer.
+
+    Args:
+        issuer: The `iss` of all its tokens.
+        audience: The `aud` that means this application.
+        keys: The ring; the newest key signs.
+        max_lifetime: The longest time from `iat` to `exp`.
+        leeway: How far the clocks of issuer and verifier may be apart.
+        has_sessions: Whether its tokens name a session of this application. False for an external
+            issuer.
+        interactive: Which tokens stand for a person's login, given the claims. The default, all of
+            them, is right for an issuer that is this application itself. For an external issuer
+            write the rule down: a machine-to-machine token is a JWT too.
+
+    Raises:
+        ConfigurationError: A name is empty, or a duration is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        audience: str,
+        keys: KeyRing,
+        max_lifetime: timedelta = timedelta(hours=24),
+        leeway: timedelta = timedelta(0),
+        has_sessions: bool = True,
+        interactive: Callable[[Mapping[str, object]], bool] = _always,
+    ) -> None:
+        if not issuer or not audience:
+            raise ConfigurationError(
+                "A token profile needs an issuer and an audience, such as the service's URL."
+            )
+        if max_lifetime < timedelta(seconds=1):
+            raise ConfigurationError("max_lifetime must be at least one second.")
+        if not timedelta(0) <= leeway <= timedelta(minutes=5):
+            raise ConfigurationError("leeway must be between 0 and 5 minutes.")
+        self.issuer = issuer
+        self.audience = audience
+        self.keys = keys
+        self.max_lifetime = max_lifetime
+        self.leeway = leeway
+        self.has_sessions = has_sessions
+        self._interactive = interactive
+
+    def issue(
+        self,
+        *,
+        subject: str,
+        now: datetime,
+        lifetime: timedelta,
+        authenticated_at: datetime | None = None,
+        session_id: str | None = None,
+    ) -> str:
+        """A signed token.
+
+        Args:
+            subject: The owner's id.
+            now: The moment of issue.
+            lifetime: How long it is valid; at most `max_lifetime`, in whole seconds.
+            authenticated_at: When the person logged in; None means now. When renewing, hand on the
+                old one.
+            session_id: The login session that ends together with this token.
+
+        Raises:
+            ConfigurationError: The lifetime is out of range or the ring cannot sign.
+            ValueError: The subject is not 1 to 255 printable characters, or the login lies in the
+                future.
+        """
+        if not timedelta(seconds=1) <= lifetime <= self.max_lifetime:
+            raise ConfigurationError(
+                f"A token's lifetime must be between 1 second and {self.max_lifetime}."
+            )
+        if not 0 < len(subject) <= _MAX_TEXT or not subject.isprintable():
+            raise ValueError(f"a token's subject needs 1 to {_MAX_TEXT} printable characters")
+        issued = int(now.timestamp())
+        authenticated = issued if authenticated_at is None else int(authenticated_at.timestamp())
+        if authenticated > issued:
+            raise ValueError("the login lies in the future")
+        claims: dict[str, object] = {
+            "iss": self.issuer,
+            "aud": self.audience,
+            "sub": subject,
+            "iat": issued,
+            "exp": issued + int(lifetime.total_seconds()),
+            "auth_time": authenticated,
+            "jti": secrets.token_urlsafe(16),
+        }
+        if session_id is not None:
+            claims["sid"] = session_id
+        key = self.keys.signing_key
+        header = {"alg": key.algorithm, "kid": key.kid, "typ": _TYPE}
+        message = f"{_encode(header)}.{_encode(claims)}".encode()
+        return f"{message.decode()}.{_b64encode(key.sign(message))}"
+
+    def verify(self, token: str, now: datetime) -> Claims:
+        """Check a token against this profile.
+
+        Raises:
+            TokenExpired: Everything is right but the time has run out.
+            TokenInvalid: Anything else.
+        """
+        return self.check(ParsedToken(token), now)
+
+    def check(self, token: ParsedToken, now: datetime) -> Claims:
+        """As :meth:`verify`, for a token whose form was read already (rules 2 to 5)."""
+        self._check_signature(token)
+        return self._check_claims(token.claims, now)
+
+    def jwks(self) -> dict[str, list[dict[str, object]]]:
+        """The public keys as a JWK set (RFC 7517); empty for HS256."""
+        return self.keys.jwks()
+
+    def _check_signature(self, token: ParsedToken) -> None:
+        header = token.header
+        if header.keys() != {"alg", "kid", "typ"} or header["typ"] != _TYPE:
+            raise TokenInvalid
+        kid = header["kid"]
+        key = self.keys.find(kid) if isinstance(kid, str) else None
+        if key is None or header["alg"] != key.algorithm:
+            raise TokenInvalid
+        if not key.verify(token.message, token.signature):
+            raise TokenInvalid
+
+    def _check_claims(self, claims: Mapping[str, object], now: datetime) -> Claims:
+        if claims.get("iss") != self.issuer or not self._is_audience(claims.get("aud")):
+            raise TokenInvalid
+        issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
+        authenticated_at = _moment(claims, "auth_time")
+        if not authenticated_at <= issued_at + self.leeway or not issued_at < expires_at:
+            raise TokenInvalid
+        if expires_at - issued_at > self.max_lifetime or issued_at > now + self.leeway:
+            raise TokenInvalid
+        if "nbf" in claims and _moment(claims, "nbf") > now + self.leeway:
+            raise TokenInvalid
+        result = Claims(
+            issuer=self.issuer,
+            subject=_text(claims, "sub"),
+            token_id=_text(claims, "jti"),
+            issued_at=issued_at,
+            expires_at=expires_at,
+            authenticated_at=authenticated_at,
+            session_id=_text(claims, "sid") if "sid" in claims else None,
+            interactive=self._interactive(claims) is True,
+            members=claims,
+        )
+        if now >= expires_at + self.leeway:
+            raise TokenExpired
+        return result
+
+    def _is_audience(self, audience: object) -> bool:
+        # One string or a list of strings (RFC 7519, section 4.1.3).
+        if isinstance(audience, list):
+            members = cast("list[object]", audience)
+            return all(isinstance(member, str) for member in members) and self.audience in members
+        return audience == self.audience
+
+
+class ParsedToken:
+    """A token whose form is right (rule 1) and of which nothing is believed yet.
+
+    Raises:
+        TokenInvalid: The form is wrong.
+    """
+
+    __slots__ = ("claims", "header", "message", "signature")
+
+    def __init__(self, token: str) -> None:
+        if len(token) > MAX_TOKEN_LENGTH or not token.isascii():
+            raise TokenInvalid
+        segments = token.split(".")
+        if len(segments) != 3:
+            raise TokenInvalid
+        header, claims, signature = segments
+        self.header = _decode(header)
+        self.claims = _decode(claims)
+        self.signature = _b64decode(signature)
+        self.message = f"{header}.{claims}".encode("ascii")
+
+
+def select_profile(profiles: Sequence[TokenProfile], token: ParsedToken) -> TokenProfile:
+    """The profile of the token's alleged issuer, which then checks everything, the issuer included.
+
+    Raises:
+        TokenInvalid: No profile has that issuer.
+    """
+    issuer = token.claims.get("iss")
+    for profile in profiles:
+        if profile.issuer == issuer:
+            return profile
+    raise TokenInvalid
+
+
+def _moment(claims: Mapping[str, object], name: str) -> datetime:
+    value = claims.get(name)
+    # bool is an int in Python, and not a NumericDate.
+    if type(value) is not int or not 0 <= value <= _MAX_SECONDS:
+        raise TokenInvalid
+    return datetime.fromtimestamp(value, UTC)
+
+
+def _text(claims: Mapping[str, object], name: str) -> str:
+    value = claims.get(name)
+    # Printable, so that a lone surrogate or a NUL, legal in JSON, never reaches a database driver.
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT or not value.isprintable():
+        raise TokenInvalid
+    return value
+
+
+def _encode(members: Mapping[str, object]) -> str:
+    return _b64encode(json.dumps(members, separators=(",", ":")).encode())
+
+
+def _decode(segment: str) -> dict[str, object]:
+    try:
+        value: object = json.loads(
+            _b64decode(segment).decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+        )
+    except (ValueError, RecursionError):
+        raise TokenInvalid from None
+    if not isinstance(value, dict):
+        raise TokenInvalid
+    return cast("dict[str, object]", value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise TokenInvalid
+    return members
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise TokenInvalid  # NaN and Infinity are not JSON
+
+
+def _b64encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _b64decode(segment: str) -> bytes:
+    try:
+        raw = base64.b64decode(segment + "=" * (-len(segment) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise TokenInvalid from None
+    # One byte string has several spellings in lenient base64; a token that was revoked must have no
+    # second one.
+    if _b64encode(raw) != segment:
+        raise TokenInvalid
+    return raw
