@@ -64,7 +64,7 @@ from .core.model import (
 )
 from .core.policy import Policy, require, require_interactive
 from .core.signing import AlgorithmName, KeyRing, SigningKey
-from .core.store import AsyncKeyStore, KeyStore
+from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
 from .core.tokens import Claims, TokenProfile
 from .redaction import RedactingFilter, redact
 
@@ -76,6 +76,7 @@ __all__ = [
     "ApiKey",
     "AsyncAuthenticator",
     "AsyncKeyStore",
+    "AsyncLeaseRegister",
     "Authenticator",
     "Claims",
     "Clock",
@@ -110,6 +111,7 @@ __all__ = [
     "KeyStore",
     "KeyUnknown",
     "KeyValue",
+    "LeaseRegister",
     "Lifetime",
     "LoginTooOld",
     "MskAuthError",

@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
@@ -26,8 +27,10 @@ from .core.keys import KeyFormat
 from .core.model import ApiKey, KeyLimits, KeyPage, KeyStatus, Owner, Principal, Session, UserT
 from .core.policy import Policy
 from .core.steps import Flow, Step
-from .core.store import AsyncKeyStore, KeyStore
+from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
 from .core.tokens import TokenProfile
+from .lease import LeaseCache
+from .ports import AsyncPorts, SyncPorts
 from .touches import Touches
 
 T = TypeVar("T")
@@ -37,8 +40,6 @@ PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/error
 
 _NO_LIMITS: Final = KeyLimits()
 _FLUSH_SECONDS: Final = 60.0
-# How many Argon2id verifications of imported keys run at once: each takes a core and 19 MiB.
-_SLOW_AT_ONCE: Final = 2
 
 _log = logging.getLogger("msk_auth")
 
@@ -48,6 +49,7 @@ class _Shared(Generic[UserT]):
 
     def __init__(
         self,
+        *,
         tokens: TokenProfile | Sequence[TokenProfile],
         checks_sessions: bool,
         key_format: KeyFormat | None,
@@ -55,6 +57,8 @@ class _Shared(Generic[UserT]):
         realm: str,
         problem_base: str,
         clock: Clock | None,
+        lease: timedelta | None,
+        lease_entries: int,
     ) -> None:
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
             raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
@@ -68,21 +72,43 @@ class _Shared(Generic[UserT]):
         self.problem_base = problem_base
         self.clock: Clock = SystemClock() if clock is None else clock
         self._touches = Touches()
+        self._cache: LeaseCache[UserT] | None = None
+        if lease is not None:
+            self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
+        self._lease_is_recorded = False
 
     def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
         """Let the principal pass, or raise what :meth:`Policy.check` raises."""
         policy.check(principal, self.clock.now())
 
-    def _noted(self, outcome: flows.Authenticated, now: datetime) -> Principal[UserT]:
-        principal = outcome.principal
+    def _settle(
+        self, outcome: flows.Authenticated, now: datetime, lease: _Lease | None
+    ) -> Principal[UserT]:
+        """Keep what a successful verification leaves behind, and give its principal."""
+        principal: Principal[UserT] = outcome.principal
         if principal.key_id is not None:
             self._touches.note(principal.key_id, now, outcome.upgrade)
+        if lease is not None and self._cache is not None:
+            self._cache.fill(
+                lease.fingerprint,
+                principal,
+                began=lease.began,
+                valid_until=outcome.valid_until,
+            )
         return principal
 
-    @staticmethod
-    def _refusal(problem: Problem, now: datetime) -> Refusal:
-        key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
-        return Refusal(now, problem.code, key_id)
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A lease that was granted: for which credential, and when on the monotonic clock."""
+
+    fingerprint: bytes
+    began: float
+
+
+def _refusal(problem: Problem, now: datetime) -> Refusal:
+    key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
+    return Refusal(now, problem.code, key_id)
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
@@ -107,6 +133,9 @@ class Authenticator(_Shared[UserT]):
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
+        lease: For how long a verification may be reused; None reads the store each time. Whatever
+            narrows access then takes that much longer to return: see `msk_auth.lease`.
+        lease_entries: How many verifications are kept; each takes about 1 KiB.
 
     Raises:
         ConfigurationError: A setting cannot work; the message says what to write instead.
@@ -126,15 +155,38 @@ class Authenticator(_Shared[UserT]):
         realm: str = "api",
         problem_base: str = PROBLEM_BASE,
         clock: Clock | None = None,
+        lease: timedelta | None = None,
+        lease_entries: int = 10_000,
     ) -> None:
         if inspect.iscoroutinefunction(find_owner):
             raise ConfigurationError(
                 "find_owner is async: use AsyncAuthenticator, or hand in a plain function."
             )
         super().__init__(
-            tokens, find_session is not None, key_format, hasher, realm, problem_base, clock
+            tokens=tokens,
+            checks_sessions=find_session is not None,
+            key_format=key_format,
+            hasher=hasher,
+            realm=realm,
+            problem_base=problem_base,
+            clock=clock,
+            lease=lease,
+            lease_entries=lease_entries,
         )
-        self._ports = _SyncPorts(store, find_owner, find_session, key_limits, self.rules.hasher)
+        if lease is not None and not isinstance(store, LeaseRegister):
+            raise ConfigurationError(
+                "This store cannot record leases: give it longest_lease() and"
+                " raise_longest_lease(), or leave the lease out."
+            )
+        self._ports = SyncPorts(
+            store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            hasher=self.rules.hasher,
+            cache=self._cache,
+            clock=self.clock,
+        )
         self._on_event = on_event
         self._last_flush = self.clock.monotonic()
 
@@ -150,20 +202,53 @@ class Authenticator(_Shared[UserT]):
             CredentialRefused: They are not accepted; the subclass says why.
             StoreUnavailable: It cannot be told right now.
         """
+        fingerprint = None if self._cache is None else self._cache.fingerprint(authorization)
+        principal = None
+        if self._cache is not None and fingerprint is not None:
+            principal = self._cache.find(fingerprint)
+        if principal is None:
+            principal = self._verify(authorization, fingerprint)
+        if self._on_event is not None:
+            self._emit(CredentialUsed(self.clock.now(), principal))
+        return principal
+
+    def _verify(
+        self, authorization: Sequence[str | bytes], fingerprint: bytes | None
+    ) -> Principal[UserT]:
+        lease = None if fingerprint is None else self._grant_lease(fingerprint)
         now = self.clock.now()
         try:
-            principal = self._noted(
-                self._drive(flows.authenticate(self.rules, authorization, now)), now
-            )
+            outcome = self._drive(flows.authenticate(self.rules, authorization, now))
         except Problem as problem:
-            self._emit(self._refusal(problem, now))
+            self._emit(_refusal(problem, now))
             raise
         except Exception as error:
             unavailable = _unavailable(error)
-            self._emit(self._refusal(unavailable, now))
+            self._emit(_refusal(unavailable, now))
             raise unavailable from error
-        self._emit(CredentialUsed(now, principal))
-        return principal
+        return self._settle(outcome, now, lease)
+
+    def _grant_lease(self, fingerprint: bytes) -> _Lease | None:
+        """A lease for reads that begin now, once the store knows that this process uses leases."""
+        register = self._ports.store
+        if self._cache is None or not isinstance(register, LeaseRegister):
+            return None
+        if not self._lease_is_recorded:
+            try:
+                register.raise_longest_lease(self._cache.duration)
+            except Exception:  # noqa: BLE001 - without a lease nothing is reused, which is safe
+                _log.warning("the lease could not be recorded; not using it", exc_info=True)
+                return None
+            self._lease_is_recorded = True
+        return _Lease(fingerprint, self.clock.monotonic())
+
+    def wait_out_leases(self) -> None:
+        """Return when no process can still use anything it read before this call.
+
+        Call it after the application itself narrowed access and committed: disabled a user, took
+        away a permission, ended a session. The key operations of this class do it by themselves.
+        """
+        self._ports.wait_out_leases()
 
     def create_key(
         self,
@@ -353,6 +438,9 @@ class AsyncAuthenticator(_Shared[UserT]):
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
+        lease: For how long a verification may be reused; None reads the store each time. Whatever
+            narrows access then takes that much longer to return: see `msk_auth.lease`.
+        lease_entries: How many verifications are kept; each takes about 1 KiB.
 
     Raises:
         ConfigurationError: A setting cannot work; the message says what to write instead.
@@ -372,30 +460,99 @@ class AsyncAuthenticator(_Shared[UserT]):
         realm: str = "api",
         problem_base: str = PROBLEM_BASE,
         clock: Clock | None = None,
+        lease: timedelta | None = None,
+        lease_entries: int = 10_000,
     ) -> None:
         super().__init__(
-            tokens, find_session is not None, key_format, hasher, realm, problem_base, clock
+            tokens=tokens,
+            checks_sessions=find_session is not None,
+            key_format=key_format,
+            hasher=hasher,
+            realm=realm,
+            problem_base=problem_base,
+            clock=clock,
+            lease=lease,
+            lease_entries=lease_entries,
         )
-        self._ports = _AsyncPorts(store, find_owner, find_session, key_limits, self.rules.hasher)
+        if lease is not None and not isinstance(store, AsyncLeaseRegister):
+            raise ConfigurationError(
+                "This store cannot record leases: give it longest_lease() and"
+                " raise_longest_lease(), or leave the lease out."
+            )
+        self._ports = AsyncPorts(
+            store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            hasher=self.rules.hasher,
+            cache=self._cache,
+            clock=self.clock,
+        )
         self._on_event = on_event
+        self._filling: dict[bytes, asyncio.Event] = {}
         self._flusher: asyncio.Task[None] | None = None
 
     async def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
         """As :meth:`Authenticator.authenticate`."""
+        fingerprint = None if self._cache is None else self._cache.fingerprint(authorization)
+        principal = None
+        if self._cache is not None and fingerprint is not None:
+            principal = self._cache.find(fingerprint)
+            if principal is None and (filling := self._filling.get(fingerprint)) is not None:
+                # Somebody reads for the same credential: look again when they are done.
+                await filling.wait()
+                principal = self._cache.find(fingerprint)
+        if principal is None:
+            principal = await self._verify(authorization, fingerprint)
+        if self._on_event is not None:
+            await self._emit(CredentialUsed(self.clock.now(), principal))
+        return principal
+
+    async def _verify(
+        self, authorization: Sequence[str | bytes], fingerprint: bytes | None
+    ) -> Principal[UserT]:
+        if fingerprint is None:
+            return await self._verify_alone(authorization, None)
+        done = self._filling[fingerprint] = asyncio.Event()
+        try:
+            return await self._verify_alone(authorization, await self._grant_lease(fingerprint))
+        finally:
+            if self._filling.get(fingerprint) is done:
+                del self._filling[fingerprint]
+            done.set()
+
+    async def _verify_alone(
+        self, authorization: Sequence[str | bytes], lease: _Lease | None
+    ) -> Principal[UserT]:
         now = self.clock.now()
         try:
-            principal = self._noted(
-                await self._drive(flows.authenticate(self.rules, authorization, now)), now
-            )
+            outcome = await self._drive(flows.authenticate(self.rules, authorization, now))
         except Problem as problem:
-            await self._emit(self._refusal(problem, now))
+            await self._emit(_refusal(problem, now))
             raise
         except Exception as error:
             unavailable = _unavailable(error)
-            await self._emit(self._refusal(unavailable, now))
+            await self._emit(_refusal(unavailable, now))
             raise unavailable from error
-        await self._emit(CredentialUsed(now, principal))
-        return principal
+        return self._settle(outcome, now, lease)
+
+    async def _grant_lease(self, fingerprint: bytes) -> _Lease | None:
+        """A lease for reads that begin now, once the store knows that this process uses leases."""
+        register = self._ports.store
+        if self._cache is None or not isinstance(register, AsyncLeaseRegister):
+            return None
+        if not self._lease_is_recorded:
+            try:
+                await register.raise_longest_lease(self._cache.duration)
+            except Exception:  # noqa: BLE001 - without a lease nothing is reused, which is safe
+                _log.warning("the lease could not be recorded; not using it", exc_info=True)
+                return None
+            self._lease_is_recorded = True
+        return _Lease(fingerprint, self.clock.monotonic())
+
+    async def wait_out_leases(self) -> None:
+        """As :meth:`Authenticator.wait_out_leases`."""
+        await self._ports.wait_out_leases()
 
     async def create_key(
         self,
@@ -523,69 +680,3 @@ class AsyncAuthenticator(_Shared[UserT]):
             raise
         except Exception as error:
             raise _unavailable(error) from error
-
-
-class _SyncPorts(Generic[UserT]):
-    """What the flows reach through `Authenticator`."""
-
-    def __init__(
-        self,
-        store: KeyStore,
-        find_owner: Callable[[str], Owner[UserT] | None],
-        find_session: Callable[[str], Session | None] | None,
-        key_limits: KeyLimits | Callable[[], KeyLimits],
-        hasher: KeyHasher,
-    ) -> None:
-        self.store = store
-        self._find_owner = find_owner
-        self._find_session = find_session
-        self._key_limits = key_limits
-        self._hasher = hasher
-
-    def find_owner(self, owner_id: str) -> Owner[UserT] | None:
-        return self._find_owner(owner_id)
-
-    def find_session(self, session_id: str) -> Session | None:
-        return None if self._find_session is None else self._find_session(session_id)
-
-    def key_limits(self) -> KeyLimits:
-        return self._key_limits if isinstance(self._key_limits, KeyLimits) else self._key_limits()
-
-    def verify_slowly(self, key: str, encoded: str) -> bool:
-        return self._hasher.verify(key, encoded)
-
-
-class _AsyncPorts(Generic[UserT]):
-    """What the flows reach through `AsyncAuthenticator`."""
-
-    def __init__(
-        self,
-        store: AsyncKeyStore,
-        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
-        find_session: Callable[[str], Awaitable[Session | None]] | None,
-        key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]],
-        hasher: KeyHasher,
-    ) -> None:
-        self.store = store
-        self._find_owner = find_owner
-        self._find_session = find_session
-        self._key_limits = key_limits
-        self._hasher = hasher
-        self._slow = asyncio.Semaphore(_SLOW_AT_ONCE)
-
-    async def find_owner(self, owner_id: str) -> Owner[UserT] | None:
-        return await self._find_owner(owner_id)
-
-    async def find_session(self, session_id: str) -> Session | None:
-        return None if self._find_session is None else await self._find_session(session_id)
-
-    async def key_limits(self) -> KeyLimits:
-        return (
-            self._key_limits
-            if isinstance(self._key_limits, KeyLimits)
-            else await self._key_limits()
-        )
-
-    async def verify_slowly(self, key: str, encoded: str) -> bool:
-        async with self._slow:
-            return await asyncio.to_thread(self._hasher.verify, key, encoded)

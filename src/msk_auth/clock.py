@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -18,6 +19,14 @@ class Clock(Protocol):
         """Seconds since some fixed moment; never goes back, and runs on while the machine sleeps."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Return when `seconds` have passed by :meth:`monotonic`, or a little later."""
+        ...
+
+    async def async_sleep(self, seconds: float) -> None:
+        """As :meth:`sleep`, on an event loop."""
+        ...
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -25,6 +34,18 @@ class SystemClock:
     def now(self) -> datetime:
         """See :class:`Clock`."""
         return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        """See :class:`Clock`."""
+        end = self.monotonic() + seconds
+        while (remaining := end - self.monotonic()) > 0:
+            time.sleep(remaining)
+
+    async def async_sleep(self, seconds: float) -> None:
+        """See :class:`Clock`."""
+        end = self.monotonic() + seconds
+        while (remaining := end - self.monotonic()) > 0:  # noqa: ASYNC110 - it waits for the time itself
+            await asyncio.sleep(remaining)
 
     # CLOCK_MONOTONIC stands still while a Linux machine sleeps; CLOCK_BOOTTIME does not.
     if hasattr(time, "CLOCK_BOOTTIME"):

@@ -81,11 +81,13 @@ class Authenticated:
 
     Attributes:
         principal: Who the request acts as.
+        valid_until: When the credential itself ends, however it is cached; None means it does not.
         upgrade: The stored digest and the one that should take its place, if the scheme or the
             pepper changed.
     """
 
     principal: Principal[Any]
+    valid_until: datetime | None
     upgrade: tuple[str, str] | None = None
 
 
@@ -158,25 +160,30 @@ def _authenticate_key(rules: Rules, credential: str, now: datetime) -> Flow[Auth
     principal = Principal(
         owner, CredentialKind.API_KEY, permissions, authenticated_at=now, key_id=record.id
     )
+    upgrade: tuple[str, str] | None = None
     if rules.hasher.needs_rehash(record.digest):
-        return Authenticated(principal, upgrade=(record.digest, rules.hasher.digest(credential)))
-    return Authenticated(principal)
+        upgrade = (record.digest, rules.hasher.digest(credential))
+    return Authenticated(principal, record.expires_at, upgrade)
 
 
 def _authenticate_token(rules: Rules, credential: str, now: datetime) -> Flow[Authenticated]:
     token = ParsedToken(credential)
     profile = select_profile(rules.tokens, token)
     claims = profile.check(token, now)
+    valid_until = claims.expires_at
     if rules.checks_sessions and profile.has_sessions:
         if claims.session_id is None:
             raise TokenInvalid
         session = yield from steps.find_session(claims.session_id)
         if session is None or session.owner_id != claims.subject or session.ended_at is not None:
             raise TokenRevoked
-        if session.expires_at is not None and now >= session.expires_at:
-            raise TokenRevoked(
-                "This login was idle for too long or has reached its longest time. Log in again."
-            )
+        if session.expires_at is not None:
+            if now >= session.expires_at:
+                raise TokenRevoked(
+                    "This login was idle for too long or has reached its longest time."
+                    " Log in again."
+                )
+            valid_until = min(valid_until, session.expires_at)
     owner = yield from _find_standing_owner(claims.subject)
     if owner is None:
         raise TokenRevoked
@@ -187,7 +194,7 @@ def _authenticate_token(rules: Rules, credential: str, now: datetime) -> Flow[Au
         authenticated_at=claims.authenticated_at,
         session_id=claims.session_id,
     )
-    return Authenticated(principal)
+    return Authenticated(principal, valid_until)
 
 
 def _find_standing_owner(owner_id: str) -> Flow[Owner[Any] | None]:
@@ -238,7 +245,7 @@ def rotate_key(
     created = _make_key(rules, record.name, record.owner_id, record.scopes, now, successor_ends)
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
     step = steps.RotateKey(record.id, created.record, ends_at, limits.max_active, now)
-    predecessor = _present((yield from steps.update_key(step)))
+    predecessor = _present((yield from steps.narrow_key(step)))
     return Changed(created, KeyRotated(now, principal, predecessor, created.record))
 
 
@@ -246,7 +253,7 @@ def revoke_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow
     """Revoke a key of the principal's owner, for good. Revoking again changes nothing. Interactive only."""
     _MANAGE.check(principal, now)
     step = steps.RevokeKey(_checked_id(key_id), principal.owner.id, now)
-    record = _present((yield from steps.update_key(step)))
+    record = _present((yield from steps.narrow_key(step)))
     return Changed(record, KeyRevocation(now, principal, record))
 
 
@@ -254,7 +261,7 @@ def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow
     """Revoke a key and take it off the list. Interactive only."""
     _MANAGE.check(principal, now)
     step = steps.DeleteKey(_checked_id(key_id), principal.owner.id, now)
-    record = _present((yield from steps.update_key(step)))
+    record = _present((yield from steps.narrow_key(step)))
     return Changed(None, KeyDeleted(now, principal, record))
 
 
@@ -264,7 +271,7 @@ def expire_key(
     """Bring a key's end forward to `at`; never put it off. Interactive only."""
     _MANAGE.check(principal, now)
     step = steps.ExpireKey(_checked_id(key_id), principal.owner.id, at)
-    record = _present((yield from steps.update_key(step)))
+    record = _present((yield from steps.narrow_key(step)))
     return Changed(record, KeyExpirySet(now, principal, record))
 
 

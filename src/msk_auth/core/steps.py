@@ -45,6 +45,7 @@ class Ports(Protocol):
     def find_session(self, session_id: str) -> Any: ...
     def key_limits(self) -> Any: ...
     def verify_slowly(self, key: str, encoded: str) -> Any: ...
+    def wait_out_leases(self) -> Any: ...
 
 
 class Step(Protocol):
@@ -165,6 +166,12 @@ class RotateKey:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WaitOutLeases:
+    def perform(self, ports: Ports) -> Any:
+        return ports.wait_out_leases()
+
+
 # Each of these asks for one thing and gives the answer its type, so that the flows are checked
 # throughout.
 
@@ -199,6 +206,8 @@ def list_keys(query: KeyQuery) -> Flow[Sequence[ApiKey]]:
     return answer
 
 
-def update_key(step: RevokeKey | DeleteKey | ExpireKey | RotateKey) -> Flow[ApiKey | None]:
+def narrow_key(step: RevokeKey | DeleteKey | ExpireKey | RotateKey) -> Flow[ApiKey | None]:
+    """Commit first, then wait until no process can still use what it read before."""
     answer: ApiKey | None = yield step
+    yield WaitOutLeases()
     return answer

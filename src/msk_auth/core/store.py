@@ -17,8 +17,8 @@ A store that cannot answer raises; the authenticator turns whatever was raised i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Protocol, runtime_checkable
 
 from .model import ApiKey, KeyQuery
 
@@ -101,6 +101,35 @@ class KeyStore(Protocol):
 
     def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
         """Change the digest from `old` to `new`; do nothing if it is not `old` any more."""
+        ...
+
+
+@runtime_checkable
+class LeaseRegister(Protocol):
+    """What a store adds so that processes may use leases (`msk_auth.lease`).
+
+    A store without it works, and cannot be used with a lease.
+    """
+
+    def longest_lease(self) -> timedelta:
+        """The longest lease that any process of the deployment uses; zero if none does."""
+        ...
+
+    def raise_longest_lease(self, to: timedelta) -> None:
+        """Record that a process is about to use leases of this length; never lowers what is there."""
+        ...
+
+
+@runtime_checkable
+class AsyncLeaseRegister(Protocol):
+    """:class:`LeaseRegister` with `async` methods."""
+
+    async def longest_lease(self) -> timedelta:
+        """As :meth:`LeaseRegister.longest_lease`."""
+        ...
+
+    async def raise_longest_lease(self, to: timedelta) -> None:
+        """As :meth:`LeaseRegister.raise_longest_lease`."""
         ...
 
 

@@ -1,0 +1,158 @@
+"""The bounded cache of verified credentials, and the wait that keeps revocation exact.
+
+A process may reuse what it verified for at most `duration`, measured on the monotonic clock from *before* the
+reads began. Whoever narrows access (revokes a key, disables an owner, ends a session) commits first and then waits
+until every lease that may have been granted before the commit has run out; only then does it return. So a
+verification that starts after `revoke` returned finds either no entry, or one whose reads began after the commit.
+Nothing is ever sent to other processes, so nothing can be lost on the way.
+
+The rules, each of which is needed (`docs/explanation/lease.md` has the argument, `tests/lease/` the mutants):
+
+1. A lease starts before the first read of the verification it covers.
+2. It is checked after the entry was found, just before the entry is used.
+3. Only successes are cached, each until its own end (`valid_until`) at the latest.
+4. The wait covers the longest lease of the deployment, read from the store *after* the commit.
+5. A process records its own lease in the store before its first use of it.
+6. A process that cannot learn the longest lease waits for `MAX_LEASE`.
+
+Leases are an application of C. Gray and D. Cheriton, "Leases" (1989), with the writer waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Generic
+
+from .clock import Clock
+from .core.credentials import MAX_HEADER_LENGTH
+from .core.errors import ConfigurationError
+from .core.model import Principal, UserT
+
+MAX_LEASE: Final = timedelta(seconds=5)
+"""The longest lease that can be configured, and what is waited for when the longest in use is not known."""
+
+# How much longer than the lease the writer waits: clocks may run at rates that differ by up to one percent.
+_DRIFT: Final = 1.01
+_MARGIN_SECONDS: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[UserT]):
+    """A credential that was verified.
+
+    Attributes:
+        principal: The outcome.
+        usable_until: On the monotonic clock, in seconds: the end of the lease.
+        valid_until: On the wall clock: when the key, token or session itself ends; None means it does not.
+    """
+
+    principal: Principal[UserT]
+    usable_until: float
+    valid_until: datetime | None
+
+
+class LeaseCache(Generic[UserT]):
+    """The cache of one process; safe to use from several threads. An entry takes about 1 KiB.
+
+    Credentials are found by a keyed hash of their exact bytes, so the cache holds no key and no token.
+
+    Args:
+        duration: How long an entry may be used; more than zero and at most `MAX_LEASE`.
+        clock: Where the time comes from.
+        max_entries: How many entries are kept. When it is full, the one that ends first goes.
+
+    Raises:
+        ConfigurationError: A setting is out of range.
+    """
+
+    def __init__(self, duration: timedelta, *, clock: Clock, max_entries: int) -> None:
+        if not timedelta(0) < duration <= MAX_LEASE:
+            raise ConfigurationError(
+                f"A lease must be longer than 0 and at most {MAX_LEASE.total_seconds():g} seconds,"
+                " such as timedelta(milliseconds=250). Leave it out to have none."
+            )
+        if max_entries < 1:
+            raise ConfigurationError("lease_entries must be at least 1.")
+        self.duration = duration
+        self._clock = clock
+        self._seconds = duration.total_seconds()
+        self._max_entries = max_entries
+        self._hash_key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        # Every fill goes to the end, and all leases are equally long: the first entry is the one that ends first.
+        self._entries: dict[bytes, Entry[UserT]] = {}
+
+    def fingerprint(self, authorization: Sequence[str | bytes]) -> bytes | None:
+        """What identifies these header values here; None if they are none that could ever have been accepted."""
+        if len(authorization) != 1:
+            return None
+        header = authorization[0]
+        if len(header) > MAX_HEADER_LENGTH:
+            return None
+        if isinstance(header, str):
+            if not header.isascii():
+                return None
+            header = header.encode("ascii")
+        return hashlib.blake2b(header, digest_size=32, key=self._hash_key).digest()
+
+    def find(self, fingerprint: bytes) -> Principal[UserT] | None:
+        """What was verified for this credential, if neither its lease nor the credential has ended."""
+        entry = self._entries.get(fingerprint)
+        if entry is None or self._clock.monotonic() >= entry.usable_until:
+            return None
+        if entry.valid_until is not None and self._clock.now() >= entry.valid_until:
+            return None
+        return entry.principal
+
+    def fill(
+        self,
+        fingerprint: bytes,
+        principal: Principal[UserT],
+        *,
+        began: float,
+        valid_until: datetime | None,
+    ) -> None:
+        """Keep an outcome.
+
+        Args:
+            fingerprint: Of the credential.
+            principal: The outcome.
+            began: The monotonic clock before the first read, in seconds.
+            valid_until: When the credential itself ends.
+        """
+        entry = Entry(principal, began + self._seconds, valid_until)
+        with self._lock:
+            present = self._entries.get(fingerprint)
+            # A fill whose reads began earlier must not take the place of what is known by now.
+            if present is not None and present.usable_until > entry.usable_until:
+                return
+            self._entries.pop(fingerprint, None)
+            if len(self._entries) >= self._max_entries:
+                del self._entries[next(iter(self._entries))]
+            self._entries[fingerprint] = entry
+
+    def clear(self) -> None:
+        """Forget everything: what this process narrowed it need not wait for."""
+        with self._lock:
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def seconds_to_wait(longest: timedelta | None) -> float:
+    """How long a writer waits after its commit.
+
+    Args:
+        longest: The longest lease of the deployment, as read from the store after the commit; zero if none is used,
+            None if it could not be read.
+    """
+    covered = MAX_LEASE if longest is None else longest
+    if covered <= timedelta(0):
+        return 0.0
+    return covered.total_seconds() * _DRIFT + _MARGIN_SECONDS
