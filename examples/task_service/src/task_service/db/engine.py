@@ -1,0 +1,221 @@
+"""How the database is opened, read and written, and how its failures are told.
+
+SQLite serves one machine, PostgreSQL several; the statements are the same. Three things are settled here once:
+
+- **Writers take turns.** SQLite lets one transaction write at a time, and one that begins by reading cannot become
+  a writer later without failing. So a write transaction says so at once (`BEGIN IMMEDIATE`), and the tasks of this
+  process queue fairly for it instead of polling a lock.
+- **Nothing acknowledged is lost.** SQLite runs in WAL mode with `synchronous=FULL`: a commit is on the disk when
+  it returns.
+- **Everything is bounded.** A database that is gone, full, locked or frozen becomes `StoreUnavailable` (503) within
+  seconds; nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, event, exc, make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from msk_auth import ConfigurationError, StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+_BLOCK_SECONDS: Final = 8.0
+"""The longest time from asking for a connection to the end of a `read()` or `write()` block."""
+
+_WAIT_SECONDS: Final = 5
+"""The longest wait for a connection of the pool, for a new connection, and for SQLite's lock."""
+
+_POOL: Final = {"pool_size": 5, "max_overflow": 5, "pool_timeout": _WAIT_SECONDS}
+
+_REFUSALS: Final = (
+    exc.IntegrityError,
+    exc.ProgrammingError,
+    exc.DataError,
+    exc.NotSupportedError,
+)
+
+_WRITES: Final = "task_service_writes"
+
+_PRAGMAS: Final = (
+    # First: changing the journal mode may itself meet another process.
+    f"PRAGMA busy_timeout = {_WAIT_SECONDS * 1000}",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+    # A checkpointed WAL gives its space back instead of keeping the largest size it ever had.
+    "PRAGMA journal_size_limit = 16777216",
+)
+
+_POSTGRES_CONNECT: Final = {
+    "connect_timeout": _WAIT_SECONDS,
+    # A machine that vanished without saying so is noticed in seconds, not hours.
+    "keepalives_idle": 30,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+
+class Database:
+    """The service's database. Open it with :meth:`open`, inside the event loop that uses it.
+
+    Args:
+        engine: An engine of SQLite (aiosqlite) or PostgreSQL (psycopg).
+
+    Attributes:
+        engine: The engine, for the store of API keys.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._is_sqlite = engine.dialect.name == "sqlite"
+        # asyncio.Lock wakes its waiters in the order in which they came.
+        self._turn = asyncio.Lock()
+        # Reads need no transaction on either database: each statement sees the newest committed state. On
+        # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
+        self._reader = (
+            engine if self._is_sqlite else engine.execution_options(isolation_level="AUTOCOMMIT")
+        )
+        self._writer = engine.execution_options(**{_WRITES: True})
+
+    @classmethod
+    def open(cls, url: str) -> Database:
+        """A database that connects when it is first used; a missing SQLite file is made, for its owner only.
+
+        Args:
+            url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`.
+
+        Raises:
+            ConfigurationError: The URL cannot be read or names another database, or the folder of the SQLite
+                file does not exist.
+        """
+        parsed = _parse(url)
+        if parsed.get_backend_name() == "sqlite":
+            return cls(_sqlite_engine(parsed))
+        return cls(
+            create_async_engine(
+                parsed, hide_parameters=True, connect_args=dict(_POSTGRES_CONNECT), **_POOL
+            )
+        )
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[AsyncConnection]:
+        """A connection for reading. Each statement sees the newest committed state.
+
+        Raises:
+            StoreUnavailable: The database cannot answer, or not in time.
+        """
+        async with self._bounded(), self._reader.connect() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncGenerator[AsyncConnection]:
+        """A connection in a write transaction: committed at the end of the block, rolled back if it raises.
+
+        Raises:
+            StoreUnavailable: The database cannot answer, or not in time. Whether a commit that was under way
+                took place is then not known.
+        """
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._bounded())
+            if self._is_sqlite:
+                await stack.enter_async_context(self._turn)
+            yield await stack.enter_async_context(self._writer.begin())
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.engine.dispose()
+
+    @asynccontextmanager
+    async def _bounded(self) -> AsyncGenerator[None]:
+        limit = asyncio.timeout(_BLOCK_SECONDS)
+        try:
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise _unavailable(error) from error
+        except (exc.DBAPIError, exc.TimeoutError) as error:
+            if not is_outage(error):
+                raise
+            raise _unavailable(error) from error
+
+
+def is_outage(error: Exception) -> bool:
+    """True if the database failed; False if it refused a statement or its values (a constraint, a mistake)."""
+    if isinstance(error, _REFUSALS):
+        return error.connection_invalidated
+    return isinstance(error, exc.DBAPIError | exc.TimeoutError)
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    # Statements are in it, parameters are not (hide_parameters): they may be digests and names.
+    _log.error("the database cannot answer: %s: %s", type(error).__name__, error)
+    return StoreUnavailable()
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError):
+        # Without the cause: it quotes the URL, and that may hold a password.
+        raise ConfigurationError(
+            "The database URL cannot be read. Write sqlite:////absolute/path or postgresql://user:password@host/name."
+        ) from None
+    match parsed.get_backend_name():
+        case "sqlite":
+            # SQLAlchemy gives each in-memory database to one connection; the service needs several.
+            if not parsed.database or parsed.database == ":memory:" or parsed.query:
+                raise ConfigurationError(
+                    "The SQLite URL must name a file and nothing else: sqlite:////absolute/path."
+                )
+            return parsed.set(drivername="sqlite+aiosqlite")
+        case "postgresql" | "postgres":
+            return parsed.set(drivername="postgresql+psycopg")
+        case other:
+            raise ConfigurationError(
+                f"The database {other!r} is not supported. Write sqlite:////absolute/path or"
+                " postgresql://user:password@host/name."
+            )
+
+
+def _sqlite_engine(url: URL) -> AsyncEngine:
+    path = Path(url.database or "")
+    try:
+        # Made here and not by SQLite, whose file would be readable by everybody; WAL and SHM take over its mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigurationError(
+            f"The database file {path} cannot be opened: {error.strerror}."
+        ) from error
+    engine = create_async_engine(
+        url,
+        hide_parameters=True,
+        # The driver's own transactions would begin late and DEFERRED; `_begin` begins them instead.
+        connect_args={"isolation_level": None},
+        **_POOL,
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _set_up(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for pragma in _PRAGMAS:
+            cursor.execute(pragma)
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _begin(connection: Connection) -> None:
+        if connection.get_execution_options().get(_WRITES):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
