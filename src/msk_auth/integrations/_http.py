@@ -1,0 +1,210 @@
+"""From an error to an answer, the same for every framework (RFC 9457, RFC 6750, RFC 9110).
+
+An adapter turns an :class:`Answer` into its framework's response and adds nothing to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from msk_auth.core.errors import Problem
+
+PROBLEM_TYPE: Final = "application/problem+json"
+JSON_TYPE: Final = "application/json"
+
+# Nothing that speaks of a credential or a key may be kept by a cache (RFC 9111, section 5.2.2.5).
+NO_STORE: Final = ("cache-control", "no-store")
+
+_NO_PARAMETERS: Final[Mapping[str, str]] = {}
+_OWN_MEMBERS: Final = frozenset({"type", "title", "status", "detail", "code"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response, independent of any framework.
+
+    Attributes:
+        status: The HTTP status code.
+        headers: Names in lower case, each at most once. The framework adds `content-length`.
+        body: As it is sent.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes = b""
+
+    @property
+    def media_type(self) -> str | None:
+        """The value of `content-type`, if there is one."""
+        return dict(self.headers).get("content-type")
+
+    def with_headers(self, headers: Iterable[tuple[str, str]]) -> Answer:
+        """The same answer with these headers, which win over its own."""
+        merged = dict(self.headers)
+        merged.update((name.lower(), value) for name, value in headers)
+        return Answer(self.status, tuple(merged.items()), self.body)
+
+
+class ContentTooLarge(Problem):
+    """The body is longer than this operation ever needs (RFC 9110, section 15.5.14).
+
+    Args:
+        limit: How many bytes are read.
+    """
+
+    status = 413
+    code = "content_too_large"
+    title = "The body is too large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"This operation reads at most {limit} bytes.")
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How one application speaks in its errors.
+
+    Attributes:
+        realm: The protected space in challenges (RFC 9110, section 11.5).
+        problem_base: What the `type` of problem documents begins with.
+    """
+
+    realm: str
+    problem_base: str
+
+    def answer(self, problem: Problem) -> Answer:
+        """The answer that a problem stands for."""
+        challenge = problem.challenge()
+        if challenge is None and problem.status == 401:
+            # A 401 without a challenge is not HTTP (RFC 9110, section 15.5.2).
+            challenge = _NO_PARAMETERS
+        return self._document(
+            problem.status,
+            problem.code,
+            problem.title,
+            problem.detail,
+            members=problem.members(),
+            challenge=challenge,
+            retry_after=problem.retry_after,
+        )
+
+    def http_error(
+        self,
+        status: int,
+        detail: str | None = None,
+        *,
+        members: Mapping[str, object] | None = None,
+    ) -> Answer:
+        """The answer for an error that a framework found by itself, such as an unknown path.
+
+        Args:
+            status: Its status code, 400 or above.
+            detail: What the application said about it; None, or the mere name of the status, is
+                replaced by something more helpful.
+            members: Extension members of the document.
+        """
+        code, title, text = _HTTP_ERRORS.get(status, _unnamed(status))
+        return self._document(
+            status,
+            code,
+            title,
+            text if detail is None or detail == _phrase(status) else detail,
+            members=members or {},
+            challenge=_NO_PARAMETERS if status == 401 else None,
+        )
+
+    def _document(
+        self,
+        status: int,
+        code: str,
+        title: str,
+        detail: str,
+        *,
+        members: Mapping[str, object],
+        challenge: Mapping[str, str] | None,
+        retry_after: int | None = None,
+    ) -> Answer:
+        headers = [("content-type", PROBLEM_TYPE), NO_STORE]
+        if challenge is not None:
+            headers.append(("www-authenticate", bearer_challenge(self.realm, challenge)))
+        if retry_after is not None:
+            headers.append(("retry-after", str(retry_after)))
+        document: dict[str, object] = {
+            "type": f"{self.problem_base}#{code}",
+            "title": title,
+            "status": status,
+            "detail": detail,
+            "code": code,
+        }
+        document |= {name: value for name, value in members.items() if name not in _OWN_MEMBERS}
+        return Answer(status, tuple(headers), to_json(document))
+
+
+def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:
+    """The value of `WWW-Authenticate` (RFC 6750, section 3), every parameter a quoted string."""
+    pairs = [("realm", realm), *parameters.items()]
+    text = "Bearer " + ", ".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+    # An application's own problem may repeat what a client sent. A line break in it would begin a
+    # new header.
+    return "".join(c if " " <= c <= "~" else "?" for c in text)
+
+
+def json_answer(status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+    """A successful answer that no cache may keep."""
+    return Answer(status, (("content-type", JSON_TYPE), NO_STORE, *headers), to_json(value))
+
+
+def to_json(value: object) -> bytes:
+    """ASCII, so that a lone surrogate, which JSON allows and UTF-8 does not, cannot break the answer."""
+    return json.dumps(value, separators=(",", ":"), default=str).encode("ascii")
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+# What frameworks raise by themselves. The codes are part of the API, so they do not come from
+# `http.HTTPStatus`, whose names differ between versions of Python.
+_HTTP_ERRORS: Final[Mapping[int, tuple[str, str, str]]] = {
+    400: ("bad_request", "The request cannot be read", "The request cannot be read."),
+    401: ("credentials_missing", "Credentials are missing", "Authenticate and try again."),
+    403: ("forbidden", "Not allowed", "You may not do this."),
+    404: ("not_found", "Not found", "There is nothing here under this address."),
+    405: (
+        "method_not_allowed",
+        "The method is not allowed",
+        "This address does not answer this method. The header 'Allow' names those it does.",
+    ),
+    406: ("not_acceptable", "Not acceptable", "There is no answer in a form that you accept."),
+    409: ("conflict", "Conflict", "The present state does not allow this."),
+    413: ("content_too_large", "The body is too large", "Send a shorter body."),
+    415: (
+        "unsupported_media_type",
+        "The media type is not supported",
+        "Send the body with the header 'Content-Type: application/json'.",
+    ),
+    422: ("input_invalid", "The input is not valid", "The input is not valid."),
+    429: ("too_many_attempts", "Too many attempts", "Try again later."),
+    500: ("internal_error", "Internal error", "The request could not be handled."),
+    503: (
+        "service_unavailable",
+        "The service is temporarily unavailable",
+        "Try again in a few seconds.",
+    ),
+}
+
+
+def _unnamed(status: int) -> tuple[str, str, str]:
+    title = _phrase(status) or "Error"
+    return f"http_{status}", title, f"{title}."

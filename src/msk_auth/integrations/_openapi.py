@@ -1,0 +1,233 @@
+"""What the adapters say in an OpenAPI document (OpenAPI 3.1): the security scheme, problems, key routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias, cast
+
+from ._http import JSON_TYPE, PROBLEM_TYPE
+
+Json: TypeAlias = dict[str, Any]
+
+SCHEME_NAME: Final = "bearer"
+BEARER_DESCRIPTION: Final = "An API key, or the JWT of an interactive login."
+
+_METHODS: Final = frozenset(
+    {"delete", "get", "head", "options", "patch", "post", "put", "query", "trace"}
+)
+
+_PROBLEM_SCHEMA: Final[Json] = {
+    "title": "Problem",
+    "description": "What went wrong (RFC 9457).",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string", "format": "uri", "description": "Where `code` is explained."},
+        "title": {"type": "string", "description": "The same for every problem of this code."},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What happened and what to do about it."},
+        "code": {"type": "string", "description": "The stable name of this kind of problem."},
+        "errors": {
+            "type": "array",
+            "description": "With `input_invalid`: what is wrong with which member.",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+
+_CHALLENGE: Final[Json] = {
+    "WWW-Authenticate": {
+        "description": "The challenge (RFC 6750, section 3).",
+        "schema": {"type": "string"},
+    }
+}
+_RETRY: Final[Json] = {
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+}
+
+
+def _problem(description: str, headers: Json | None = None) -> Json:
+    schema = {"$ref": "#/components/schemas/Problem"}
+    response: Json = {"description": description, "content": {PROBLEM_TYPE: {"schema": schema}}}
+    return response if headers is None else {**response, "headers": headers}
+
+
+# What every guarded operation may answer.
+_REFUSALS: Final[Json] = {
+    "401": _problem("The credentials are missing or refused.", _CHALLENGE),
+    "403": _problem("A permission or an interactive login is missing.", _CHALLENGE),
+    "503": _problem("It cannot be told right now who this is.", _RETRY),
+}
+_INVALID: Final = _problem("The input is not valid.")
+_NOT_FOUND: Final = _problem("You have no API key with this id.")
+_CONFLICT: Final = _problem("The state of your keys does not allow it.")
+
+_TIME: Final[Json] = {"type": "string", "format": "date-time"}
+_TIME_OR_NULL: Final[Json] = {"type": ["string", "null"], "format": "date-time"}
+
+_KEY_PROPERTIES: Final[Json] = {
+    "id": {"type": "string"},
+    "name": {"type": "string"},
+    "mask": {"type": "string", "description": "What may be shown of the key."},
+    "owner_id": {"type": "string"},
+    "scopes": {
+        "type": ["array", "null"],
+        "items": {"type": "string"},
+        "description": "What the key may do at most; null means all that its owner may.",
+    },
+    "created_at": _TIME,
+    "expires_at": _TIME_OR_NULL,
+    "last_used_at": _TIME_OR_NULL,
+    "revoked_at": _TIME_OR_NULL,
+    "replaced_by": {"type": ["string", "null"], "description": "The id of its successor."},
+    "status": {"type": "string", "enum": ["active", "revoked", "expired"]},
+}
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _json(schema: Json) -> Json:
+    return {JSON_TYPE: {"schema": schema}}
+
+
+_KEY: Final = _object(_KEY_PROPERTIES)
+_CREATED: Final[Json] = {
+    "description": "The key. Its value is in this answer and nowhere else.",
+    "content": _json(
+        _object({**_KEY_PROPERTIES, "key": {"type": "string", "description": "The value."}})
+    ),
+    "headers": {"Location": {"schema": {"type": "string", "format": "uri-reference"}}},
+}
+_PAGE: Final = _object(
+    {
+        "items": {"type": "array", "items": _KEY},
+        "next_cursor": {"type": ["string", "null"]},
+    }
+)
+_CREATE_BODY: Final[Json] = {
+    "type": "object",
+    "required": ["name"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 100},
+        "scopes": {
+            "type": ["array", "null"],
+            "items": {"type": "string"},
+            "maxItems": 100,
+            "description": "Absent or null: all that you may, now and later.",
+        },
+        "expires_in_days": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "description": "Absent: the default here. Null: it does not expire.",
+        },
+    },
+}
+_ROTATE_BODY: Final[Json] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "overlap_seconds": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 7_776_000,
+            "default": 0,
+            "description": "How long the old key works on.",
+        }
+    },
+}
+_ID: Final[Json] = {"name": "key_id", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _query(name: str, schema: Json) -> Json:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+_KEY_ROUTES: Final[dict[str, Json]] = {
+    "list_keys": {
+        "summary": "List your API keys, newest first",
+        "parameters": [
+            _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]}),
+            _query("cursor", {"type": "string"}),
+            _query("limit", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
+        ],
+        "responses": {
+            "200": {"description": "A page of keys.", "content": _json(_PAGE)},
+            "422": _INVALID,
+        },
+    },
+    "create_key": {
+        "summary": "Create an API key",
+        "requestBody": {"required": True, "content": _json(_CREATE_BODY)},
+        "responses": {"201": _CREATED, "409": _CONFLICT, "422": _INVALID},
+    },
+    "get_key": {
+        "summary": "Show one of your API keys",
+        "parameters": [_ID],
+        "responses": {
+            "200": {"description": "The key.", "content": _json(_KEY)},
+            "404": _NOT_FOUND,
+        },
+    },
+    "rotate_key": {
+        "summary": "Replace an API key by a successor",
+        "parameters": [_ID],
+        "requestBody": {"required": False, "content": _json(_ROTATE_BODY)},
+        "responses": {"201": _CREATED, "404": _NOT_FOUND, "409": _CONFLICT, "422": _INVALID},
+    },
+    "revoke_key": {
+        "summary": "Revoke an API key, for good",
+        "parameters": [_ID],
+        "responses": {
+            "200": {"description": "The revoked key.", "content": _json(_KEY)},
+            "404": _NOT_FOUND,
+        },
+    },
+    "delete_key": {
+        "summary": "Revoke an API key and take it off the list",
+        "parameters": [_ID],
+        "responses": {"204": {"description": "It is gone."}, "404": _NOT_FOUND},
+    },
+}
+
+
+def describe_key_route(name: str) -> Json:
+    """The OpenAPI operation of one of the key routes, as `summary`, `parameters`, `responses` and so on."""
+    return _KEY_ROUTES[name]
+
+
+def document_problems(document: Json) -> Json:
+    """Say in a finished document what the error handlers answer. Doing it twice changes nothing.
+
+    Every guarded operation gets the answers of its guard, unless the application described its own;
+    a framework's own form of validation errors makes way for the problem document.
+    """
+    schemas: Json = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.setdefault("Problem", _PROBLEM_SCHEMA)
+    for operation in _operations(document):
+        responses: Json = operation.setdefault("responses", {})
+        if _is_validation_error(responses.get("422")):
+            responses["422"] = _INVALID
+        if any(SCHEME_NAME in alternative for alternative in operation.get("security", ())):
+            for status, response in _REFUSALS.items():
+                responses.setdefault(status, response)
+    for replaced in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(replaced, None)
+    return document
+
+
+def _operations(document: Json) -> Iterator[Json]:
+    for path in cast("dict[str, Json]", document.get("paths", {})).values():
+        for method, operation in path.items():
+            if method in _METHODS:
+                yield operation
+
+
+def _is_validation_error(response: object) -> bool:
+    return "#/components/schemas/HTTPValidationError" in str(response)

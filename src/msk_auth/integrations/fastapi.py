@@ -1,0 +1,244 @@
+"""The FastAPI adapter.
+
+::
+
+    auth = FastAPIAuth(authenticator)
+    app = FastAPI()
+    auth.install(app)
+    app.include_router(auth.key_routes(prefix="/api/keys"))
+
+    CurrentPrincipal = Annotated[Principal[User], auth.principal]
+
+
+    @app.get("/tasks", dependencies=[auth.require("tasks:read")])
+    async def tasks(principal: CurrentPrincipal) -> list[Task]: ...
+
+A guard is one dependency without dependencies of its own; several guards on one route authenticate
+once. They guard what FastAPI routes: a mounted application, `add_route`, static files and the docs
+pages are no part of a router's or an application's `dependencies`.
+"""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeGuard, cast
+
+from fastapi import APIRouter, FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.encoders import jsonable_encoder
+from fastapi.exception_handlers import (
+    http_exception_handler,
+    request_validation_exception_handler,
+    websocket_request_validation_exception_handler,
+)
+from fastapi.exceptions import (
+    RequestValidationError,
+    ValidationException,
+    WebSocketRequestValidationError,
+)
+from fastapi.openapi.models import HTTPBearer
+from fastapi.params import Security
+from fastapi.security.base import SecurityBase
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from msk_auth.authenticator import AsyncAuthenticator
+from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy, require, require_interactive
+
+from ._http import Answer
+from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
+from ._starlette_base import StarletteBase
+
+__all__ = ["FastAPIAuth", "Guard"]
+
+_DEFAULT_HANDLERS: Final[Mapping[object, object]] = {
+    HTTPException: http_exception_handler,
+    RequestValidationError: request_validation_exception_handler,
+    WebSocketRequestValidationError: websocket_request_validation_exception_handler,
+}
+_PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
+_MAX_ERRORS: Final = 50
+
+
+class Guard(SecurityBase, Generic[UserT]):
+    """A dependency that lets a request or a websocket pass, as its principal, or raises.
+
+    Made by :class:`FastAPIAuth`. A test replaces one with
+    `app.dependency_overrides[auth.principal.dependency]`.
+
+    Attributes:
+        policy: What it demands.
+    """
+
+    def __init__(self, auth: "FastAPIAuth[UserT]", policy: Policy) -> None:
+        self.model = HTTPBearer(description=BEARER_DESCRIPTION)
+        self.scheme_name = SCHEME_NAME
+        self.policy = policy
+        self._auth = auth
+
+    async def __call__(self, connection: HTTPConnection) -> Principal[UserT]:
+        """The principal.
+
+        Raises:
+            Problem: The credentials are missing or refused, or the policy is not met.
+        """
+        return await self._auth.admit(connection, self.policy)
+
+
+class FastAPIAuth(StarletteBase[UserT]):
+    """Guards, error handlers and key routes for FastAPI.
+
+    Args:
+        authenticator: Decides.
+
+    Raises:
+        ConfigurationError: It is not an `AsyncAuthenticator`.
+    """
+
+    def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
+        super().__init__(authenticator)
+        self._guards: dict[Policy, Security] = {}
+
+    @property
+    def principal(self) -> Security:
+        """A guard that demands to be authenticated at all, for `Annotated[Principal[User], auth.principal]`."""
+        return self._guard(Policy())
+
+    def require(self, *permissions: str) -> Security:
+        """A guard that demands all of these permissions.
+
+        Use it in `Annotated[Principal[User], …]` or in `dependencies=[…]`.
+        """
+        return self._guard(require(*permissions))
+
+    def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Security:
+        """A guard that demands an interactive login and all of these permissions; no API key passes.
+
+        Args:
+            permissions: All of these are needed.
+            max_age: The greatest age of the login (RFC 9470); None means any.
+        """
+        return self._guard(require_interactive(*permissions, max_age=max_age))
+
+    def key_routes(self, *, prefix: str = "/api/keys") -> APIRouter:
+        """A router with which people manage their own keys. Its guards cannot be taken off.
+
+        Raises:
+            ConfigurationError: The prefix does not begin with a slash, or ends with one.
+        """
+        router = APIRouter(prefix=prefix, tags=["API keys"])
+        for route in self._key_routes(prefix):
+            router.add_api_route(
+                route.path,
+                route.endpoint,
+                methods=[route.method],
+                name=route.name,
+                # For the documentation and for whoever reads the policy: the endpoint asks anyway.
+                dependencies=[self._guard(route.policy)],
+                openapi_extra=describe_key_route(route.name),
+                status_code=route.status,
+                response_class=Response,
+            )
+        return router
+
+    def install(self, app: Starlette) -> None:
+        """As :meth:`StarletteBase.install`; validation errors and the OpenAPI document speak of problems too.
+
+        Raises:
+            ConfigurationError: This is no FastAPI application, it has another adapter already, or
+                it has started.
+        """
+        if not isinstance(app, FastAPI):
+            raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
+        super().install(app)
+        generate = app.openapi
+
+        def openapi() -> dict[str, Any]:
+            return document_problems(generate())
+
+        app.openapi = openapi  # type: ignore[method-assign]
+
+    def _add_handlers(self, app: Starlette) -> None:
+        # FastAPI has filled in its own handlers where the application named none.
+        handlers = cast("dict[object, object]", app.exception_handlers)
+        for kind, default in _DEFAULT_HANDLERS.items():
+            if handlers.get(kind) is default:
+                del handlers[kind]
+        super()._add_handlers(app)
+        handlers.setdefault(RequestValidationError, self._on_invalid)
+        handlers.setdefault(WebSocketRequestValidationError, self._on_invalid)
+
+    async def _on_invalid(
+        self, connection: HTTPConnection, error: ValidationException
+    ) -> Response | None:
+        errors: Sequence[Mapping[str, Any]] = error.errors()
+        if any(each.get("type") == "json_invalid" for each in errors):
+            return await self._on_unreadable_body(connection)
+        return await self._on_problem(connection, InputInvalid(_fields(errors)))
+
+    async def _on_http_exception(
+        self, connection: HTTPConnection, error: HTTPException
+    ) -> Response | None:
+        if error.status_code == 400 and error.__cause__ is not None:
+            # FastAPI's word for a body that is not UTF-8 or nested too deeply.
+            return await self._on_unreadable_body(connection)
+        return await super()._on_http_exception(connection, error)
+
+    async def _on_unreadable_body(self, connection: HTTPConnection) -> Response | None:
+        # FastAPI reads the body before it asks the guards. Who may not come in is told that, and
+        # nothing about the body.
+        try:
+            for guard in _guards_of(connection.scope):
+                await guard(connection)
+        except Problem as problem:
+            return await self._on_problem(connection, problem)
+        return await self._on_problem(
+            connection, InputInvalid.of("", "The body is not valid JSON.")
+        )
+
+    def _http_error(self, error: HTTPException) -> Answer:
+        detail = cast("object", error.detail)
+        if isinstance(detail, str):
+            return super()._http_error(error)
+        # FastAPI lets an application raise any JSON; `detail` of a problem document is text.
+        members = {} if detail is None else {"context": jsonable_encoder(detail)}
+        return self._voice.http_error(error.status_code, members=members)
+
+    def _guard(self, policy: Policy) -> Security:
+        # The same object for the same policy, so that FastAPI asks it once per request.
+        if policy not in self._guards:
+            self._guards[policy] = Security(Guard(self, policy), scopes=sorted(policy.permissions))
+        return self._guards[policy]
+
+
+def _fields(errors: Sequence[Mapping[str, Any]]) -> list[FieldError]:
+    return [
+        FieldError(_dotted(each.get("loc", ())), str(each.get("msg", "This is not acceptable.")))
+        for each in errors[:_MAX_ERRORS]
+    ]
+
+
+def _dotted(location: Sequence[object]) -> str:
+    names = location[1:] if location and location[0] in _PLACES else location
+    return ".".join(str(name) for name in names)
+
+
+def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
+    """The guards of the route that a request was for, except those that a test replaced."""
+    pending: list[Dependant] = [scope["route"].dependant]
+    replaced: Mapping[object, object] = scope["app"].dependency_overrides
+    while pending:
+        dependant = pending.pop(0)
+        call: object = dependant.call
+        if _is_guard(call) and call not in replaced:
+            yield call
+        pending.extend(dependant.dependencies)
+
+
+def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
+    return isinstance(value, Guard)
