@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -158,10 +157,16 @@ class Authenticator(_Shared[UserT]):
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
     ) -> None:
-        if inspect.iscoroutinefunction(find_owner):
-            raise ConfigurationError(
-                "find_owner is async: use AsyncAuthenticator, or hand in a plain function."
-            )
+        for name, function in {
+            "find_owner": find_owner,
+            "find_session": find_session,
+            "key_limits": key_limits,
+            "on_event": on_event,
+        }.items():
+            if inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"{name} is async: use AsyncAuthenticator, or hand in a plain function."
+                )
         super().__init__(
             tokens=tokens,
             checks_sessions=find_session is not None,
@@ -351,19 +356,11 @@ class Authenticator(_Shared[UserT]):
     def flush(self) -> None:
         """Write the collected times of last use and upgraded digests; what fails is kept for later."""
         self._last_flush = self.clock.monotonic()
-        batch = self._touches.take()
-        if not batch:
-            return
-        try:
+        with self._touches.batch() as batch:
             if batch.last_used:
                 self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
                 self._ports.store.replace_digest(key_id, old=old, new=new)
-        except Exception:  # noqa: BLE001 - nothing is lost, and no request waits for it
-            _log.warning(
-                "could not write when keys were last used; trying again later", exc_info=True
-            )
-            self._touches.put_back(batch)
 
     def flush_if_due(self) -> None:
         """:meth:`flush`, if the last one is a minute ago. Adapters call it after a response."""
@@ -611,22 +608,16 @@ class AsyncAuthenticator(_Shared[UserT]):
 
     async def flush(self) -> None:
         """As :meth:`Authenticator.flush`."""
-        batch = self._touches.take()
-        if not batch:
-            return
-        try:
+        with self._touches.batch() as batch:
             if batch.last_used:
                 await self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
                 await self._ports.store.replace_digest(key_id, old=old, new=new)
-        except Exception:  # noqa: BLE001 - nothing is lost, and no request waits for it
-            _log.warning(
-                "could not write when keys were last used; trying again later", exc_info=True
-            )
-            self._touches.put_back(batch)
 
     async def __aenter__(self) -> AsyncAuthenticator[UserT]:
-        self._flusher = asyncio.create_task(self._flush_forever(), name="msk_auth flush")
+        # An application and its adapter may both open it.
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_forever(), name="msk_auth flush")
         return self
 
     async def __aexit__(
@@ -637,8 +628,8 @@ class AsyncAuthenticator(_Shared[UserT]):
     ) -> None:
         if self._flusher is not None:
             self._flusher.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._flusher
+            # `wait` raises nothing of the task's; a cancellation of the caller still gets through.
+            await asyncio.wait([self._flusher])
             self._flusher = None
         await self.flush()
 
