@@ -6,9 +6,14 @@ request is what makes other libraries slow. Losing the last minute of them in a 
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+
+_log = logging.getLogger("msk_auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +27,6 @@ class Batch:
 
     last_used: dict[str, datetime] = field(default_factory=dict[str, datetime])
     upgrades: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-
-    def __bool__(self) -> bool:
-        return bool(self.last_used or self.upgrades)
 
 
 class Touches:
@@ -41,15 +43,25 @@ class Touches:
             if upgrade is not None:
                 self._batch.upgrades[key_id] = upgrade
 
-    def take(self) -> Batch:
-        """Everything collected so far, which is then the caller's to write."""
+    @contextmanager
+    def batch(self) -> Generator[Batch]:
+        """Everything collected so far, to be written in the block.
+
+        If the block fails, all of it is collected again for the next time; what was noted meanwhile
+        is newer and stays. An error is logged and goes no further, since no request depends on it;
+        a cancellation or an interrupt goes on.
+        """
         with self._lock:
             batch, self._batch = self._batch, Batch()
-        return batch
-
-    def put_back(self, batch: Batch) -> None:
-        """Return what could not be written; what was noted meanwhile is newer and stays."""
-        with self._lock:
-            self._batch = Batch(
-                batch.last_used | self._batch.last_used, batch.upgrades | self._batch.upgrades
+        try:
+            yield batch
+        except BaseException as error:
+            with self._lock:
+                self._batch = Batch(
+                    batch.last_used | self._batch.last_used, batch.upgrades | self._batch.upgrades
+                )
+            if not isinstance(error, Exception):
+                raise
+            _log.warning(
+                "could not write when keys were last used; trying again later", exc_info=True
             )
