@@ -84,6 +84,16 @@ class RunNotCancellable(Problem):
     default_detail = "This run has already finished, so it cannot be cancelled."
 
 
+class RunQueueFull(Problem):
+    """The user has as many runs waiting as are kept; more are taken when some have started."""
+
+    status = 429
+    code = "run_queue_full"
+    title = "Too many runs are waiting"
+    default_detail = "So many of your runs are waiting already that no more are taken. Try again when some have started."
+    retry_after = 30
+
+
 class IdempotencyConflict(Problem):
     """The same Idempotency-Key was used for another task (draft-ietf-httpapi-idempotency-key-header)."""
 
@@ -109,3 +119,30 @@ class BodyTooLarge(Problem):
     code = "body_too_large"
     title = "The request body is too large"
     default_detail = "Request bodies may be 1 MiB at most."
+
+
+class BodyTooSlow(Problem):
+    """The body did not arrive in time (RFC 9110, section 15.5.9)."""
+
+    status = 408
+    code = "body_too_slow"
+    title = "The request body came too slowly"
+    default_detail = "The request body did not arrive in time. Send the request again."
+
+
+class MisdirectedRequest(Problem):
+    """The request names a host that is not this service (RFC 9110, section 15.5.20)."""
+
+    status = 421
+    code = "misdirected_request"
+    title = "The request is meant for another host"
+    default_detail = "Open the service under the address that it printed when it started."
+
+
+class InternalError(Problem):
+    """A fault of the service. The log says more, under the request's id."""
+
+    status = 500
+    code = "internal_error"
+    title = "Internal error"
+    default_detail = "The service made a mistake. The administrator finds it in the log under this answer's X-Request-Id."

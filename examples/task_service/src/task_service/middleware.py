@@ -1,0 +1,389 @@
+"""What surrounds every request, the pages and the errors included: pure ASGI, one class for each concern.
+
+From the outside in:
+
+1. :class:`SecurityHeaders` on every answer, whoever made it.
+2. :class:`Observed`: request id, log line, metrics, and the answer to whatever nobody else caught.
+3. :class:`HeadAsGet`: HEAD is GET without the content, so that no guard can forget it.
+4. :class:`BodyLimit`: nothing larger, slower or later than bearable reaches a route.
+5. :class:`LoginCookie`: the pages' cookie becomes the one header that is ever looked at for credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from msk_auth import Clock, Problem, RequestMalformed
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    CrossOriginRefused,
+    InternalError,
+    MisdirectedRequest,
+)
+from .ids import new_id
+from .observability import Metrics
+from .request_record import RequestRecord, current_request
+from .web import login_cookie
+
+Answer = Callable[[Problem], Response]
+"""How a problem becomes a response."""
+
+Network = IPv4Network | IPv6Network
+
+MAX_BODY_BYTES: Final = 1_048_576
+"""The largest request body that is read."""
+
+BODY_SECONDS: Final = 30.0
+"""How long a client may take to send a request's body."""
+
+_access_log = logging.getLogger("task_service.access")
+_log = logging.getLogger(__name__)
+
+_CLIENT_WENT_AWAY: Final = 499  # nginx's name for it: there was nobody left to answer
+_JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class SecurityHeaders:
+    """Headers for answers that set none of their own (ASVS 5.0, section 3.4).
+
+    Args:
+        app: The application inside.
+        https: Whether people reach the service over TLS, and should not try otherwise.
+    """
+
+    def __init__(self, app: ASGIApp, *, https: bool) -> None:
+        self._app = app
+        self._always = [
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+            (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        ]
+        if https:
+            self._always.append((b"strict-transport-security", b"max-age=31536000"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        defaults = list(self._always)
+        if scope["path"].startswith("/api"):
+            defaults.append((b"cache-control", b"no-store"))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                present = {name.lower() for name, _ in headers}
+                headers += [header for header in defaults if header[0] not in present]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class Observed:
+    """Says what happened, and answers what went wrong on the way.
+
+    Args:
+        app: The application inside.
+        clock: Measures how long an answer took.
+        metrics: Counts it.
+        trusted_proxies: Whose `X-Forwarded-For` is believed.
+        answer: Renders a problem.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        trusted_proxies: Sequence[Network],
+        answer: Answer,
+    ) -> None:
+        self._app = app
+        self._clock = clock
+        self._metrics = metrics
+        self._trusted_proxies = trusted_proxies
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # The server keeps its own scope; from here on it is ours to change.
+        scope = dict(scope)
+        record = RequestRecord(new_id("req"), client_address(scope, self._trusted_proxies))
+        token = current_request.set(record)
+        began = self._clock.monotonic()
+        sent = _Sent(send, record.id)
+        try:
+            await self._guarded(scope, receive, sent)
+        finally:
+            current_request.reset(token)
+            self._report(scope, record, sent, self._clock.monotonic() - began)
+
+    async def _guarded(self, scope: Scope, receive: Receive, sent: _Sent) -> None:
+        try:
+            await self._app(scope, receive, sent)
+        except Problem as problem:
+            if sent.status is not None:
+                raise
+            await self._answer(problem)(scope, receive, sent)
+        except Exception:
+            _log.exception("a request failed")
+            if sent.status is None:
+                await self._answer(InternalError())(scope, receive, sent)
+            elif not sent.complete:
+                raise  # the server breaks the connection off, so that nobody takes a part for the whole
+
+    def _report(self, scope: Scope, record: RequestRecord, sent: _Sent, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", None) or "unmatched"
+        status = _CLIENT_WENT_AWAY if sent.status is None else sent.status
+        self._metrics.answered(scope["method"], route, status, None if sent.is_stream else seconds)
+        principal = record.principal
+        _access_log.info(
+            "answered",
+            extra={
+                "request_id": record.id,
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "milliseconds": round(seconds * 1000, 1),
+                "address": record.address,
+                "user_id": None if principal is None else principal.owner.id,
+                "key_id": None if principal is None else principal.key_id,
+            },
+        )
+
+
+class _Sent:
+    """A `send` that remembers what passed through it."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id.encode()
+        self.status: int | None = None
+        self.is_stream = False
+        self.complete = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id)]
+            self.is_stream = any(
+                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in headers
+            )
+            message = {**message, "headers": headers}
+        elif message["type"] == "http.response.body":
+            self.complete = not message.get("more_body", False)
+        await self._send(message)
+
+
+class HeadAsGet:
+    """Answers HEAD as GET would, without the content (RFC 9110, section 9.3.2)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        answered = asyncio.Event()
+
+        async def receive_until_answered() -> Message:
+            # A stream that goes on for ever stops once its client is gone, and this one wants no more.
+            if answered.is_set():
+                return {"type": "http.disconnect"}
+            return await receive()
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                answered.set()
+
+        scope["method"] = "GET"
+        try:
+            await self._app(scope, receive_until_answered, send_head)
+        finally:
+            scope["method"] = "HEAD"
+
+
+class BodyLimit:
+    """Reads a request's body before anything else happens, as far as it is bearable.
+
+    Raises:
+        BodyTooLarge: It is declared to be, or turns out to be, larger than :data:`MAX_BODY_BYTES`.
+        BodyTooSlow: It did not arrive within :data:`BODY_SECONDS`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        for name, value in scope["headers"]:
+            # More digits than these are too many before they are a number.
+            if name == b"content-length" and (len(value) > 12 or int(value) > MAX_BODY_BYTES):
+                raise BodyTooLarge
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_body(receive)
+        except TimeoutError:
+            raise BodyTooSlow from None
+        if body is None:
+            return
+        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_again() -> Message:
+            return pending.pop() if pending else await receive()
+
+        await self._app(scope, receive_again, send)
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body, or None when the client went away.
+
+    Raises:
+        BodyTooLarge: Already the part that came is too large.
+    """
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLarge
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+class LoginCookie:
+    """Translates the pages' login cookie into `Authorization: Bearer …`, for requests of our own pages only.
+
+    Browsers attach cookies to whatever any site makes them send; they attach no `Authorization` header. So the cookie
+    counts only where the browser says that the request is our own: SameSite is the first line, this the second
+    (ASVS 5.0, section 3.5). Only a token of a login may be in it: an API key in a cookie is ignored.
+
+    Args:
+        app: The application inside.
+        base_url: Under which people reach the service.
+        loopback: Whether it is bound to this machine only. Then only this machine's names are served, or a foreign
+            name that was made to resolve to this machine (DNS rebinding) would be an origin of ours.
+
+    Raises:
+        RequestMalformed: The request brings a bearer credential beside the cookie.
+        CrossOriginRefused: Another site may have sent it.
+        MisdirectedRequest: It was sent to a name that is not this service's.
+    """
+
+    def __init__(self, app: ASGIApp, *, base_url: str, loopback: bool) -> None:
+        self._app = app
+        parts = urlsplit(base_url)
+        self._scheme = parts.scheme
+        self._names = (_LOOPBACK_NAMES | {parts.hostname or ""}) if loopback else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http":
+            token = login_cookie.read(scope["headers"])
+            if token is not None and _JWT_SHAPED.fullmatch(token) is not None:
+                self._translate(scope, token)
+        await self._app(scope, receive, send)
+
+    def _translate(self, scope: Scope, token: str) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        host = _single(headers, b"host")
+        if self._names is not None and _host_name(host) not in self._names:
+            raise MisdirectedRequest
+        if scope["method"] not in _SAFE_METHODS and not self._is_own(headers, host):
+            raise CrossOriginRefused
+        sent = [value for name, value in headers if name == b"authorization"]
+        if any(value.strip().lower().startswith(b"bearer") for value in sent) or len(sent) > 1:
+            raise RequestMalformed(
+                "The request has a login cookie and an Authorization header. Send one of them."
+            )
+        # What remains is of another scheme, such as a proxy's own Basic login, and not meant for us.
+        others = [header for header in headers if header[0] != b"authorization"]
+        scope["headers"] = [*others, (b"authorization", b"Bearer " + token.encode())]
+
+    def _is_own(self, headers: Sequence[tuple[bytes, bytes]], host: str | None) -> bool:
+        site = _single(headers, b"sec-fetch-site")
+        if site is not None:
+            return site in {"same-origin", "none"}
+        origin = _single(headers, b"origin")
+        return origin is not None and host is not None and origin == f"{self._scheme}://{host}"
+
+
+def client_address(scope: Scope, trusted_proxies: Sequence[Network]) -> str | None:
+    """Who sent a request, as far as can be believed.
+
+    `X-Forwarded-For` is read from the right, each entry believed only because the one who wrote it is trusted; what
+    stands further left was written by anybody.
+
+    Args:
+        scope: Of the request.
+        trusted_proxies: Who is believed.
+    """
+    client = scope.get("client")
+    if client is None:
+        return None
+    address = _address(client[0])
+    if address is None:
+        return None
+    forwarded = b",".join(
+        value for name, value in scope["headers"] if name == b"x-forwarded-for"
+    ).decode("latin-1")
+    for entry in reversed(forwarded.split(",")):
+        if not any(address in network for network in trusted_proxies):
+            break
+        before = _address(entry.strip())
+        if before is None:
+            break
+        address = before
+    return str(address)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    # A dual-stack socket shows IPv4 clients as ::ffff:a.b.c.d: the same client, one name.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped
+
+
+def _single(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    """The value of a header that was sent exactly once; two of them are as good as none."""
+    values = [value for name, value in headers if name == wanted]
+    return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _host_name(host: str | None) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname if host else None
+    except ValueError:
+        return None

@@ -1,0 +1,135 @@
+"""What operators see of the service: log lines on stderr, and metrics for Prometheus.
+
+Everything logs through the standard library; structlog only decides how a line looks. Two nets catch secrets that a
+dependency or a traceback might bring along: the library's filter on the handler, and a processor over every value.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, Literal, cast
+
+import structlog
+from msk_auth import RedactingFilter, redact
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+LogFormat = Literal["console", "json"]
+
+# RFC 9110's methods and PATCH; anything else is one label, or a client could make as many as it likes.
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Metrics:
+    """The service's counters, in a registry of their own. No label names a person, a key or an address."""
+
+    content_type: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "task_service_requests",
+            "Requests answered.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "task_service_request_seconds",
+            "Time from a request's head to the end of its answer; streams are left out.",
+            ["method", "route"],
+            registry=self._registry,
+        )
+        self._refusals = Counter(
+            "task_service_auth_refusals",
+            "Requests refused while authenticating, by code.",
+            ["code"],
+            registry=self._registry,
+        )
+        self._runs = Gauge(
+            "task_service_runs",
+            "Runs that the database knows, by state.",
+            ["state"],
+            registry=self._registry,
+        )
+
+    def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Count an answer.
+
+        Args:
+            method: As it was sent.
+            route: The path's template, never the path itself.
+            status: Of the answer.
+            seconds: How long it took; None for a stream, which takes as long as it likes.
+        """
+        method = method if method in _METHODS else "other"
+        self._requests.labels(method, route, str(status)).inc()
+        if seconds is not None:
+            self._seconds.labels(method, route).observe(seconds)
+
+    def refused(self, code: str) -> None:
+        """Count a request that was not authenticated."""
+        self._refusals.labels(code).inc()
+
+    def set_runs(self, by_state: Mapping[str, int]) -> None:
+        """Set how many runs there are in each state; states that are not given are not known now."""
+        self._runs.clear()
+        for state, count in by_state.items():
+            self._runs.labels(state).set(count)
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+def configure_logging(log_format: LogFormat, level: str) -> None:
+    """Send everything that is logged in this process to stderr.
+
+    Args:
+        log_format: For a person (`console`) or a collector (`json`, one object a line).
+        level: The least severe level that is shown, such as `INFO`.
+    """
+    console = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    renderer = console if log_format == "console" else structlog.processors.JSONRenderer()
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            redact_values,
+            renderer,
+        ],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    handler.addFilter(RedactingFilter())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for chatty in ("aiosqlite", "alembic", "httpx2", "httpcore2"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def redact_values(
+    _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A structlog processor: every text anywhere in the event without its keys and tokens."""
+    return {name: _redacted(value) for name, value in event_dict.items()}
+
+
+def _redacted(value: object) -> object:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value)
+        return {name: _redacted(member) for name, member in members.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_redacted(member) for member in cast("tuple[object, ...]", value)]
+    return value

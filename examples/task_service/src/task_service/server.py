@@ -1,0 +1,152 @@
+"""How the service listens: uvicorn, made impatient with clients that never finish what they began.
+
+uvicorn waits for the rest of a request's head for ever and lets it grow without bound, so a few hundred silent or
+endless connections would use it up (slow headers, ASVS 5.0 section 13.2). Here whatever a client owes within one
+request has a deadline: its head, and the rest of a body that was answered early. The body itself is timed by
+:class:`~task_service.middleware.BodyLimit`, which can still answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio import TimerHandle
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+HEAD_SECONDS: Final = 10.0
+"""How long a client may take to send a request's line and headers."""
+
+MAX_HEAD_BYTES: Final = 65_536
+"""How large a request's line and headers may grow."""
+
+_KEEP_ALIVE_SECONDS: Final = 5
+# Below the usual limit of 1,024 open files, with room for the database and for what runs.
+_MAX_CONNECTIONS: Final = 512
+
+_HEAD_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class ImpatientProtocol(HttpToolsProtocol):
+    """uvicorn's connection, with a deadline and a bound for each request's head."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._deadline: TimerHandle | None = None
+        self._in_head = True
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connected: its first request is due."""
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._satisfied()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, as long as it can still be a head of bearable size."""
+        if self._in_head:
+            self._head_bytes += len(data)
+            # Anything ends the keep-alive time, so even a bare line end before a request starts this one.
+            if self._deadline is None:
+                self._expect()
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.transport.write(_HEAD_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """A head begins, perhaps right behind the request before."""
+        self._expect()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._satisfied()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body is complete too: what comes next is another head."""
+        self._in_head = True
+        self._satisfied()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is sent, perhaps before the request was."""
+        super().on_response_complete()
+        if not self._in_head and not self.transport.is_closing():
+            self._expect()
+
+    def _expect(self) -> None:
+        self._satisfied()
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._too_late)
+
+    def _satisfied(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which also tells when it begins to stop.
+
+    Streams that would go on for ever end on that signal; everything else that was accepted is finished.
+
+    Args:
+        app: The ASGI application.
+        host: The address it is bound to, for uvicorn's own messages.
+        grace_seconds: How long accepted requests may take to finish after a signal to stop.
+        on_stopping: Called once, on the event loop, before the connections are waited for.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        host: str,
+        grace_seconds: int,
+        on_stopping: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                http=ImpatientProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                # The middleware decides which proxies to believe.
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=_MAX_CONNECTIONS,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=grace_seconds,
+            )
+        )
+        self._on_stopping = on_stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let what was accepted finish, then stop the application."""
+        self._on_stopping()
+        await super().shutdown(sockets)

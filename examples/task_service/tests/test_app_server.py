@@ -1,0 +1,155 @@
+"""The server underneath: clients that never finish what they began (ASVS 5.0, section 13.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from task_service import server as server_module
+from task_service.server import MAX_HEAD_BYTES, Server
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class App:
+    """Answers early at /early, waits for `finish` at /slow, and reads the body anywhere else."""
+
+    finish: asyncio.Event = field(default_factory=asyncio.Event)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                kind = (await receive())["type"]
+                await send({"type": f"{kind}.complete"})
+                if kind == "lifespan.shutdown":
+                    return
+        if scope["path"] == "/slow":
+            self.began.set()
+            await self.finish.wait()
+        elif scope["path"] != "/early":
+            message: Message = {"more_body": True}
+            while message.get("more_body"):
+                message = await receive()
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@dataclass
+class Running:
+    app: App
+    server: Server
+    port: int
+    task: asyncio.Task[None]
+    stopping: list[str]
+
+
+@asynccontextmanager
+async def running(grace: int = 5) -> AsyncIterator[Running]:
+    app, stopping = App(), []
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = Server(
+        app, host="127.0.0.1", grace_seconds=grace, on_stopping=lambda: stopping.append("now")
+    )
+    task = asyncio.create_task(server._serve(sockets=[listener]))
+    await until(lambda: server.started)
+    try:
+        yield Running(app, server, listener.getsockname()[1], task, stopping)
+    finally:
+        app.finish.set()
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not happened():  # noqa: ASYNC110 - uvicorn tells it by a flag
+            await asyncio.sleep(0.01)
+
+
+async def everything(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(5):
+        return await reader.read()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "])
+async def test_a_head_that_is_never_finished_ends_the_connection(
+    impatient: None, sent: bytes
+) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(sent)
+        assert await everything(reader) == b""
+
+
+async def test_a_head_that_drips_ends_the_connection_all_the_same(impatient: None) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n")
+        for n in range(10):
+            writer.write(b"X-%d: a\r\n" % n)
+            await asyncio.sleep(0.05)
+            if reader.at_eof():
+                break
+        assert await everything(reader) == b""
+
+
+async def test_a_second_head_on_the_same_connection_is_due_as_well(impatient: None) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTT")
+        assert (await everything(reader)).count(b"200 OK") == 1
+
+
+async def test_an_endless_head_is_refused_before_it_fills_the_memory() -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
+        assert (await everything(reader)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_body_that_was_answered_early_is_not_awaited_for_ever(impatient: None) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nbegin")
+        assert b"200 OK" in await everything(reader)
+
+
+async def test_an_answer_may_take_longer_than_a_head(impatient: None) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        await it.app.began.wait()
+        await asyncio.sleep(0.6)
+        it.app.finish.set()
+        assert (await everything(reader)).endswith(b"ok")
+
+
+async def test_stopping_is_told_first_and_accepted_requests_are_finished() -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+        await it.app.began.wait()
+        it.server.should_exit = True
+        await until(lambda: bool(it.stopping))
+        it.app.finish.set()
+        assert (await everything(reader)).endswith(b"ok")
+    assert it.stopping == ["now"]
