@@ -1,0 +1,86 @@
+"""Scripts and styles under an address that changes with their content, so that browsers keep them for a year.
+
+The digest is a folder of the address and not a query: modules import each other by relative addresses and so stay
+within one version without a build step. All files together are smaller than one photograph, so they are read once and
+served from memory; an address is looked up in a table and never becomes a path of the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+_FOREVER = "public, max-age=31536000, immutable"
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class Assets:
+    """The files of one folder, as they were when the service started.
+
+    Args:
+        folder: Where they lie.
+        base: The path they are served under, without a slash at the end.
+
+    Attributes:
+        version: A digest of every file's name and content.
+        route: The path pattern for :meth:`serve`.
+        modules: The scripts that pages share; a page names them so that the browser fetches them all at once.
+        stylesheets: In the order in which they apply.
+    """
+
+    def __init__(self, folder: Path, base: str = "/static") -> None:
+        self._files = {
+            file.relative_to(folder).as_posix(): file.read_bytes()
+            for file in sorted(folder.rglob("*"))
+            if file.suffix in _MEDIA_TYPES
+        }
+        self._base = base
+        digest = hashlib.sha256()
+        for path, content in self._files.items():
+            digest.update(b"%s\0%d\0%s" % (path.encode(), len(content), content))
+        self.version = digest.hexdigest()[:12]
+        self.route = f"{base}/{{version}}/{{path:path}}"
+        self.modules = tuple(
+            path for path in self._files if path.endswith(".js") and "/" not in path
+        )
+        self.stylesheets = tuple(path for path in self._files if path.endswith(".css"))
+
+    def url(self, path: str) -> str:
+        """The address of a file.
+
+        Args:
+            path: Where it lies in the folder.
+
+        Raises:
+            KeyError: There is no such file.
+        """
+        if path not in self._files:
+            raise KeyError(path)
+        return f"{self._base}/{self.version}/{path}"
+
+    async def serve(self, request: Request) -> Response:
+        """Answer a request for a file.
+
+        A page of an older version that is still open gets today's file, but must not keep it under the old address.
+
+        Raises:
+            HTTPException: 404, there is no such file.
+        """
+        path: str = request.path_params["path"]
+        content = self._files.get(path)
+        if content is None:
+            raise HTTPException(status_code=404)
+        current = request.path_params["version"] == self.version
+        return Response(
+            content,
+            media_type=_MEDIA_TYPES[Path(path).suffix],
+            headers={
+                "Cache-Control": _FOREVER if current else "no-cache",
+                "Cross-Origin-Resource-Policy": "same-origin",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )

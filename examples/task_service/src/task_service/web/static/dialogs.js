@@ -1,0 +1,58 @@
+// Modal dialogs that give the focus back to where it was.
+
+import { $, focusOn, h } from "./dom.js";
+import { clearProblem, showProblem } from "./forms.js";
+
+/** Open a dialog; the promise ends when it is closed, however that happens. */
+export function open(dialog) {
+  const opener = document.activeElement;
+  const [act, id] = opener.dataset.focus?.split(":") ?? [];
+  dialog.showModal();
+  return new Promise((done) => dialog.addEventListener("close", () => {
+    // The browser gives the focus back, unless the list behind was drawn anew: then the same button has it, or its row.
+    if (!opener.isConnected) focusOn(`${act}:${id}`) || focusOn(`row:${id}`) || ($("#new") ?? $("#main")).focus();
+    done();
+  }, { once: true }));
+}
+
+document.addEventListener("click", ({ target }) => {
+  if (target.closest("[data-close]")) target.closest("dialog").close();
+});
+
+/** Let a form do `act` when it is sent: one at a time, with its problems shown in it. */
+export function onSubmit(form, act) {
+  const submit = $("[type=submit]", form);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (submit.ariaDisabled) return;
+    submit.ariaDisabled = "true";
+    clearProblem(form);
+    try {
+      await act();
+    } catch (problem) {
+      showProblem(form, problem);
+    } finally {
+      submit.ariaDisabled = null;
+    }
+  });
+}
+
+const asked = $("#confirm");
+let confirmed;
+
+/** Ask before doing `act`, which cannot be undone; `text` is lines of text and nodes. */
+export function confirm({ title, text, action, act }) {
+  $("h2", asked).textContent = title;
+  $(".confirm-text", asked).replaceChildren(...text.map((line) => h("p", {}, line)));
+  $("[type=submit]", asked).textContent = action;
+  clearProblem(asked);
+  confirmed = act;
+  return open(asked);
+}
+
+if (asked) {
+  onSubmit($("form", asked), async () => {
+    await confirmed();
+    asked.close();
+  });
+}

@@ -1,0 +1,222 @@
+import { api } from "../api.js";
+import { $, button, focusOn, h, icon, me, quiet, render, say, shortcut, table } from "../dom.js";
+import { confirm, onSubmit, open } from "../dialogs.js";
+import { checkFields, clearProblem, hasDraft, restoreDraft } from "../forms.js";
+import { LiveList } from "../list.js";
+import { daysTo, when } from "../time.js";
+
+const keys = new LiveList("/keys", { limit: 100, draw, pause: () => 30_000 });
+const newKey = $("#new"); // absent for whoever may not manage keys
+
+// The list.
+
+const STATUS = { active: ["Active", "good"], expired: ["Expired", "hollow"], revoked: ["Revoked", "bad"] };
+const by = (read) => (a, b) => (read(a) < read(b) ? -1 : 1);
+const ORDER = {
+  created: by((key) => -Date.parse(key.created_at)),
+  used: by((key) => -Date.parse(key.last_used_at ?? 0)),
+  expires: by((key) => Date.parse(key.expires_at ?? "9999-01-01")),
+  name: by((key) => key.name.toLowerCase()),
+};
+
+/** What an owner should look at, each with a remedy that is one click away. */
+function hints(key) {
+  if (!newKey || key.status !== "active" || key.replaced_by) return [];
+  const hint = (what, remedy, act) => h("span", {}, icon("warn"), `${what} · `,
+    button(remedy, `${remedy}-hint:${key.id}`, () => act(key), { class: "link", "aria-label": `${what}: ${remedy} ${key.name}` }));
+  const idle = -daysTo(key.last_used_at ?? key.created_at);
+  return [
+    !key.last_used_at && idle > 7 && hint("Never used", "Revoke", revoke),
+    key.last_used_at && idle > 90 && hint("Idle for 90 days", "Revoke", revoke),
+    !key.expires_at && hint("Never expires", "Replace", create),
+  ].filter(Boolean);
+}
+
+function expiry({ status, expires_at: at }) {
+  if (!at) return quiet("Never");
+  return status === "active" && daysTo(at) <= 7 ? h("span", { class: "warn" }, icon("warn"), when(at)) : when(at);
+}
+
+function actions(key) {
+  const named = (label, act) => button(label, `${label}:${key.id}`, () => act(key), { "aria-label": `${label} ${key.name}` });
+  if (!newKey) return null;
+  if (key.status !== "active") return named("Delete", remove);
+  return [!key.replaced_by && named("Rotate", rotate), named("Revoke", revoke)];
+}
+
+const COLUMNS = [
+  ["Name", (key) => [
+    h("span", { class: "title", tabindex: -1, "data-focus": `row:${key.id}` }, key.name),
+    h("code", { class: "sub" }, key.mask),
+    key.replaced_by && h("span", { class: "sub" }, `Replaced by ${key.replaced_by}`),
+    h("div", { class: "hints" }, hints(key)),
+  ], "main"],
+  ["Scopes", ({ scopes }) => (!scopes ? quiet("All of mine") : !scopes.length ? quiet("None")
+    : h("span", { class: "tags" }, scopes.map((scope) => h("span", { class: "tag" }, scope)))), "wrap"],
+  ["Created", (key) => when(key.created_at), null, true],
+  ["Last used", (key) => when(key.last_used_at), null, true],
+  ["Expires", expiry, null, true],
+  ["Status", ({ status }) => h("span", { class: `badge ${STATUS[status][1]}` }, STATUS[status][0])],
+  ["", actions, "row-actions"],
+];
+
+const search = $("#search");
+const sort = $("#sort");
+const filters = [...$("#filter").children];
+const address = new URLSearchParams(location.search);
+let wanted = address.get("status") in STATUS ? address.get("status") : "";
+search.value = address.get("search") ?? "";
+sort.value = address.get("sort") in ORDER ? address.get("sort") : "created";
+
+function draw() {
+  const text = search.value.trim().toLowerCase();
+  const found = keys.items.filter(({ name, mask }) => `${name} ${mask}`.toLowerCase().includes(text));
+  const inStatus = (status) => found.filter((key) => !status || key.status === status);
+  for (const filter of filters) {
+    const { status } = filter.dataset;
+    filter.ariaPressed = String(status === wanted);
+    filter.textContent = `${status ? STATUS[status][0] : "All"} ${inStatus(status).length}${keys.more ? "+" : ""}`;
+  }
+  const rows = inStatus(wanted).sort(ORDER[sort.value]);
+  $("#toolbar").hidden = !keys.items.length;
+  render($("#list"), rows.length ? table("API keys", COLUMNS, rows, ({ status }) => status !== "active" && "ended")
+    : h("p", { class: "empty quiet" }, "No key matches."));
+}
+
+function changed() {
+  const query = new URLSearchParams({ status: wanted, search: search.value, sort: sort.value });
+  history.replaceState(null, "", `?${query}`);
+  draw();
+}
+
+search.addEventListener("input", changed);
+sort.addEventListener("change", changed);
+for (const filter of filters) {
+  filter.addEventListener("click", () => {
+    wanted = filter.dataset.status;
+    changed();
+  });
+}
+shortcut("/", search);
+
+// A new key.
+
+const dialog = $("#new-dialog");
+const form = $("form", dialog);
+const { name, lifetime, days, reach } = form.elements;
+const scopes = [...form.querySelectorAll("[name=scope]")];
+
+form.addEventListener("change", () => {
+  days.closest("label").hidden = days.disabled = lifetime.value !== "custom";
+  for (const scope of scopes) scope.disabled = reach.value !== "some";
+});
+
+/** Open the form, with another key's name and scopes, or with what was typed before a session ended. */
+function create(like) {
+  form.reset();
+  clearProblem(form);
+  name.value = like?.name ?? "";
+  reach.value = like?.scopes ? "some" : "all";
+  for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
+  restoreDraft(form);
+  form.dispatchEvent(new Event("change"));
+  return open(dialog);
+}
+
+onSubmit(form, async () => {
+  checkFields(form);
+  const created = await api("/keys", { method: "POST", body: {
+    name: name.value.trim(),
+    scopes: reach.value === "all" ? null : scopes.filter(({ checked }) => checked).map(({ value }) => value),
+    expires_in_days: lifetime.value === "never" ? null : Number((days.disabled ? lifetime : days).value),
+  } });
+  dialog.close();
+  await reveal(created);
+});
+
+if (newKey) {
+  newKey.addEventListener("click", () => create());
+  shortcut("n", newKey);
+}
+
+// The value, once.
+
+const revealed = $("#reveal");
+const acknowledge = $("#acknowledge");
+const [value, curl] = revealed.querySelectorAll("code");
+const warnBeforeLeaving = (event) => event.preventDefault();
+
+async function reveal({ id, name: label, key, scopes: may }) {
+  $("#reveal-name").textContent = label;
+  value.textContent = key;
+  const command = (path, method = "") => `curl ${method}-H "Authorization: Bearer ${key}" ${location.origin}/api${path}`;
+  curl.textContent = command("/tasks");
+  addEventListener("beforeunload", warnBeforeLeaving);
+  const closed = open(revealed);
+  if (may?.includes("tasks:run") ?? me.may("tasks:run")) {
+    // A command that starts something is worth a request; without a task it stays the one that lists them.
+    const { items: [task] } = await api("/tasks?limit=1").catch(() => ({ items: [] }));
+    if (task && revealed.open) curl.textContent = command(`/tasks/${task.id}/run`, "-X POST ");
+  }
+  await keys.refresh().catch((problem) => say(problem.message));
+  await closed;
+  focusOn(`row:${id}`);
+}
+
+/** Nothing of the value stays: not in the page, and not in what the browser keeps of it for Back. */
+function forget() {
+  removeEventListener("beforeunload", warnBeforeLeaving);
+  value.textContent = curl.textContent = $(".dialog-status", revealed).textContent = "";
+  revealed.close();
+}
+
+acknowledge.addEventListener("click", forget);
+addEventListener("pagehide", forget);
+revealed.addEventListener("cancel", (event) => event.preventDefault());
+revealed.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  acknowledge.focus();
+  say("Save the key first; then press “I have saved this key”.");
+});
+
+// Rotating, revoking, deleting.
+
+const rotateDialog = $("#rotate-dialog");
+const rotateForm = $("form", rotateDialog);
+let rotated;
+
+function rotate(key) {
+  rotated = key;
+  rotateForm.reset();
+  clearProblem(rotateForm);
+  $("#rotate-name").textContent = key.name;
+  $("#rotate-seen").replaceChildren(when(key.last_used_at, "never"));
+  return open(rotateDialog);
+}
+
+onSubmit(rotateForm, async () => {
+  const body = { overlap_seconds: Number(rotateForm.elements.overlap.value) };
+  const created = await api(`/keys/${rotated.id}/rotate`, { method: "POST", body });
+  rotateDialog.close();
+  await reveal(created);
+});
+
+const end = (key, verb, text, method, path) => confirm({
+  title: `${verb} ${key.name}?`,
+  text,
+  action: `${verb} key`,
+  async act() {
+    await api(`/keys/${key.id}${path}`, { method });
+    await keys.refresh();
+    say(`${key.name}: ${verb.toLowerCase()}d.`);
+  },
+});
+const revoke = (key) => end(key, "Revoke", [
+  [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
+  ["Last used: ", when(key.last_used_at, "never"), "."],
+], "POST", "/revoke");
+const remove = (key) => end(key, "Delete", ["It leaves this list. The audit record of what it did stays."], "DELETE", "");
+
+await keys.begin();
+if (hasDraft(form)) create();

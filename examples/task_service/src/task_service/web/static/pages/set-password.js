@@ -1,0 +1,26 @@
+// The secret of the link comes after the `#`, which browsers send to nobody; it leaves the address bar at once.
+
+import { api, Problem } from "../api.js";
+import { $ } from "../dom.js";
+import { onSubmit } from "../dialogs.js";
+import { checkFields } from "../forms.js";
+
+const token = location.hash.slice(1);
+history.replaceState(null, "", location.pathname);
+
+const form = $("#set-password");
+const { password, repeated } = form.elements;
+form.hidden = !token;
+$("#no-token").hidden = Boolean(token);
+password.focus();
+
+$("#show").addEventListener("change", ({ target }) => {
+  password.type = repeated.type = target.checked ? "text" : "password";
+});
+
+onSubmit(form, async () => {
+  checkFields(form);
+  if (password.value !== repeated.value) throw Problem.ofField("repeated", "The two are not the same.");
+  await api("/auth/set-password", { method: "POST", body: { token, password: password.value }, loggedIn: false });
+  location.replace("/login?reason=password-set");
+});

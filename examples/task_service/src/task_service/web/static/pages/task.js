@@ -1,0 +1,125 @@
+import { api } from "../api.js";
+import { $, button, h, icon, me, pressed, quiet, render, say, shortcut } from "../dom.js";
+import { confirm } from "../dialogs.js";
+import { hasDraft } from "../forms.js";
+import { LiveList } from "../list.js";
+import { badge, followLog, isActive, startRun, stateWords } from "../runs.js";
+import { openTask, taskForm } from "../task-dialog.js";
+import { took, when } from "../time.js";
+
+const page = $("#task");
+const { taskId } = page.dataset;
+const path = `/tasks/${encodeURIComponent(taskId)}`;
+let task, followed;
+let selected = new URLSearchParams(location.search).get("run");
+let stopFollowing = () => {};
+
+const fact = (label, value, style) => h("div", { class: style }, h("dt", {}, label), h("dd", {}, value));
+
+/** A parameter's value as it would be typed. */
+const plain = (value) => (Array.isArray(value) ? value.map((one) => (/^[\w./:=@%+,-]+$/.test(one) ? one : JSON.stringify(one))).join(" ")
+  : typeof value === "string" ? value : JSON.stringify(value));
+
+function drawTask() {
+  document.title = `${task.name} · Task Service`;
+  $("#name").textContent = task.name;
+  $("#actions").hidden = false;
+  const params = Object.entries(task.params).filter(([, value]) => value !== null && plain(value) !== "{}");
+  render($("#about"),
+    h("dl", { class: "list facts" },
+      fact("Id", h("code", {}, task.id)),
+      fact("Handler", h("code", {}, task.handler)),
+      fact("Timeout", task.timeout_seconds ? `${task.timeout_seconds} s` : "The service’s limit"),
+      fact("Created", when(task.created_at)),
+      fact("Changed", when(task.updated_at)),
+      params.map(([name, value]) => fact(name, h("pre", {}, plain(value)), plain(value).length > 16 && "whole"))));
+}
+
+const runs = new LiveList(`${path}/runs`, {
+  limit: 25,
+  pause: () => (runs.items.some(isActive) ? 1000 : 5000),
+  draw: drawRuns,
+});
+
+function drawRuns() {
+  $("#history").hidden = false;
+  if (!runs.items.some(({ id }) => id === selected)) selected = runs.items[0]?.id;
+  render($("#list"),
+    h("ul", { class: "list runs" }, runs.items.map((run) => h("li", {}, h("a", {
+      href: `?run=${run.id}`, "data-focus": `run:${run.id}`, "aria-current": run.id === selected && "true",
+      onclick: (event) => {
+        event.preventDefault();
+        select(run.id);
+      },
+    }, badge(run), quiet(took(run)), quiet(when(run.created_at)))))));
+  const run = runs.items.find(({ id }) => id === selected);
+  $("#selected").hidden = !run;
+  if (run) drawRun(run);
+}
+
+function drawRun(run) {
+  const key = run.requested_by.credential?.key_id;
+  const by = [run.requested_by.username, key && ` with key ${key}`];
+  render($("#run-head"),
+    h("div", { class: "run-head" },
+      [badge(run), took(run), run.exit_code !== null && `Exit ${run.exit_code}`, run.attempt > 1 && `Attempt ${run.attempt}`, by]
+        .filter(Boolean).map((part) => quiet(part)),
+      isActive(run) && me.may("tasks:run") && button([icon("stop"), "Cancel"], "cancel", async () => {
+        await api(`/runs/${run.id}/cancel`, { method: "POST" });
+        say("The run is being cancelled.");
+        await runs.refresh();
+      })),
+    run.error && h("p", { class: "notice bad" }, run.error));
+  if (followed === run.id) return;
+  stopFollowing();
+  followed = run.id;
+  stopFollowing = followLog(run.id, $("#log"), (ended) => {
+    if (isActive(run)) say(`${task.name}: ${stateWords(ended)}.`);
+    runs.refresh().catch(() => {});
+  });
+}
+
+function select(runId) {
+  selected = runId;
+  history.replaceState(null, "", `?run=${runId}`);
+  drawRuns();
+}
+
+const edit = () => openTask((saved) => {
+  task = saved;
+  drawTask();
+  say("Saved.");
+}, task);
+
+const act = { run: $("#run"), edit: $("#edit"), delete: $("#delete") };
+if (act.run) {
+  act.run.addEventListener("click", pressed(async () => {
+    const run = await startRun(task.id);
+    say(`${task.name} was started.`);
+    selected = run.id;
+    await runs.refresh();
+    select(run.id);
+  }));
+  shortcut("r", act.run);
+}
+act.edit?.addEventListener("click", pressed(edit));
+act.delete?.addEventListener("click", () => confirm({
+  title: `Delete ${task.name}?`,
+  text: ["Programs that start it will be told that there is no such task, and its runs are no longer shown. This cannot be undone."],
+  action: "Delete task",
+  async act() {
+    await api(path, { method: "DELETE" });
+    location.assign("/tasks");
+  },
+}));
+
+try {
+  task = await api(path);
+  drawTask();
+  await runs.begin();
+  if (hasDraft(taskForm)) edit();
+} catch (problem) {
+  $("#name").textContent = "Task";
+  render($("#about"), h("div", { class: "list empty", role: "alert" }, h("p", {}, problem.message), h("a", { class: "button", href: "/tasks" }, "All tasks")));
+}
+page.ariaBusy = null;

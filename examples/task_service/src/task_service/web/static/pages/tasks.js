@@ -1,0 +1,50 @@
+import { $, button, h, icon, me, pressed, quiet, render, say, shortcut, table } from "../dom.js";
+import { hasDraft } from "../forms.js";
+import { LiveList } from "../list.js";
+import { badge, isActive, startRun, stateWords } from "../runs.js";
+import { openTask, taskForm } from "../task-dialog.js";
+import { took, when } from "../time.js";
+
+const newTask = $("#new"); // absent for whoever may not write tasks
+
+const summary = ({ params }) => params.argv?.join(" ") ?? params.url;
+
+const COLUMNS = [
+  ["Name", (task) => [
+    h("a", { class: "title", href: `/tasks/${task.id}`, "data-focus": `row:${task.id}` }, task.name),
+    summary(task) && h("code", { class: "sub clip" }, summary(task)),
+  ], "main"],
+  ["Handler", ({ handler }) => h("code", { class: "quiet" }, handler)],
+  ["Last run", ({ id, last_run: run }) => (run
+    ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run)) : quiet("Never"))],
+  ["When", ({ last_run: run }) => run && quiet(when(run.created_at))],
+  ["Duration", ({ last_run: run }) => run && quiet(took(run))],
+  ["", (task) => me.may("tasks:run") && button([icon("play"), "Run"], `run:${task.id}`, async () => {
+    await startRun(task.id);
+    say(`${task.name} was started.`);
+    await tasks.refresh();
+  }, { "aria-label": `Run ${task.name}` }), "row-actions"],
+];
+
+const tasks = new LiveList("/tasks", {
+  pause: () => (tasks.items.some((task) => isActive(task.last_run)) ? 1000 : 5000),
+  draw(before) {
+    render($("#list"), table("Tasks", COLUMNS, tasks.items));
+    for (const { id, name, last_run: run } of tasks.items) {
+      const old = before.find((task) => task.id === id)?.last_run;
+      if (isActive(old) && old.id === run?.id && !isActive(run)) say(`${name}: ${stateWords(run)}.`);
+    }
+  },
+});
+
+const create = () => openTask(async ({ name }) => {
+  await tasks.refresh();
+  say(`${name} was created.`);
+});
+
+if (newTask) {
+  newTask.addEventListener("click", pressed(create));
+  shortcut("n", newTask);
+}
+await tasks.begin();
+if (hasDraft(taskForm)) create();
