@@ -98,7 +98,7 @@ class Database:
             ConfigurationError: The URL cannot be read or names another database, or the folder of the SQLite
                 file does not exist.
         """
-        parsed = _parse(url)
+        parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite":
             return cls(_sqlite_engine(parsed))
         return cls(
@@ -164,7 +164,12 @@ def _unavailable(error: Exception) -> StoreUnavailable:
     return StoreUnavailable()
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """The URL with the driver that the service uses.
+
+    Raises:
+        ConfigurationError: As for :meth:`Database.open`; the message never quotes the URL.
+    """
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):

@@ -1,0 +1,183 @@
+"""The service's own secrets: `secrets.json` in the data folder.
+
+It holds the peppers that go into the digests of API keys, and the keys that sign login tokens. It is made at first
+start and never written again: to rotate, an administrator adds an entry and restarts (the newest token key stands
+first; the current pepper is named). Whoever can read the file can forge logins, so it must be readable by its owner
+only, and a file that is not is refused.
+
+::
+
+    {
+      "peppers": {"current": "2026-11-21-5f0c", "values": {"2026-11-21-5f0c": "<base64url of 32 bytes or more>"}},
+      "token_keys": [{"kid": "2026-11-21-81d2", "algorithm": "HS256", "key": "<base64url, or a PEM>"}]
+    }
+"""
+
+import base64
+import binascii
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from msk_auth import AlgorithmName, ConfigurationError, KeyRing, PepperRing, SigningKey
+
+FILE_NAME: Final = "secrets.json"
+
+_MAX_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Secrets:
+    """The service's secrets, ready for use.
+
+    Attributes:
+        peppers: For the digests of API keys.
+        token_keys: For login tokens.
+    """
+
+    peppers: PepperRing
+    token_keys: KeyRing
+
+
+def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
+    """Read the secrets of a data folder; make them if there are none.
+
+    Processes that start at the same moment agree: the file appears complete or not at all, and the first one wins.
+
+    Args:
+        data_dir: An existing folder.
+        now: Goes into the ids of new secrets.
+
+    Raises:
+        ConfigurationError: The file cannot be read or made, others can read it, or its content is wrong. The
+            message never quotes the content.
+    """
+    path = data_dir / FILE_NAME
+    try:
+        if not path.exists():
+            _create(path, _Content.fresh(now))
+        return _read(path).to_secrets()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The secrets in {path} cannot be used: {error.strerror or type(error).__name__}."
+        ) from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"The secrets in {path} cannot be used. {error}") from None
+
+
+def _create(path: Path, content: "_Content") -> None:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # O_EXCL follows no link that somebody may have put there.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.model_dump_json(indent=2).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike a rename, a link never replaces what another process has put there meanwhile.
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read(path: Path) -> "_Content":
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigurationError("It is not a file.")
+        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigurationError(
+                f"Others than its owner can reach it (mode {stat.S_IMODE(status.st_mode):04o})."
+                f" If nobody has read it, run: chmod 600 {path}"
+            )
+        data = file.read(_MAX_BYTES)
+    try:
+        return _Content.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        raise ConfigurationError(f"Its content is not right, beginning with: {where}.") from None
+
+
+def _encoded(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64url") from None
+
+
+def _is_base64url(text: str) -> str:
+    _decoded(text)
+    return text
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class _Peppers(_Part):
+    current: str
+    values: Mapping[str, Annotated[str, AfterValidator(_is_base64url), Field(repr=False)]]
+
+
+class _TokenKey(_Part):
+    kid: str
+    algorithm: AlgorithmName
+    key: Annotated[str, Field(repr=False)]
+
+    def to_signing_key(self) -> SigningKey:
+        if self.algorithm == "HS256":
+            try:
+                secret = _decoded(self.key)
+            except ValueError:
+                raise ConfigurationError(
+                    f"The key {self.kid!r} is not base64url, as a secret for HS256 must be."
+                ) from None
+        else:
+            secret = self.key.encode()
+        return SigningKey(self.kid, self.algorithm, secret)
+
+
+class _Content(_Part):
+    peppers: _Peppers
+    token_keys: list[_TokenKey]
+
+    @classmethod
+    def fresh(cls, now: datetime) -> "_Content":
+        def new_id() -> str:
+            return f"{now:%Y-%m-%d}-{secrets.token_hex(2)}"
+
+        pepper = new_id()
+        key = SigningKey.generate(new_id(), "HS256")
+        return cls(
+            peppers=_Peppers(current=pepper, values={pepper: _encoded(secrets.token_bytes(32))}),
+            token_keys=[
+                _TokenKey(kid=key.kid, algorithm=key.algorithm, key=_encoded(key.export()))
+            ],
+        )
+
+    def to_secrets(self) -> Secrets:
+        """Raises ConfigurationError as the two rings do."""
+        peppers = {name: _decoded(value) for name, value in self.peppers.values.items()}
+        return Secrets(
+            peppers=PepperRing(peppers, current=self.peppers.current),
+            token_keys=KeyRing([key.to_signing_key() for key in self.token_keys]),
+        )

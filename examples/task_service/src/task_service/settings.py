@@ -1,0 +1,200 @@
+"""The settings that come from the environment and are fixed while the service runs.
+
+What an administrator changes while it runs is in `accounts/config.py`. There are no default secrets here: what is
+secret is made at first start, in the data folder (`secrets_file.py`).
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import URL
+
+from msk_auth import ConfigurationError
+from task_service.db.engine import parse_url
+
+PREFIX: Final = "TASK_SERVICE_"
+
+Network = IPv4Network | IPv6Network
+
+
+def _networks(value: object) -> object:
+    """`10.0.0.0/8, ::1` as networks; a single address is a network of one."""
+    if not isinstance(value, str):
+        return value
+    networks: list[Network] = []
+    for text in value.replace(",", " ").split():
+        try:
+            networks.append(ip_network(text))
+        except ValueError:
+            raise ValueError(
+                "write IP addresses or networks with commas in between, such as 10.0.0.0/8,::1"
+            ) from None
+    return tuple(networks)
+
+
+def _origin(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    is_origin = (
+        parts.scheme in {"http", "https"}
+        and parts.hostname
+        and port != 0
+        and parts.path in {"", "/"}
+        and value.isascii()
+        and value.isprintable()
+        and not any(character in value for character in "@?#\\ ")
+    )
+    if not is_origin:
+        raise ValueError("write an origin without a path, such as https://tasks.example.org")
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _database_url(value: str) -> str:
+    try:
+        parse_url(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _folder(value: Path) -> Path:
+    try:
+        return value.expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("the home folder it begins with is not known") from None
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _default_data_dir() -> Path:
+    # The XDG base directory specification: a relative value is ignored.
+    state = Path(os.environ.get("XDG_STATE_HOME") or "")
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:
+            raise ConfigurationError(
+                f"{PREFIX}DATA_DIR: this user has no home folder; say where the data shall be"
+            ) from None
+    return state / "task-service"
+
+
+def _default_database_url(data: Mapping[str, Any]) -> str:
+    file = data["data_dir"] / "task-service.sqlite3"
+    return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
+
+
+def _default_base_url(data: Mapping[str, Any]) -> str:
+    host, port = data["host"], data["port"]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        # 0.0.0.0 is where to listen, not where to go.
+        return f"http://{'127.0.0.1' if address.version == 4 else '[::1]'}:{port}"
+    return f"http://{host}:{port}" if address.version == 4 else f"http://[{host}]:{port}"
+
+
+class Settings(BaseSettings):
+    """The settings; each one is the variable of its name in upper case after `TASK_SERVICE_`.
+
+    Attributes:
+        host: The address to listen on.
+        port: The port to listen on.
+        data_dir: Where secrets and the SQLite database are; `$XDG_STATE_HOME/task-service` by default.
+        database_url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`; a file in `data_dir` by
+            default.
+        lease_ms: For how many milliseconds a verification may be reused; 0 reads the database each time.
+        workers: How many runs this process works on at once.
+        base_url: The origin under which people reach the service, for the links it prints and the checks of
+            requests' origins; `http://HOST:PORT` by default.
+        trusted_proxies: Networks of reverse proxies whose `X-Forwarded-For` is believed.
+        http_allowed_networks: Internal networks that the handler `http_request` may reach all the same.
+        log_level: The least severe level that is logged.
+        log_format: For a person (`console`) or a collector (`json`).
+        hash_concurrency: How many passwords are hashed at once; each takes a core and 19 MiB for a moment.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    data_dir: Annotated[Path, AfterValidator(_folder)] = Field(default_factory=_default_data_dir)
+    database_url: Annotated[str, AfterValidator(_database_url)] = Field(
+        default_factory=_default_database_url, repr=False
+    )
+    lease_ms: Annotated[int, Field(ge=0, le=5000)] = 0
+    workers: Annotated[int, Field(ge=1, le=64)] = 2
+    base_url: Annotated[str, AfterValidator(_origin)] = Field(default_factory=_default_base_url)
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
+    http_allowed_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
+    ] = "INFO"
+    log_format: Literal["console", "json"] = "console"
+    hash_concurrency: Annotated[int, Field(ge=1, le=32)] = 2
+
+    def create_data_dir(self) -> None:
+        """Make the data folder, for its owner only, if it is missing. One that exists stays as it is.
+
+        Raises:
+            ConfigurationError: It cannot be made, or something else has its name.
+        """
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The data folder {self.data_dir} cannot be made: {error.strerror}."
+                f" Set {PREFIX}DATA_DIR to a folder that the service may write to."
+            ) from error
+
+
+def load_settings() -> Settings:
+    """Read the settings from the environment.
+
+    Raises:
+        ConfigurationError: A variable is unknown or its value is not acceptable. One line for each; no line shows
+            a value.
+    """
+    problems = list(_unknown(os.environ))
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        problems += [
+            f"{PREFIX}{str(found['loc'][0]).upper()}: {found['msg'].removeprefix('Value error, ')}"
+            for found in error.errors(include_url=False, include_input=False)
+            # A default that depends on a setting which is wrong itself: that one is reported.
+            if found["type"] != "default_factory_not_called"
+        ]
+        raise ConfigurationError("\n".join(problems)) from None
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return settings
+
+
+def _unknown(names: Iterable[str]) -> Iterable[str]:
+    known = [PREFIX + name.upper() for name in Settings.model_fields]
+    for name in sorted(names):
+        # On Windows, and in pydantic-settings, the case of a variable's name means nothing.
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)
+            yield f"{name}: there is no such setting. Did you mean {near[0]}?"
