@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl, quote
 
+from msk_auth.clock import Clock
 from msk_auth.core.errors import FieldError, InputInvalid
 from msk_auth.core.flows import CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
@@ -161,49 +162,53 @@ def parse_list(query: bytes) -> ListRequest:
     return ListRequest(status, known.get("cursor"), limit)
 
 
-def page_answer(page: KeyPage, *, key_format: KeyFormat, now: datetime) -> Answer:
-    """The answer of `GET {prefix}`."""
-    items = [_document(record, key_format, now) for record in page.items]
-    return json_answer(200, {"items": items, "next_cursor": page.next_cursor})
-
-
-def key_answer(record: ApiKey, *, key_format: KeyFormat, now: datetime) -> Answer:
-    """The answer that shows a key's record."""
-    return json_answer(200, _document(record, key_format, now))
-
-
-def created_answer(
-    created: CreatedKey, *, collection: str, key_format: KeyFormat, now: datetime
-) -> Answer:
-    """The one answer in which a key's value exists.
+class KeyPresenter:
+    """Writes the answers of the key routes.
 
     Args:
-        created: The key just made.
-        collection: The path of the key routes as the client sees it, not percent-encoded.
-        key_format: For the mask.
-        now: The moment at which the status is meant.
+        key_format: For the masks.
+        clock: For the status of a key at this moment.
     """
-    document = _document(created.record, key_format, now)
-    # Quoted: a path parameter of the application's own prefix may hold anything.
-    location = f"{quote(collection.rstrip('/'))}/{created.record.id}"
-    document["key"] = created.value.reveal()
-    return json_answer(201, document, [("location", location)])
 
+    def __init__(self, key_format: KeyFormat, clock: Clock) -> None:
+        self._key_format = key_format
+        self._clock = clock
 
-def _document(record: ApiKey, key_format: KeyFormat, now: datetime) -> dict[str, object]:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "mask": key_format.mask(record.id),
-        "owner_id": record.owner_id,
-        "scopes": None if record.scopes is None else sorted(record.scopes),
-        "created_at": _rfc3339(record.created_at),
-        "expires_at": _rfc3339(record.expires_at),
-        "last_used_at": _rfc3339(record.last_used_at),
-        "revoked_at": _rfc3339(record.revoked_at),
-        "replaced_by": record.replaced_by,
-        "status": record.status(now).value,
-    }
+    def page(self, page: KeyPage) -> Answer:
+        """The answer of `GET {prefix}`."""
+        items = [self._document(record) for record in page.items]
+        return json_answer(200, {"items": items, "next_cursor": page.next_cursor})
+
+    def key(self, record: ApiKey) -> Answer:
+        """The answer that shows a key's record."""
+        return json_answer(200, self._document(record))
+
+    def created(self, created: CreatedKey, *, collection: str) -> Answer:
+        """The one answer in which a key's value exists.
+
+        Args:
+            created: The key just made.
+            collection: The path of the key routes as the client sees it, not percent-encoded.
+        """
+        # Quoted: a path parameter in the application's own prefix may hold anything.
+        location = f"{quote(collection.rstrip('/'))}/{created.record.id}"
+        document = self._document(created.record) | {"key": created.value.reveal()}
+        return json_answer(201, document, [("location", location)])
+
+    def _document(self, record: ApiKey) -> dict[str, object]:
+        return {
+            "id": record.id,
+            "name": record.name,
+            "mask": self._key_format.mask(record.id),
+            "owner_id": record.owner_id,
+            "scopes": None if record.scopes is None else sorted(record.scopes),
+            "created_at": _rfc3339(record.created_at),
+            "expires_at": _rfc3339(record.expires_at),
+            "last_used_at": _rfc3339(record.last_used_at),
+            "revoked_at": _rfc3339(record.revoked_at),
+            "replaced_by": record.replaced_by,
+            "status": record.status(self._clock.now()).value,
+        }
 
 
 def _rfc3339(at: datetime | None) -> str | None:

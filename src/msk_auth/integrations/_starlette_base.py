@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Generic, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
@@ -19,42 +18,14 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
 
 from . import _asgi
-from ._http import Answer, ContentTooLarge, Voice
-from ._key_routes import (
-    MANAGE,
-    MAX_BODY,
-    NO_CONTENT,
-    READ,
-    created_answer,
-    key_answer,
-    page_answer,
-    parse_create,
-    parse_list,
-    parse_rotate,
-)
+from ._http import Answer, Voice
+
+POLICY_ATTRIBUTE: Final = "msk_auth_policy"
+"""Where a guarded endpoint carries its policy."""
+
+EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRoute:
-    """One of the ready-made key routes.
-
-    Attributes:
-        method: Its HTTP method.
-        path: After the prefix.
-        name: Its name in the framework's routing.
-        status: Of its successful answer.
-        policy: What its endpoint demands, before anything else.
-        endpoint: Guards itself: there is no way to mount it without its guard.
-    """
-
-    method: str
-    path: str
-    name: str
-    status: int
-    policy: Policy
-    endpoint: Callable[[Request], Awaitable[Response]]
 
 
 class StarletteBase(Generic[UserT]):
@@ -159,69 +130,11 @@ class StarletteBase(Generic[UserT]):
         problem = error if isinstance(error, Problem) else Problem()
         return await _send(connection, self._voice.answer(problem))
 
-    def _key_routes(self, prefix: str) -> list[KeyRoute]:
-        if not prefix.startswith("/") or prefix.endswith("/"):
-            raise ConfigurationError(
-                f"The prefix {prefix!r} of the key routes does not work. Write it with a slash at"
-                " its beginning and none at its end, such as '/api/keys'."
-            )
-        one = "/{key_id}"
-        return [
-            KeyRoute("GET", "", "list_keys", 200, READ, self._list_keys),
-            KeyRoute("POST", "", "create_key", 201, MANAGE, self._create_key),
-            KeyRoute("GET", one, "get_key", 200, READ, self._get_key),
-            KeyRoute("POST", f"{one}/rotate", "rotate_key", 201, MANAGE, self._rotate_key),
-            KeyRoute("POST", f"{one}/revoke", "revoke_key", 200, MANAGE, self._revoke_key),
-            KeyRoute("DELETE", one, "delete_key", 204, MANAGE, self._delete_key),
-        ]
 
-    async def _list_keys(self, request: Request) -> Response:
-        principal = await self.admit(request, READ)
-        asked = parse_list(request.scope["query_string"])
-        page = await self.authenticator.list_keys(
-            principal, status=asked.status, cursor=asked.cursor, limit=asked.limit
-        )
-        return to_response(page_answer(page, **self._presentation()))
-
-    async def _create_key(self, request: Request) -> Response:
-        principal = await self.admit(request, MANAGE)
-        asked = parse_create(await _read(request), request.headers.get("content-type"))
-        created = await self.authenticator.create_key(
-            principal, name=asked.name, scopes=asked.scopes, lifetime=asked.lifetime
-        )
-        collection = _path(request)
-        return to_response(created_answer(created, collection=collection, **self._presentation()))
-
-    async def _get_key(self, request: Request) -> Response:
-        principal = await self.admit(request, READ)
-        record = await self.authenticator.get_key(principal, request.path_params["key_id"])
-        return to_response(key_answer(record, **self._presentation()))
-
-    async def _rotate_key(self, request: Request) -> Response:
-        principal = await self.admit(request, MANAGE)
-        asked = parse_rotate(await _read(request), request.headers.get("content-type"))
-        created = await self.authenticator.rotate_key(
-            principal, request.path_params["key_id"], overlap=asked.overlap
-        )
-        collection = _path(request).rsplit("/", 2)[0]  # without /{key_id}/rotate
-        return to_response(created_answer(created, collection=collection, **self._presentation()))
-
-    async def _revoke_key(self, request: Request) -> Response:
-        principal = await self.admit(request, MANAGE)
-        record = await self.authenticator.revoke_key(principal, request.path_params["key_id"])
-        return to_response(key_answer(record, **self._presentation()))
-
-    async def _delete_key(self, request: Request) -> Response:
-        principal = await self.admit(request, MANAGE)
-        await self.authenticator.delete_key(principal, request.path_params["key_id"])
-        return to_response(NO_CONTENT)
-
-    def _presentation(self) -> Any:
-        authenticator = self.authenticator
-        return {
-            "key_format": authenticator.rules.key_format,
-            "now": authenticator.clock.now(),
-        }
+def declare(endpoint: EndpointT, policy: Policy) -> EndpointT:
+    """Write down on an endpoint what it demands, for whoever lists the routes."""
+    setattr(endpoint, POLICY_ATTRIBUTE, policy)
+    return endpoint
 
 
 def to_response(answer: Answer) -> Response:
@@ -242,22 +155,3 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
     else:
         await connection.close(_POLICY_VIOLATION)
     return None
-
-
-async def _read(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY:
-                raise ContentTooLarge(MAX_BODY)
-    except ClientDisconnect:
-        raise HTTPException(400) from None  # nobody is there to read it, and it is no error of ours
-    return bytes(body)
-
-
-def _path(request: Request) -> str:
-    """The path as the client sees it. Some servers put the root path into `path`, others do not."""
-    root: str = request.scope.get("root_path", "").rstrip("/")
-    path: str = request.scope["path"]
-    return path if path.startswith(f"{root}/") else root + path

@@ -53,6 +53,7 @@ from msk_auth.core.policy import Policy, require, require_interactive
 from ._http import Answer
 from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
 from ._starlette_base import StarletteBase
+from ._starlette_keys import key_routes
 
 __all__ = ["FastAPIAuth", "Guard"]
 
@@ -132,7 +133,7 @@ class FastAPIAuth(StarletteBase[UserT]):
             ConfigurationError: The prefix does not begin with a slash, or ends with one.
         """
         router = APIRouter(prefix=prefix, tags=["API keys"])
-        for route in self._key_routes(prefix):
+        for route in key_routes(self, prefix):
             router.add_api_route(
                 route.path,
                 route.endpoint,
@@ -141,7 +142,6 @@ class FastAPIAuth(StarletteBase[UserT]):
                 # For the documentation and for whoever reads the policy: the endpoint asks anyway.
                 dependencies=[self._guard(route.policy)],
                 openapi_extra=describe_key_route(route.name),
-                status_code=route.status,
                 response_class=Response,
             )
         return router
