@@ -14,14 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from msk_auth import Clock, Problem, RequestMalformed
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from msk_auth import Clock, Problem, RequestMalformed
 
 from .errors import (
     BodyTooLarge,
@@ -35,7 +37,7 @@ from .observability import Metrics
 from .request_record import RequestRecord, current_request
 from .web import login_cookie
 
-Answer = Callable[[Problem], Response]
+Answer = Callable[[Request, Problem], Awaitable[Response]]
 """How a problem becomes a response."""
 
 Network = IPv4Network | IPv6Network
@@ -143,13 +145,17 @@ class Observed:
         except Problem as problem:
             if sent.status is not None:
                 raise
-            await self._answer(problem)(scope, receive, sent)
+            await self._say(problem, scope, receive, sent)
         except Exception:
             _log.exception("a request failed")
             if sent.status is None:
-                await self._answer(InternalError())(scope, receive, sent)
+                await self._say(InternalError(), scope, receive, sent)
             elif not sent.complete:
                 raise  # the server breaks the connection off, so that nobody takes a part for the whole
+
+    async def _say(self, problem: Problem, scope: Scope, receive: Receive, sent: _Sent) -> None:
+        response = await self._answer(Request(scope), problem)
+        await response(scope, receive, sent)
 
     def _report(self, scope: Scope, record: RequestRecord, sent: _Sent, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "unmatched"

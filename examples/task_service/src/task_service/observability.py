@@ -12,8 +12,9 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Literal, cast
 
 import structlog
-from msk_auth import RedactingFilter, redact
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from msk_auth import RedactingFilter, redact
 
 LogFormat = Literal["console", "json"]
 
