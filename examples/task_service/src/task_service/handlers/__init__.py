@@ -1,0 +1,55 @@
+r"""Handlers: the kinds of work that tasks can do.
+
+One rule: a handler knows nothing of the database, of users or of HTTP requests to this service. It is given
+validated parameters and a place to log to, and gives back how it ended. Everything else (claims, timeouts,
+cancellation, retries after a crash) is the runner's.
+
+The service ships `http_request` and `command`. A deployer adds another by installing a distribution that names it
+in the entry point group `task_service.handlers`::
+
+    # acme_handlers/backup.py
+    from task_service.handlers import Handler, HandlerParams, HandlerResult, RunContext
+
+    class BackupParams(HandlerParams):
+        bucket: str
+
+    class Backup(Handler[BackupParams]):
+        name = "backup"
+        title = "Back up"
+        description = "Copies the archive to a bucket."
+        Params = BackupParams
+
+        async def run(self, params: BackupParams, context: RunContext) -> HandlerResult:
+            context.log("stdout", f"Copying to {params.bucket}\n")
+            return HandlerResult(exit_code=0)
+
+    # its pyproject.toml
+    [project.entry-points."task_service.handlers"]
+    backup = "acme_handlers.backup:Backup"
+
+A run can be started again when its worker dies in the middle (`RunContext.attempt` counts), so a handler whose work
+must not happen twice uses `RunContext.run_id` as the idempotency key towards the other system.
+"""
+
+from .base import (
+    Handler,
+    HandlerEnvironment,
+    HandlerParams,
+    HandlerResult,
+    LogSink,
+    RunContext,
+    Stream,
+)
+from .registry import HandlerDescription, HandlerRegistry
+
+__all__ = [
+    "Handler",
+    "HandlerDescription",
+    "HandlerEnvironment",
+    "HandlerParams",
+    "HandlerRegistry",
+    "HandlerResult",
+    "LogSink",
+    "RunContext",
+    "Stream",
+]

@@ -1,0 +1,164 @@
+"""The handler `command`: a program that the administrator has listed, with arguments and without a shell.
+
+The administrator's list (`allowed_commands`) holds absolute paths and bare names. A bare name is looked up in
+:data:`COMMAND_PATH`, never in the service's own `PATH`. A task may give a listed command *any* arguments, so only
+programs that are harmless with every option belong on the list: `date` does not, since `date --file` prints the
+contents of any file the service can read.
+
+The program gets an empty standard input, an environment of four variables without any of the service's secrets, and
+a fresh folder that is removed afterwards. It runs in a session of its own under :mod:`task_service.handlers.leash`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import re
+import shutil
+import sys
+import tempfile
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator
+
+from msk_auth import InputInvalid
+
+from . import leash
+from .base import Handler, HandlerParams, HandlerResult, RunContext, Stream
+
+DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
+"""What may be run before an administrator has listed anything: enough for the example task, harmless with any argument."""
+COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where bare names are looked up, and the `PATH` that commands see."""
+MAX_ARGUMENTS = 256
+MAX_ARGUMENT_BYTES = 64 * 1024
+"""The kernel takes 128 KiB in one argument (MAX_ARG_STRLEN)."""
+
+_READ_BYTES = 64 * 1024
+# Output beyond the log's bound is read on, so that the command can finish, but at this pace.
+_DISCARD_PAUSE = 0.01
+_LISTED = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}|[^/\s\x00-\x1f\x7f]{1,255}")
+
+
+def check_listed_command(entry: str) -> str:
+    """Validate one entry of `allowed_commands` and return it.
+
+    Raises:
+        ValueError: It is neither an absolute path nor a bare name.
+    """
+    if _LISTED.fullmatch(entry) is None or entry in {".", ".."}:
+        raise ValueError(
+            "A command is an absolute path, or a bare name without spaces; arguments are not listed."
+        )
+    return entry
+
+
+class CommandParams(HandlerParams):
+    """The argument vector: the program as the administrator listed it, then its arguments, passed on untouched."""
+
+    argv: Annotated[
+        list[str],
+        Field(
+            min_length=1,
+            max_length=MAX_ARGUMENTS,
+            description="The program as the administrator listed it, followed by its arguments.",
+        ),
+    ]
+
+    @field_validator("argv")
+    @classmethod
+    def _argv(cls, value: list[str]) -> list[str]:
+        if not value[0]:
+            raise ValueError("The first entry is the program and cannot be empty.")
+        for argument in value:
+            if "\x00" in argument:
+                raise ValueError("An argument cannot contain a NUL character.")
+            if len(argument.encode()) > MAX_ARGUMENT_BYTES:
+                raise ValueError(f"An argument may be {MAX_ARGUMENT_BYTES} bytes at most.")
+        return value
+
+
+class Command(Handler[CommandParams]):
+    """Runs a listed program. The exit code is the program's own, 128 + N if signal N ended it."""
+
+    name: ClassVar[str] = "command"
+    title: ClassVar[str] = "Command"
+    description: ClassVar[str] = (
+        "Runs a program on the server that an administrator has allowed, without a shell, and logs its output."
+    )
+    Params = CommandParams
+
+    async def check(self, params: CommandParams) -> None:
+        """Refuse a program that is not on the administrator's list now."""
+        if params.argv[0] not in await self.environment.allowed_commands():
+            raise InputInvalid.of(
+                "params.argv",
+                "The administrator has not allowed this command. The first entry must be on the list.",
+            )
+
+    async def run(self, params: CommandParams, context: RunContext) -> HandlerResult:
+        """See :meth:`Handler.run`. When cancelled, returns after the whole process group is gone."""
+        program = shutil.which(params.argv[0], path=COMMAND_PATH)
+        if program is None:
+            return HandlerResult(
+                exit_code=leash.CANNOT_START, error="The command is not installed on the server."
+            )
+        code = await _run(program, params.argv, context)
+        if code == 0:
+            return HandlerResult(exit_code=0)
+        return HandlerResult(exit_code=code, error=f"The command ended with exit status {code}.")
+
+
+async def _run(program: str, argv: list[str], context: RunContext) -> int:
+    folder = tempfile.mkdtemp(prefix="task-")
+    held, hold = os.pipe()
+    try:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                # -I and -S: nothing of the environment or of installed packages runs before the leash does.
+                *(sys.executable, "-I", "-S", leash.__file__, folder, program),
+                *argv,
+                stdin=held,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=folder,
+                env={"PATH": COMMAND_PATH, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
+                start_new_session=True,
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            os.close(held)
+        ended = asyncio.ensure_future(_until_ended(process, context))
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            os.close(hold)
+            hold = -1
+            # What it says while it cleans up still belongs in the log.
+            await ended
+            raise
+    finally:
+        if hold != -1:
+            os.close(hold)
+
+
+async def _until_ended(process: asyncio.subprocess.Process, context: RunContext) -> int:
+    assert process.stdout is not None  # noqa: S101 - both were asked for
+    assert process.stderr is not None  # noqa: S101
+    await asyncio.gather(
+        _copy(process.stdout, "stdout", context), _copy(process.stderr, "stderr", context)
+    )
+    return await process.wait()
+
+
+async def _copy(source: asyncio.StreamReader, stream: Stream, context: RunContext) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while chunk := await source.read(_READ_BYTES):
+        if context.log_full:
+            await asyncio.sleep(_DISCARD_PAUSE)
+        else:
+            context.log(stream, decoder.decode(chunk))
+    context.log(stream, decoder.decode(b"", final=True))

@@ -1,0 +1,237 @@
+"""The handler `http_request`: one HTTP request to a machine outside, its answer in the log.
+
+What keeps it from reaching inside is :mod:`task_service.handlers.targets`. What is done here: every hop connects to
+an address that was checked, with the name kept for `Host`, SNI and the certificate; only GET and HEAD follow
+redirects, five at most, never from https to http, and never taking the task's headers to another origin; proxies
+and credentials of the service's own environment are not used.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import ssl
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+from httpx2 import (
+    URL,
+    AsyncHTTPTransport,
+    ConnectError,
+    ConnectTimeout,
+    HTTPError,
+    InvalidURL,
+    Limits,
+    Request,
+    Response,
+    create_ssl_context,
+)
+from pydantic import Field, field_validator
+
+from msk_auth import InputInvalid
+
+from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, RunContext
+from .targets import Resolve, TargetGuard, TargetRefused, host_of, parse_url, port_of
+
+MAX_LOGGED_BODY = 64 * 1024
+"""How many bytes of a response's body are read and logged."""
+MAX_REDIRECTS = 5
+
+_CONNECT_TIMEOUT = 10.0
+_ADDRESSES_TRIED = 3
+_FOLLOWING = frozenset({"GET", "HEAD"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+# RFC 9110, sections 5.1 and 5.5; obsolete non-ASCII values are refused.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,8192}")
+# The connection's business (RFC 9110, section 7.6.1) and what decides where and how the request goes.
+_RESERVED_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+class HttpRequestParams(HandlerParams):
+    """What to send, and where."""
+
+    url: Annotated[
+        str, Field(max_length=8192, description="Where to, beginning with http:// or https://.")
+    ]
+    method: Annotated[
+        Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
+        Field(description="The request's method."),
+    ] = "GET"
+    headers: Annotated[
+        dict[str, str],
+        Field(max_length=64, default_factory=dict, description="Header fields to send."),
+    ]
+    body: Annotated[str | None, Field(description="The request's content, sent as UTF-8.")] = None
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parse_url(value)
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _headers(cls, value: dict[str, str]) -> dict[str, str]:
+        seen: set[str] = set()
+        for name, content in value.items():
+            if _HEADER_NAME.fullmatch(name) is None:
+                raise ValueError("A header name may contain letters, digits and hyphens only.")
+            if name.lower() in _RESERVED_HEADERS:
+                raise ValueError(f"The header {name} is set by the service and cannot be given.")
+            if name.lower() in seen:
+                raise ValueError(f"The header {name} is given twice.")
+            if _HEADER_VALUE.fullmatch(content) is None or content != content.strip():
+                raise ValueError(
+                    f"The value of the header {name} must be printable ASCII of at most 8192 characters."
+                )
+            seen.add(name.lower())
+        return value
+
+
+class HttpRequest(Handler[HttpRequestParams]):
+    """Sends one request. Succeeds with a status below 400, exit code 0; else the exit code is the status.
+
+    Args:
+        environment: Names the internal networks that may be reached.
+        resolve: Stands in for the machine's resolver.
+    """
+
+    name: ClassVar[str] = "http_request"
+    title: ClassVar[str] = "HTTP request"
+    description: ClassVar[str] = (
+        "Sends an HTTP request to a public address and logs the answer. Succeeds with any status below 400."
+    )
+    Params = HttpRequestParams
+
+    def __init__(self, environment: HandlerEnvironment, *, resolve: Resolve | None = None) -> None:
+        super().__init__(environment)
+        self._guard = TargetGuard(environment.allowed_networks, resolve)
+
+    async def check(self, params: HttpRequestParams) -> None:
+        """Refuse an internal address at once; a name is judged by its addresses at the time of the run."""
+        try:
+            self._guard.check_literal(parse_url(params.url))
+        except TargetRefused as refusal:
+            raise InputInvalid.of("params.url", str(refusal)) from None
+
+    async def run(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
+        """See :meth:`Handler.run`. The run's own timeout is what bounds a slow answer."""
+        try:
+            return await self._follow(params, context)
+        except TargetRefused as refusal:
+            return HandlerResult(error=str(refusal))
+        except (HTTPError, InvalidURL) as error:
+            said = " ".join(str(error).split()) or "no more is known"
+            return HandlerResult(error=f"The request failed ({type(error).__name__}): {said}"[:500])
+
+    async def _follow(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
+        url = parse_url(params.url)
+        headers = params.headers
+        body = None if params.body is None else params.body.encode()
+        for _ in range(MAX_REDIRECTS + 1):
+            request = _request(params.method, url, headers, body)
+            context.log("system", f"{params.method} {url}\n")
+            async with self._transport() as transport:
+                response = await self._send(transport, request, url)
+                try:
+                    context.log("system", f"{response.status_code} {response.reason_phrase}\n")
+                    target = _redirect_target(params.method, url, response)
+                    if target is None:
+                        await _log_body(response, context)
+                        return _outcome(response)
+                finally:
+                    await response.aclose()
+            if _origin(target) != _origin(url):
+                # They may hold credentials meant for the first host.
+                headers = {}
+            body = None
+            url = target
+        return HandlerResult(error=f"There were more than {MAX_REDIRECTS} redirects.")
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Reading the machine's certificates takes longer than a request; once is enough.
+        return create_ssl_context()
+
+    def _transport(self) -> AsyncHTTPTransport:
+        # The bare transport: no cookies, no netrc, no proxies, no redirects of its own; one connection per request.
+        return AsyncHTTPTransport(
+            verify=self._tls, trust_env=False, limits=Limits(max_keepalive_connections=0)
+        )
+
+    async def _send(self, transport: AsyncHTTPTransport, request: Request, url: URL) -> Response:
+        """Send to one of the checked addresses; the next one is tried only when there was no connection."""
+        addresses = (await self._guard.addresses(url))[:_ADDRESSES_TRIED]
+        request.extensions = {
+            "sni_hostname": host_of(url),
+            "timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": None, "pool": None},
+        }
+        for address in addresses[:-1]:
+            request.url = url.copy_with(host=str(address))
+            try:
+                return await transport.handle_async_request(request)
+            except (ConnectError, ConnectTimeout):
+                continue
+        request.url = url.copy_with(host=str(addresses[-1]))
+        return await transport.handle_async_request(request)
+
+
+def _request(method: str, url: URL, headers: dict[str, str], body: bytes | None) -> Request:
+    # Uncompressed, so that a small answer cannot unfold into a large one. The task's own headers win.
+    fields = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "task-service"}
+    fields |= {name.lower(): value for name, value in headers.items()}
+    fields["host"] = url.netloc.decode("ascii")
+    return Request(method, url, headers=fields, content=body)
+
+
+def _origin(url: URL) -> tuple[str, str, int]:
+    return url.scheme, host_of(url), port_of(url)
+
+
+def _redirect_target(method: str, url: URL, response: Response) -> URL | None:
+    """Where to go on, or None if this is the answer."""
+    location = response.headers.get("location")
+    if method not in _FOLLOWING or response.status_code not in _REDIRECTS or location is None:
+        return None
+    target = parse_url(str(url.join(location)))
+    if url.scheme == "https" and target.scheme == "http":
+        raise TargetRefused("The answer redirects from https to http.")
+    return target
+
+
+async def _log_body(response: Response, context: RunContext) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    left = MAX_LOGGED_BODY
+    async for chunk in response.aiter_raw():
+        context.log("stdout", decoder.decode(chunk[:left]))
+        left -= len(chunk)
+        if left < 0:
+            context.log(
+                "system", f"\nOnly the first {MAX_LOGGED_BODY} bytes of the answer were read.\n"
+            )
+            return
+    context.log("stdout", decoder.decode(b"", final=True))
+
+
+def _outcome(response: Response) -> HandlerResult:
+    if response.status_code < 400:
+        return HandlerResult(exit_code=0)
+    said = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+    return HandlerResult(exit_code=response.status_code, error=said)

@@ -1,0 +1,446 @@
+"""`command`: what may be run, how its output arrives, and that nothing of it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from msk_auth import InputInvalid, SystemClock
+from task_service.handlers import HandlerEnvironment, HandlerResult, RunContext, Stream, leash
+from task_service.handlers.command import (
+    COMMAND_PATH,
+    DEFAULT_ALLOWED_COMMANDS,
+    MAX_ARGUMENT_BYTES,
+    MAX_ARGUMENTS,
+    Command,
+    CommandParams,
+    check_listed_command,
+)
+
+pytestmark = pytest.mark.anyio
+
+SH = "/bin/sh"
+
+
+class Log:
+    def __init__(self, room: int = 1_000_000) -> None:
+        self.pieces: list[tuple[Stream, str]] = []
+        self.room = room
+        self.changed = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        return self.room <= 0
+
+    def write(self, stream: Stream, text: str) -> None:
+        self.room -= len(text)
+        self.pieces.append((stream, text))
+        self.changed.set()
+
+    def text(self, stream: Stream = "stdout") -> str:
+        return "".join(text for each, text in self.pieces if each == stream)
+
+    async def until(self, wanted: str) -> None:
+        async with asyncio.timeout(10):
+            while wanted not in self.text():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def command(*allowed: str) -> Command:
+    async def allowed_commands() -> tuple[str, ...]:
+        return allowed
+
+    return Command(HandlerEnvironment(allowed_commands=allowed_commands))
+
+
+async def run(*argv: str, log: Log | None = None) -> tuple[HandlerResult, Log]:
+    log = Log() if log is None else log
+    context = RunContext(run_id="run_1", attempt=1, clock=SystemClock(), sink=log)
+    return await command().run(CommandParams(argv=list(argv)), context), log
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the kernel sets no events
+            await asyncio.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """True unless the process is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+def entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+# What may be run
+
+
+@pytest.mark.parametrize("argv", [["echo"], ["echo", "-n", "; id", "$(id)", "`id`", "| id", "&"]])
+async def test_a_listed_command_may_have_any_arguments(argv: list[str]) -> None:
+    await command("echo").check(CommandParams(argv=argv))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "id",
+        "ECHO",
+        "echo ",
+        " echo",
+        "echo;id",
+        "echo -n",
+        "echo\n",
+        "/bin/echo",
+        "./echo",
+        "../bin/echo",
+        "--help",
+        "-c",
+        "eсho",  # a Cyrillic letter
+    ],
+)
+async def test_another_command_is_refused(first: str) -> None:
+    with pytest.raises(InputInvalid) as refusal:
+        await command("echo").check(CommandParams(argv=[first, "echo"]))
+    assert [error.field for error in refusal.value.errors] == ["params.argv"]
+
+
+async def test_the_list_is_asked_each_time() -> None:
+    allowed = ["echo"]
+
+    async def allowed_commands() -> list[str]:
+        return allowed
+
+    handler = Command(HandlerEnvironment(allowed_commands=allowed_commands))
+    await handler.check(CommandParams(argv=["echo"]))
+    allowed.clear()
+    with pytest.raises(InputInvalid):
+        await handler.check(CommandParams(argv=["echo"]))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        [""],
+        ["echo", "a\x00b"],
+        ["echo\x00"],
+        ["echo", 1],
+        ["echo", None],
+        "echo hello",
+        {"0": "echo"},
+        ["echo"] * (MAX_ARGUMENTS + 1),
+        ["echo", "ä" * (MAX_ARGUMENT_BYTES // 2 + 1)],
+    ],
+)
+def test_bad_vectors_are_refused(argv: Any) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        CommandParams.model_validate({"argv": argv})
+    assert refusal.value.errors()[0]["loc"][0] == "argv"
+
+
+def test_only_the_vector_is_taken() -> None:
+    for extra in ("shell", "env", "cwd", "stdin"):
+        with pytest.raises(ValidationError):
+            CommandParams.model_validate({"argv": ["echo"], extra: "1"})
+
+
+@pytest.mark.parametrize("entry", ["echo", "/usr/bin/id", "/opt/a b/run", "x-y_z.sh"])
+def test_an_administrator_lists_paths_and_names(entry: str) -> None:
+    assert check_listed_command(entry) == entry
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["", "/", ".", "..", "./x", "bin/x", "echo hello", "a\nb", "a\x00", "/a\x00", "x" * 256],
+)
+def test_an_administrator_cannot_list_anything_else(entry: str) -> None:
+    with pytest.raises(ValueError, match="absolute path"):
+        check_listed_command(entry)
+
+
+def test_what_is_allowed_from_the_start_is_harmless() -> None:
+    # Not `date`: its option --file prints any file the service can read.
+    assert DEFAULT_ALLOWED_COMMANDS == ("echo",)
+    for entry in DEFAULT_ALLOWED_COMMANDS:
+        check_listed_command(entry)
+
+
+# Running
+
+
+async def test_output_is_logged_and_the_end_told() -> None:
+    result, log = await run("echo", "-e is text; $HOME `id` > x", "–")
+    assert result == HandlerResult(exit_code=0)
+    assert log.text() == "-e is text; $HOME `id` > x –\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 3", 3), ("kill -9 $$", 137), ("kill -SEGV $$", 139)]
+)
+async def test_a_failure_is_told(script: str, code: int) -> None:
+    result, _ = await run(SH, "-c", script)
+    assert result == HandlerResult(code, f"The command ended with exit status {code}.")
+
+
+async def test_both_outputs_are_kept_apart() -> None:
+    _, log = await run(SH, "-c", "echo out; echo err >&2")
+    assert (log.text(), log.text("stderr")) == ("out\n", "err\n")
+
+
+async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    result, _ = await run("no-such-command")
+    assert result == HandlerResult(126, "The command is not installed on the server.")
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    result, log = await run(str(script))
+    assert result.exit_code == 126
+    assert "No such file" in log.text("stderr")
+
+
+async def test_the_command_sees_nothing_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASK_SERVICE_SECRET", "hidden")
+    _, log = await run("env")
+    names = {line.partition("=")[0] for line in log.text().splitlines()}
+    assert names == {"PATH", "LANG", "HOME", "TMPDIR"}
+    assert f"PATH={COMMAND_PATH}" in log.text()
+
+
+async def test_the_command_gets_an_empty_input_and_no_other_files() -> None:
+    held = os.open(__file__, os.O_RDONLY)
+    os.set_inheritable(held, True)
+    try:
+        _, log = await run(SH, "-c", "cat; ls /proc/self/fd; readlink /proc/self/fd/0")
+    finally:
+        os.close(held)
+    # 3 is the folder that ls reads.
+    assert log.text().split() == ["0", "1", "2", "3", "/dev/null"]
+
+
+async def test_the_command_gets_a_folder_of_its_own_that_is_removed() -> None:
+    _, log = await run(SH, "-c", "pwd; mkdir -p a/b; echo x > a/b/c; echo $HOME; stat -c %a .")
+    folder, home, mode = log.text().split()
+    assert folder == home
+    assert mode == "700"
+    assert not exists(folder)
+
+
+async def test_a_broken_pipe_ends_a_command_as_it_should() -> None:
+    """Python ignores SIGPIPE; had the command inherited that, `yes` would complain instead of ending."""
+    result, log = await run(SH, "-c", "yes | head -n 1")
+    assert (result.exit_code, log.text(), log.text("stderr")) == (0, "y\n", "")
+
+
+async def test_output_arrives_while_the_command_runs() -> None:
+    log = Log()
+    task = asyncio.create_task(run(SH, "-c", "echo first; exec sleep 60", log=log))
+    await log.until("first")
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_characters_cut_in_two_and_garbage_are_decoded() -> None:
+    script = r"printf '\303'; sleep 0.2; printf '\274\377\n\303'"
+    _, log = await run(SH, "-c", script)
+    assert log.text() == "ü\ufffd\n\ufffd"
+
+
+async def test_a_flood_is_bounded_and_the_command_can_end() -> None:
+    log = Log(room=100_000)
+    result, _ = await run(SH, "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo end >&2", log=log)
+    assert result.exit_code == 0
+    assert len(log.text()) <= 100_000 + 64 * 1024
+
+
+# Ending
+
+
+async def cancelled(script: str, ready: str = "ready") -> Log:
+    """Start a script, cancel it when it says that it is ready, and return when that is done."""
+    log = Log()
+    task = asyncio.create_task(run(SH, "-c", script, log=log))
+    await log.until(ready)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return log
+
+
+def pids(log: Log) -> list[int]:
+    return [int(word) for word in log.text().split() if word.isdigit()]
+
+
+async def test_cancelling_asks_the_whole_group_to_end() -> None:
+    log = await cancelled("trap 'echo bye; exit' TERM; sleep 60 & echo $! $$ ready; wait")
+    assert log.text().endswith("bye\n")
+    assert len(pids(log)) == 2
+    assert not any(is_running(pid) for pid in pids(log))
+
+
+async def test_cancelling_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = asyncio.get_running_loop().time()
+    log = await cancelled("trap '' TERM; echo $$ ready; while :; do sleep 1; done")
+    assert not any(is_running(pid) for pid in pids(log))
+    assert 2 < asyncio.get_running_loop().time() - started < 8
+
+
+async def test_a_child_in_another_session_does_not_survive() -> None:
+    log = await cancelled("setsid sleep 60 & echo $! ready; wait")
+    await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
+
+
+async def test_what_runs_on_in_the_background_is_ended_with_the_command() -> None:
+    result, log = await run(
+        SH, "-c", "sleep 60 & echo $!; (setsid sleep 60 >/dev/null 2>&1 & echo $!)"
+    )
+    assert result.exit_code == 0
+    assert len(pids(log)) == 2
+    assert not any(is_running(pid) for pid in pids(log))
+
+
+async def test_neither_files_nor_processes_are_left() -> None:
+    await run("echo")
+    before = open_files()
+    for _ in range(5):
+        await run("echo")
+    await cancelled("echo ready; exec sleep 60")
+    await eventually(lambda: open_files() <= before)
+    await eventually(lambda: children() == [])
+
+
+async def test_a_command_that_cannot_be_started_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    before = open_files()
+    with pytest.raises(FileNotFoundError):
+        await run("echo")
+    assert entries(tmp_path) == []
+    assert open_files() == before
+
+
+SERVICE = """
+import asyncio, sys
+from msk_auth import SystemClock
+from task_service.handlers import HandlerEnvironment, RunContext
+from task_service.handlers.command import Command, CommandParams
+
+class Log:
+    full = False
+    def write(self, stream, text):
+        print(text, end="", flush=True)
+
+async def main():
+    handler = Command(HandlerEnvironment(allowed_commands=None))
+    context = RunContext(run_id="r", attempt=1, clock=SystemClock(), sink=Log())
+    await handler.run(CommandParams(argv=sys.argv[1:]), context)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM;"])
+async def test_a_killed_service_takes_its_commands_along(trap: str) -> None:
+    script = f"{trap} setsid sleep 60 & sleep 60 & echo $! $$ $PWD ready; wait; wait"
+    service = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVICE, SH, "-c", script, stdout=asyncio.subprocess.PIPE
+    )
+    assert service.stdout is not None
+    said = (await asyncio.wait_for(service.stdout.readline(), 20)).decode().split()
+    running, folder = [int(word) for word in said[:2]], Path(said[2])
+    assert all(is_running(pid) for pid in running)
+    service.send_signal(signal.SIGKILL)
+    await service.wait()
+    await eventually(lambda: not any(is_running(pid) for pid in running))
+    await eventually(lambda: not folder.exists())
+
+
+async def test_a_killed_leash_takes_its_command_along() -> None:
+    log = Log()
+    task = asyncio.create_task(run(SH, "-c", "echo $$ $PPID ready; exec sleep 60", log=log))
+    await log.until("ready")
+    child, parent = pids(log)
+    os.kill(parent, signal.SIGKILL)
+    result, _ = await asyncio.wait_for(task, 10)
+    assert result.error is not None
+    await eventually(lambda: not is_running(child))
+
+
+# The leash as a program of its own, started like any other so that what it executes is measured.
+
+
+async def leashed(folder: Path, *argv: str) -> tuple[asyncio.subprocess.Process, int]:
+    held, hold = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        leash.__file__,
+        str(folder),
+        *argv,
+        stdin=held,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(held)
+    return process, hold
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("touch left; exit 0", 0),
+        ("exit 7", 7),
+        ("kill -15 $$", 143),
+        ("(setsid sleep 60 >/dev/null 2>&1 &) ; exit 0", 0),
+    ],
+)
+async def test_the_leash_passes_on_how_it_ended(tmp_path: Path, script: str, code: int) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    process, hold = await leashed(folder, SH, "sh", "-c", f"cd {folder}; {script}")
+    assert await process.wait() == code
+    os.close(hold)
+    assert not folder.exists()
+
+
+async def test_the_leash_ends_its_command_when_let_go(tmp_path: Path) -> None:
+    process, hold = await leashed(tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 60")
+    assert process.stdout is not None
+    await process.stdout.readline()
+    os.close(hold)
+    assert await asyncio.wait_for(process.wait(), 10) == 137
+
+
+async def test_the_leash_says_what_cannot_be_started(tmp_path: Path) -> None:
+    process, hold = await leashed(tmp_path / "x", str(tmp_path / "none"), "none")
+    _, said = await process.communicate()
+    os.close(hold)
+    assert (process.returncode, said) == (126, b"none: No such file or directory\n")

@@ -1,0 +1,134 @@
+"""Finding handlers, refusing bad sets of them, and validating parameters under the client's names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from msk_auth import ConfigurationError, InputInvalid
+from task_service.handlers import (
+    Handler,
+    HandlerEnvironment,
+    HandlerParams,
+    HandlerRegistry,
+    HandlerResult,
+    RunContext,
+)
+from task_service.handlers.registry import MAX_PARAMS_BYTES
+
+pytestmark = pytest.mark.anyio
+
+
+async def nothing_allowed() -> list[str]:
+    return []
+
+
+ENVIRONMENT = HandlerEnvironment(allowed_commands=nothing_allowed)
+
+
+class PrintParams(HandlerParams):
+    text: str
+    times: int = 1
+
+
+class Print(Handler[PrintParams]):
+    name = "print"
+    title = "Print"
+    description = "Prints."
+    Params = PrintParams
+
+    async def run(self, params: PrintParams, context: RunContext) -> HandlerResult:
+        return HandlerResult(0)
+
+
+def test_the_shipped_handlers_are_found() -> None:
+    registry = HandlerRegistry.load(ENVIRONMENT)
+    assert [handler.name for handler in registry] == ["command", "http_request"]
+    described = {each.name: each for each in registry.describe()}
+    assert described["command"].params_schema["required"] == ["argv"]
+    assert described["http_request"].params_schema["additionalProperties"] is False
+    assert described["http_request"].params_schema["properties"]["method"]["default"] == "GET"
+
+
+def entries(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    found = [
+        importlib.metadata.EntryPoint(name, value, "task_service.handlers")
+        for name, value in values.items()
+    ]
+    monkeypatch.setattr("task_service.handlers.registry.entry_points", lambda **_: found)
+
+
+def test_a_handler_that_cannot_be_loaded_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries(monkeypatch, broken="no_such_module:Broken")
+    with pytest.raises(ConfigurationError, match="'broken'"):
+        HandlerRegistry.load(ENVIRONMENT)
+
+
+def test_two_handlers_of_one_name_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "task_service.handlers.command:Command"
+    entries(monkeypatch, one=command, two=command)
+    with pytest.raises(ConfigurationError, match="'command'"):
+        HandlerRegistry.load(ENVIRONMENT)
+
+
+@pytest.mark.parametrize("name", ["", "Print", "1st", "a-b", "a" * 65, "a\n"])
+def test_a_bad_name_stops_the_start(name: str) -> None:
+    bad = type("Bad", (Print,), {"name": name})
+    with pytest.raises(ConfigurationError, match="lower-case"):
+        HandlerRegistry([bad(ENVIRONMENT)])
+
+
+def fields(registry: HandlerRegistry, name: str, params: object) -> list[str]:
+    with pytest.raises(InputInvalid) as refusal:
+        registry.parse(name, params)
+    return [error.field for error in refusal.value.errors]
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, ["params.text"]),
+        ({"text": 1}, ["params.text"]),
+        ({"text": "a", "times": "2"}, ["params.times"]),
+        ({"text": "a", "times": True}, ["params.times"]),
+        ({"text": "a", "more": 1}, ["params.more"]),
+        ({"text": None, "times": None}, ["params.text", "params.times"]),
+        ([], ["params"]),
+        ("text", ["params"]),
+        (None, ["params"]),
+        ({"text": "\ud800"}, ["params"]),
+        ({"\udfff": ""}, ["params"]),
+        ({"text": float("nan")}, ["params"]),
+        ({"text": object()}, ["params"]),
+        ({"text": "a" * MAX_PARAMS_BYTES}, ["params"]),
+    ],
+)
+def test_bad_parameters_are_named(params: object, expected: list[str]) -> None:
+    assert fields(HandlerRegistry([Print(ENVIRONMENT)]), "print", params) == expected
+
+
+def test_nested_beyond_measure_is_refused() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert fields(HandlerRegistry([Print(ENVIRONMENT)]), "print", {"text": nested}) == ["params"]
+
+
+def test_the_errors_of_one_request_are_bounded() -> None:
+    registry = HandlerRegistry([Print(ENVIRONMENT)])
+    assert len(fields(registry, "print", {f"x{index}": 0 for index in range(1000)})) == 20
+
+
+def test_an_unknown_handler_is_named_with_those_that_exist() -> None:
+    with pytest.raises(InputInvalid, match="Installed are: print") as refusal:
+        HandlerRegistry([Print(ENVIRONMENT)]).parse("prince", {})
+    assert [error.field for error in refusal.value.errors] == ["handler"]
+    with pytest.raises(InputInvalid, match="none"):
+        HandlerRegistry([]).parse("print", {})
+
+
+async def test_a_handler_without_further_rules_allows_what_is_well_formed() -> None:
+    handler, params = await HandlerRegistry([Print(ENVIRONMENT)]).check("print", {"text": "a"})
+    assert isinstance(handler, Print)
+    assert params == PrintParams(text="a")
