@@ -28,6 +28,8 @@ from .assets import Assets
 _HERE = Path(__file__).parent
 _FIRST_PAGE = "/tasks"
 _DAY_SECONDS = 86_400
+_PRESET_DAYS = (30, 90, 365)
+_USUAL_DAYS = 90
 
 # A path of this origin. A second slash or a backslash would make browsers read a host; they also drop control
 # characters, so those could hide one.
@@ -289,7 +291,7 @@ class _Pages:
                 "user": user,
                 "path": request.url.path,
                 "params": request.path_params,
-                "limits": _limits(await self._key_limits()),
+                "lifetimes": _lifetimes(await self._key_limits()),
                 "never_for_keys": _NEVER_FOR_KEYS,
             }
             return self._render(page.template, context)
@@ -311,13 +313,18 @@ def _address(request: Request) -> str:
     return local_path(f"{request.url.path}?{query}" if query else request.url.path)
 
 
-def _limits(limits: KeyLimits) -> dict[str, int | None]:
-    """The limits in the units of the form: whole days."""
-    default, longest = limits.default_lifetime, limits.max_lifetime
-    return {
-        "default_days": None if default is None else int(default.total_seconds() // _DAY_SECONDS),
-        "max_days": None if longest is None else int(longest.total_seconds() // _DAY_SECONDS),
-    }
+def _lifetimes(limits: KeyLimits) -> dict[str, object]:
+    """The lifetimes that the form for a new key offers, in days, and which of them is chosen at first."""
+    longest, default = (
+        None if limit is None else int(limit.total_seconds() // _DAY_SECONDS)
+        for limit in (limits.max_lifetime, limits.default_lifetime)
+    )
+    presets = [days for days in _PRESET_DAYS if longest is None or days <= longest]
+    if not presets and longest is not None:
+        presets = [longest]
+    usual = _USUAL_DAYS if _USUAL_DAYS in presets else presets[-1]
+    chosen = usual if default is None else default
+    return {"longest": longest, "offered": sorted({*presets, chosen}), "chosen": chosen}
 
 
 def _with_retry_after(response: Response, problem: Problem) -> Response:

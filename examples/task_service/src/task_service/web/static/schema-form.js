@@ -63,7 +63,7 @@ function kind(name, schema, props, value) {
     return typed(h("input", { ...props, type: "number", step, min: schema.minimum, max: schema.maximum, value }), Number);
   }
   if (schema.type === "string") {
-    const long = name === "body" || schema.maxLength > 5000;
+    const long = name === "body" || schema.maxLength > 10_000;
     return typed(long ? area(value) : h("input", { ...props, value, maxlength: schema.maxLength, spellcheck: "false", autocomplete: "off" }), String);
   }
   if (schema.type === "array" && schema.items?.type === "string") {

@@ -1,0 +1,377 @@
+"""The page routes over a double that knows one user: where they lead, what they refuse, what they are sent with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from html import unescape
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
+from task_service.errors import LoginFailed
+from task_service.web import CONTENT_SECURITY_POLICY, login_cookie
+from task_service.web.pages import LoginResult, PageUser, local_path, pages_router
+
+USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
+TOKEN = "eyJh.eyJz.c2ln"
+PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys"]
+OWN_PAGE = {"sec-fetch-site": "same-origin"}
+
+
+class Sessions:
+    """One user, `ada`, whose password is `right`."""
+
+    def __init__(self) -> None:
+        self.user = PageUser("ada", USER_PERMISSIONS, ("user",))
+        self.logged_in: set[str] = set()
+        self.failing: Problem | None = None
+
+    async def log_in(self, username: str, password: str, *, request: Request) -> LoginResult:
+        if self.failing is not None:
+            raise self.failing
+        if (username, password) != ("ada", "right"):
+            raise LoginFailed
+        self.logged_in.add(TOKEN)
+        return LoginResult(TOKEN, 3600)
+
+    async def log_out(self, request: Request) -> None:
+        self.logged_in.discard(login_cookie.read(request.scope["headers"]) or "")
+
+    async def current_user(self, request: Request) -> PageUser | None:
+        if self.failing is not None:
+            raise self.failing
+        token = login_cookie.read(request.scope["headers"])
+        return self.user if token in self.logged_in else None
+
+
+class World:
+    """The pages, mounted on nothing else."""
+
+    def __init__(self) -> None:
+        self.sessions = Sessions()
+        self.limits = KeyLimits()
+        app = FastAPI()
+        app.include_router(pages_router(self.sessions, key_limits=self._key_limits))
+        self.app = app
+        self.client = TestClient(app, base_url="https://tasks.example", follow_redirects=False)
+
+    async def _key_limits(self) -> KeyLimits:
+        return self.limits
+
+    def log_in(self) -> None:
+        answer = self.client.post("/login", data={"username": "ada", "password": "right"})
+        assert answer.status_code == 303
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_first_page_is_the_tasks(world: World) -> None:
+    answer = world.client.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/tasks")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_without_a_login_leads_to_the_login_and_back(world: World, path: str) -> None:
+    answer = world.client.get(f"{path}?a=1&b=ü")
+    location = urlsplit(answer.headers["location"])
+    assert (answer.status_code, location.path) == (303, "/login")
+    assert parse_qs(location.query) == {"next": [f"{path}?a=1&b=%C3%BC"]}
+    form = world.client.get(answer.headers["location"])
+    assert f'name="next" value="{path}?a=1&amp;b=%C3%BC"' in form.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_link_on_another_site_reaches_the_page_with_the_strict_cookie(
+    world: World, path: str
+) -> None:
+    answer = world.client.get(path, headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 200
+    assert f'<meta http-equiv="refresh" content="0; url={path}">' in answer.text
+    # The second time it is our own page that asks: no more detours.
+    again = world.client.get(path, headers=OWN_PAGE)
+    assert again.status_code == 303
+
+
+@pytest.mark.parametrize("path", ["/login", "/set-password", *PAGES])
+def test_every_page_is_sent_with_the_policy_and_kept_nowhere(world: World, path: str) -> None:
+    if path in PAGES:
+        world.log_in()
+    answer = world.client.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_the_policy_lets_nothing_inline_nothing_foreign_and_no_frame() -> None:
+    directives = dict(part.split(" ", 1) for part in CONTENT_SECURITY_POLICY.split("; "))
+    assert directives["default-src"] == "'none'"
+    assert directives["frame-ancestors"] == "'none'"
+    assert directives["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in CONTENT_SECURITY_POLICY
+    assert set(directives.values()) == {"'none'", "'self'", "'script'"}
+
+
+def test_logging_in_sets_the_cookie_and_goes_on(world: World) -> None:
+    answer = world.client.post(
+        "/login", data={"username": "ada", "password": "right", "next": "/keys?status=active"}
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, "/keys?status=active")
+    assert answer.headers["set-cookie"].startswith(f"__Host-task_session={TOKEN}; ")
+    assert world.client.get("/keys").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "retry_after", "words"),
+    [
+        (None, 401, None, "The user name or the password is wrong."),
+        (TooManyAttempts(30), 429, "30", "Try again in 30 seconds."),
+        (StoreUnavailable(), 503, "5", "Try again in a few seconds."),
+    ],
+)
+def test_a_login_that_fails_says_so_beside_the_form(
+    world: World, failing: Problem | None, status: int, retry_after: str | None, words: str
+) -> None:
+    world.sessions.failing = failing
+    answer = world.client.post(
+        "/login", data={"username": "ada", "password": "wr<o>ng", "next": "/keys"}
+    )
+    assert answer.status_code == status
+    assert answer.headers.get("retry-after") == retry_after
+    assert "set-cookie" not in answer.headers
+    page = unescape(answer.text)
+    assert words in page
+    assert 'value="ada"' in page
+    assert 'name="next" value="/keys"' in page
+    assert "wr<o>ng" not in page
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"password": "right"}, "Enter your user name."),
+        ({"username": "ada"}, "Enter your password."),
+        ({}, "Enter your user name."),
+    ],
+)
+def test_an_incomplete_login_names_the_field(
+    world: World, form: dict[str, str], message: str
+) -> None:
+    answer = world.client.post("/login", data=form)
+    assert answer.status_code == 422
+    assert message in answer.text
+    assert 'aria-invalid="true"' in answer.text
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type"),
+    [
+        (b'{"username": "ada", "password": "right"}', "application/json"),
+        (b"username=ada&password=right", "text/plain"),
+        (b"\xff\xfe=%ZZ&&&", "application/x-www-form-urlencoded"),
+    ],
+)
+def test_a_login_that_is_no_form_is_an_incomplete_one(
+    world: World, content: bytes, content_type: str
+) -> None:
+    answer = world.client.post("/login", content=content, headers={"content-type": content_type})
+    assert answer.status_code == 422
+
+
+def test_a_user_name_is_shown_as_text(world: World) -> None:
+    answer = world.client.post(
+        "/login", data={"username": '"><script>alert(1)</script>', "password": "x"}
+    )
+    assert "<script>alert" not in answer.text
+    world.log_in()
+    world.sessions.user = PageUser("<b>ada</b>", USER_PERMISSIONS)
+    assert "<b>ada</b>" not in world.client.get("/tasks").text
+    assert "&lt;b&gt;ada&lt;/b&gt;" in world.client.get("/tasks").text
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://tasks.example"},
+    ],
+)
+def test_another_site_can_neither_log_its_visitor_in_nor_out(
+    world: World, path: str, headers: dict[str, str]
+) -> None:
+    world.log_in()
+    form = {"username": "ada", "password": "right"}
+    answer = world.client.post(path, data=form, headers=headers)
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+    assert world.sessions.logged_in == {TOKEN}
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, OWN_PAGE, {"sec-fetch-site": "none"}, {"origin": "https://tasks.example"}]
+)
+def test_our_own_form_and_a_program_can_log_in(world: World, headers: dict[str, str]) -> None:
+    form = {"username": "ada", "password": "right"}
+    assert world.client.post("/login", data=form, headers=headers).status_code == 303
+
+
+def test_logging_out_ends_the_session_and_leaves_nothing(world: World) -> None:
+    world.log_in()
+    answer = world.client.post("/logout", headers=OWN_PAGE)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert answer.headers["clear-site-data"] == '"cache"'
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert world.sessions.logged_in == set()
+    assert world.client.get("/logout").status_code == 405
+
+
+def test_whoever_is_logged_in_needs_no_login_form_unless_told_why(world: World) -> None:
+    world.log_in()
+    answer = world.client.get("/login?next=/keys")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/keys")
+    again = world.client.get("/login?next=/keys&reason=login-again")
+    assert again.status_code == 200
+    assert "This needs a recent login." in again.text
+
+
+def test_a_reason_is_named_by_the_address_and_never_written_by_it(world: World) -> None:
+    assert "session has ended" in world.client.get("/login?reason=session-ended").text
+    assert "hacked" not in world.client.get("/login?reason=hacked").text
+
+
+@pytest.mark.parametrize("target", ["/keys", "/tasks/tsk_1?run=run_2", "/", "/a//b", "/%2F/x"])
+def test_a_path_of_this_origin_is_gone_to(target: str) -> None:
+    assert local_path(target) == target
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        None,
+        "",
+        "keys",
+        "//evil.example",
+        "///evil.example",
+        "/\\evil.example",
+        "\\/evil.example",
+        "https://evil.example",
+        "javascript:alert(1)",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "/a\\b",
+        " /keys",
+        "/keys\r\nset-cookie: a=b",
+        "/login",
+        "/login?next=/login",
+        "/logout",
+    ],
+)
+def test_no_other_target_is_gone_to(target: str | None) -> None:
+    assert local_path(target) == "/tasks"
+
+
+@pytest.mark.parametrize("path", ["/login", *PAGES])
+def test_when_the_login_cannot_be_checked_the_page_says_so(world: World, path: str) -> None:
+    world.log_in()
+    world.sessions.failing = StoreUnavailable()
+    answer = world.client.get(path)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "temporarily unavailable" in answer.text
+
+
+def test_a_task_id_in_the_address_is_only_text(world: World) -> None:
+    world.log_in()
+    answer = world.client.get("/tasks/%22%3E%3Cscript%3Ealert(1)%3C")
+    assert answer.status_code == 200
+    assert "<script>alert" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "permission", "control"),
+    [
+        ("/tasks", "tasks:write", 'id="new"'),
+        ("/keys", "keys:manage", 'id="new"'),
+        ("/tasks/tsk_1", "tasks:run", 'id="run"'),
+        ("/tasks/tsk_1", "tasks:write", 'id="edit"'),
+    ],
+)
+def test_a_button_is_there_for_whoever_may_press_it(
+    world: World, path: str, permission: str, control: str
+) -> None:
+    world.log_in()
+    assert control in world.client.get(path).text
+    world.sessions.user = PageUser("ada", USER_PERMISSIONS - {permission})
+    assert control not in world.client.get(path).text
+
+
+def test_a_key_is_offered_only_what_a_key_can_do(world: World) -> None:
+    world.log_in()
+    world.sessions.user = PageUser("ada", USER_PERMISSIONS | {"admin:config", "tasks:read_all"})
+    page = world.client.get("/keys").text
+    assert 'name="scope" value="tasks:read_all"' in page
+    assert 'value="admin:config"' not in page
+    assert 'value="keys:manage"' not in page
+
+
+@pytest.mark.parametrize(
+    ("longest", "default", "offered", "selected"),
+    [
+        (None, None, ["30", "90", "365", "custom", "never"], "90"),
+        (None, 7, ["7", "30", "90", "365", "custom", "never"], "7"),
+        (None, 90, ["30", "90", "365", "custom", "never"], "90"),
+        (100, None, ["30", "90", "custom"], "90"),
+        (60, None, ["30", "custom"], "30"),
+        (60, 14, ["14", "30", "custom"], "14"),
+        (10, None, ["10", "custom"], "10"),
+    ],
+)
+def test_the_lifetimes_offered_keep_to_the_limits(
+    world: World, longest: int | None, default: int | None, offered: list[str], selected: str
+) -> None:
+    world.limits = KeyLimits(
+        max_lifetime=None if longest is None else timedelta(days=longest),
+        default_lifetime=None if default is None else timedelta(days=default),
+    )
+    world.log_in()
+    page = world.client.get("/keys").text
+    select = page.split('<select id="key-lifetime"')[1].split("</select>")[0]
+    options = [part.split('"', 1)[0] for part in select.split('<option value="')[1:]]
+    chosen = [
+        part.split('"', 1)[0] for part in select.split('<option value="') if " selected>" in part
+    ]
+    assert options == offered
+    assert chosen == [selected]
+    assert (f"at most {longest} days" in page) == (longest is not None)
+
+
+def test_browsers_find_an_icon(world: World) -> None:
+    answer = world.client.get("/favicon.ico")
+    assert answer.status_code == 303
+    assert world.client.get(answer.headers["location"]).headers["content-type"] == "image/svg+xml"
+
+
+def test_the_pages_are_no_part_of_the_api_document(world: World) -> None:
+    assert world.app.openapi()["paths"] == {}
+
+
+@pytest.mark.parametrize(
+    ("username", "initials"),
+    [("ada", "A"), ("ada.lovelace", "AL"), ("a-b-c", "AB"), ("…", "…"), ("émile", "É")],
+)
+def test_the_avatar_shows_initials(username: str, initials: str) -> None:
+    assert PageUser(username, frozenset()).initials == initials
