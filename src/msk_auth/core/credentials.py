@@ -18,6 +18,9 @@ MAX_HEADER_LENGTH = 8192
 # `auth-scheme` is a token, `credentials` a token68 (RFC 9110, sections 5.6.2 and 11.2).
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BEARER = re.compile(r"bearer +([0-9A-Za-z\-._~+/]+=*)", re.IGNORECASE)
+# The only credentials with commas in them: those of another scheme that takes parameters.
+_PARAMETER = r'''[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *(?:"(?:[^"\\]|\\.)*"|[^\s",=][^\s",]*)'''
+_WITH_PARAMETERS = re.compile(rf"\s*{_SCHEME.pattern} +{_PARAMETER}(?: *, *{_PARAMETER})*\s*")
 
 
 def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
@@ -36,8 +39,10 @@ def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
     """
     if not authorization:
         return None
-    if len(authorization) > 1:
-        raise RequestMalformed("The request has several Authorization headers. Send exactly one.")
+    if len(authorization) > 1 or _holds_several(authorization[0]):
+        raise RequestMalformed(
+            "The request has several Authorization headers or credentials. Send exactly one."
+        )
     if len(authorization[0]) > MAX_HEADER_LENGTH:
         raise RequestMalformed(
             f"The Authorization header is longer than {MAX_HEADER_LENGTH} characters."
@@ -54,11 +59,25 @@ def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
     return None
 
 
+def _holds_several(header: str | bytes) -> bool:
+    """True if a comma separates credentials.
+
+    WSGI servers join repeated headers with commas (RFC 9110, section 5.3; PEP 3333), and two of them
+    have to get the same answer there. So nothing comes before this question, not even the length.
+    """
+    text = _decode(header)
+    if "," not in text:
+        return False
+    return len(text) > MAX_HEADER_LENGTH or _WITH_PARAMETERS.fullmatch(text) is None
+
+
+def _decode(value: str | bytes) -> str:
+    # Latin-1 maps every byte to one character, so what is not ASCII is found whichever type came in.
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
 def _text(value: str | bytes) -> str:
-    if isinstance(value, bytes):
-        # Latin-1 maps every byte to one character, so what is not ASCII is found below whichever
-        # type came in.
-        value = value.decode("latin-1")
+    value = _decode(value)
     # Servers strip the optional white space around a field value (RFC 9110, section 5.5); not all
     # of them do.
     value = value.strip(" \t")
