@@ -1,0 +1,207 @@
+"""A deployment in a box: processes with drifting clocks, one database, and a scheduler that may do anything.
+
+The processes are real `AsyncAuthenticator`s. Their store stops before every read and write, and before every answer
+is delivered; a test decides which of the stopped steps goes on next, and how far time moves. So every interleaving of
+read start, read, delivery, fill, hit, commit, wait and return can be reached, and each can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    KeyFormat,
+    KeyHasher,
+    Owner,
+    Problem,
+    local_principal,
+)
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = KeyFormat().generate()
+HEADER = [f"Bearer {KEY.reveal()}"]
+OWNER_ID = "owner"
+
+# Two clocks may differ by 0.8 %; the library allows for 1 %.
+RATES = (0.996, 1.0, 1.004)
+
+
+class World:
+    """What all processes share: the true time, the database, and everything that is stopped."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.time = 1000.0
+        self.record = ApiKey(KEY.id, "ci", OWNER_ID, KeyHasher().digest(KEY.reveal()), None, EPOCH)
+        self.owner_disabled = False
+        self.longest = timedelta(0)
+        self.stopped: list[tuple[Process, str, asyncio.Future[None]]] = []
+        self.sleeping: list[tuple[Process, float, asyncio.Future[None]]] = []
+        # True once a revocation, or disabling the owner, returned to its caller.
+        self.narrowed = False
+        self.violations: list[str] = []
+
+    def pump(self) -> None:
+        """Let every task run until all are stopped, asleep or done."""
+        # One turn of the loop runs what is ready; a gate that opens makes its waiter ready for the next.
+        for _ in range(6):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+
+    def release(self, index: int) -> None:
+        """Let one stopped step go on."""
+        _, _, gate = self.stopped.pop(index % len(self.stopped))
+        if not gate.done():
+            gate.set_result(None)
+        self.pump()
+
+    def fail(self, index: int) -> None:
+        """Let one stopped step fail, as a lost connection would."""
+        _, _, gate = self.stopped.pop(index % len(self.stopped))
+        if not gate.done():
+            gate.set_exception(ConnectionError("lost"))
+        self.pump()
+
+    def advance(self, seconds: float) -> None:
+        """Move the true time on, and wake whoever slept long enough by its own clock."""
+        self.time += seconds
+        for sleeper in list(self.sleeping):
+            process, until, gate = sleeper
+            if process.monotonic() >= until:
+                self.sleeping.remove(sleeper)
+                if not gate.done():
+                    gate.set_result(None)
+        self.pump()
+
+    def close(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.pump()
+        self.loop.close()
+
+
+class Process:
+    """One process: its clock, its view of the database, and its authenticator."""
+
+    def __init__(self, world: World, *, rate: float, lease_ms: int | None) -> None:
+        self.world = world
+        self.rate = rate
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.authenticator = self.build(
+            None if lease_ms is None else timedelta(milliseconds=lease_ms)
+        )
+
+    def build(self, lease: timedelta | None) -> AsyncAuthenticator[str]:
+        return AsyncAuthenticator(
+            SimStore(self), find_owner=self.find_owner, clock=self, lease=lease
+        )
+
+    # The clock.
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.world.time)
+
+    def monotonic(self) -> float:
+        return self.world.time * self.rate
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing blocks here")
+
+    async def async_sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            gate: asyncio.Future[None] = self.world.loop.create_future()
+            self.world.sleeping.append((self, self.monotonic() + seconds, gate))
+            await gate
+
+    async def stop(self, what: str) -> None:
+        gate: asyncio.Future[None] = self.world.loop.create_future()
+        self.world.stopped.append((self, what, gate))
+        await gate
+
+    async def find_owner(self, owner_id: str) -> Owner[str]:
+        await self.stop("read owner")
+        owner = Owner(owner_id, frozenset({"run"}), owner_id, disabled=self.world.owner_disabled)
+        await self.stop("deliver owner")
+        return owner
+
+    # What a test lets it do.
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(self.world.loop.create_task(work))
+        self.world.pump()
+
+    def crash(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        self.world.stopped = [entry for entry in self.world.stopped if entry[0] is not self]
+        self.world.sleeping = [entry for entry in self.world.sleeping if entry[0] is not self]
+        self.world.pump()
+
+    async def verify(self) -> None:
+        must_refuse = self.world.narrowed
+        try:
+            await self.authenticator.authenticate(HEADER)
+        except Problem:
+            return
+        if must_refuse:
+            self.world.violations.append(
+                f"accepted at {self.world.time} although access was narrowed"
+            )
+
+    async def revoke(self) -> None:
+        owner = Owner(OWNER_ID, frozenset({"run"}), OWNER_ID)
+        try:
+            await self.authenticator.revoke_key(local_principal(owner, at=self.now()), KEY.id)
+        except Problem:
+            return  # not known whether it was revoked: nothing is promised
+        self.world.narrowed = True
+
+    async def disable_owner(self) -> None:
+        try:
+            await self.stop("commit owner")
+        except ConnectionError:
+            return
+        self.world.owner_disabled = True
+        await self.authenticator.wait_out_leases()
+        self.world.narrowed = True
+
+
+@dataclass
+class SimStore:
+    """The part of a store that leases are about."""
+
+    process: Process
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        await self.process.stop("read key")
+        record = self.process.world.record
+        await self.process.stop("deliver key")
+        return record if record.id == key_id else None
+
+    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        await self.process.stop("commit key")
+        world = self.process.world
+        if world.record.revoked_at is None:
+            world.record = replace(world.record, revoked_at=at)
+        await self.process.stop("deliver commit")
+        return world.record
+
+    async def longest_lease(self) -> timedelta:
+        await self.process.stop("read longest lease")
+        longest = self.process.world.longest
+        await self.process.stop("deliver longest lease")
+        return longest
+
+    async def raise_longest_lease(self, to: timedelta) -> None:
+        await self.process.stop("commit longest lease")
+        self.process.world.longest = max(self.process.world.longest, to)
+        await self.process.stop("deliver longest lease")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the simulation does not need {name}")
