@@ -29,7 +29,8 @@ class Policy:
         max_age: The greatest age of that login; None means any (RFC 9470).
 
     Raises:
-        ConfigurationError: `max_age` without `interactive`, or not positive.
+        ConfigurationError: A permission cannot be one; `max_age` without `interactive`, or shorter
+            than a second.
     """
 
     permissions: frozenset[str] = frozenset()
@@ -37,6 +38,13 @@ class Policy:
     max_age: timedelta | None = None
 
     def __post_init__(self) -> None:
+        # `require("a b")` would make a permission that nobody has; say so while starting. And a
+        # permission is quoted in a challenge, where a quote in it would end the parameter.
+        for permission in self.permissions:
+            if not is_permission(permission):
+                raise ConfigurationError(
+                    f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run')."
+                )
         if self.max_age is None:
             return
         if not self.interactive:
@@ -66,7 +74,7 @@ class Policy:
 
 def require(*permissions: str) -> Policy:
     """Authenticated in any way, with all of these permissions."""
-    return Policy(_permission_set(permissions))
+    return Policy(frozenset(permissions))
 
 
 def require_interactive(*permissions: str, max_age: timedelta | None = None) -> Policy:
@@ -76,17 +84,7 @@ def require_interactive(*permissions: str, max_age: timedelta | None = None) -> 
         permissions: All of these are needed.
         max_age: The greatest age of the login (RFC 9470); None means any.
     """
-    return Policy(_permission_set(permissions), interactive=True, max_age=max_age)
-
-
-def _permission_set(permissions: tuple[str, ...]) -> frozenset[str]:
-    # `require("a b")` would make a permission that nobody has; say so while starting.
-    for permission in permissions:
-        if not is_permission(permission):
-            raise ConfigurationError(
-                f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run')."
-            )
-    return frozenset(permissions)
+    return Policy(frozenset(permissions), interactive=True, max_age=max_age)
 
 
 def is_permission(text: str) -> bool:

@@ -1,0 +1,242 @@
+"""Who may do what (design, sections 2 and 4; ASVS 5.0, 8.2 and 8.3): the table first, then its properties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import MICROSECOND, NOW, SECOND
+
+from msk_auth import (
+    ConfigurationError,
+    CredentialKind,
+    InteractiveRequired,
+    LoginTooOld,
+    MskAuthError,
+    Owner,
+    PermissionDenied,
+    Policy,
+    Principal,
+    local_principal,
+    require,
+    require_interactive,
+)
+
+INTERACTIVE, API_KEY, TOKEN = (
+    CredentialKind.INTERACTIVE,
+    CredentialKind.API_KEY,
+    CredentialKind.TOKEN,
+)
+HOUR = timedelta(hours=1)
+
+
+def principal(
+    kind: Any = INTERACTIVE, *permissions: str, age: timedelta = timedelta(0)
+) -> Principal[str]:
+    granted = frozenset(permissions)
+    return Principal(Owner("ann", granted, "Ann"), kind, granted, NOW - age)
+
+
+def outcome(policy: Policy, caller: Principal[str]) -> type[MskAuthError] | None:
+    try:
+        policy.check(caller, NOW)
+    except MskAuthError as refused:
+        return type(refused)
+    return None
+
+
+ANY = Policy()
+READ = require("read")
+BOTH = require("read", "write")
+LOGIN = require_interactive()
+LOGIN_WRITE = require_interactive("write")
+FRESH = require_interactive(max_age=HOUR)
+FRESH_WRITE = require_interactive("write", max_age=HOUR)
+
+# What a caller with the permission `read` who logged in two hours ago is told.
+TABLE = [
+    (ANY, INTERACTIVE, None),
+    (ANY, API_KEY, None),
+    (ANY, TOKEN, None),
+    (READ, INTERACTIVE, None),
+    (READ, API_KEY, None),
+    (READ, TOKEN, None),
+    (BOTH, INTERACTIVE, PermissionDenied),
+    (BOTH, API_KEY, PermissionDenied),
+    (BOTH, TOKEN, PermissionDenied),
+    (LOGIN, INTERACTIVE, None),
+    (LOGIN, API_KEY, InteractiveRequired),
+    (LOGIN, TOKEN, InteractiveRequired),
+    (LOGIN_WRITE, INTERACTIVE, PermissionDenied),
+    (LOGIN_WRITE, API_KEY, InteractiveRequired),
+    (LOGIN_WRITE, TOKEN, InteractiveRequired),
+    (FRESH, INTERACTIVE, LoginTooOld),
+    (FRESH, API_KEY, InteractiveRequired),
+    (FRESH, TOKEN, InteractiveRequired),
+    (FRESH_WRITE, INTERACTIVE, PermissionDenied),
+    (FRESH_WRITE, API_KEY, InteractiveRequired),
+    (FRESH_WRITE, TOKEN, InteractiveRequired),
+]
+
+
+@pytest.mark.parametrize(("policy", "kind", "expected"), TABLE)
+def test_policy_and_kind_of_credential_decide(
+    policy: Policy, kind: CredentialKind, expected: type[MskAuthError] | None
+) -> None:
+    assert outcome(policy, principal(kind, "read", age=2 * HOUR)) is expected
+
+
+def test_the_table_names_every_kind_there_is() -> None:
+    assert {kind for _, kind, _ in TABLE} == set(CredentialKind)
+
+
+class NewKind(Enum):
+    PASSKEY = "interactive"
+
+
+@pytest.mark.parametrize("kind", [None, "interactive", True, 1, NewKind.PASSKEY])
+def test_a_kind_that_the_table_does_not_name_is_denied(kind: object) -> None:
+    assert outcome(LOGIN, principal(kind)) is InteractiveRequired
+
+
+permission = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='"\\'),
+    min_size=1,
+    max_size=100,
+)
+permission_sets = st.frozensets(permission, max_size=5)
+kinds = st.sampled_from(CredentialKind)
+policies = st.builds(
+    lambda permissions, max_age: Policy(permissions, interactive=True, max_age=max_age),
+    permission_sets,
+    st.none() | st.timedeltas(min_value=SECOND),
+)
+
+
+@given(policies, permission_sets, st.timedeltas(timedelta(0), timedelta(days=999)))
+def test_nothing_lets_an_api_key_pass_as_a_login(
+    policy: Policy, more: frozenset[str], age: timedelta
+) -> None:
+    # Guarantee G3: neither permissions nor time make a key interactive.
+    caller = principal(API_KEY, *(policy.permissions | more), age=age)
+    assert outcome(policy, caller) is InteractiveRequired
+
+
+@given(kinds, permission_sets, permission_sets)
+def test_a_policy_passes_exactly_who_has_all_its_permissions(
+    kind: CredentialKind, needed: frozenset[str], granted: frozenset[str]
+) -> None:
+    expected = None if needed <= granted else PermissionDenied
+    assert outcome(Policy(needed), principal(kind, *granted)) is expected
+
+
+@given(kinds, permission_sets, permission_sets, permission_sets)
+def test_more_permissions_never_take_anything_away(
+    kind: CredentialKind,
+    needed: frozenset[str],
+    granted: frozenset[str],
+    more: frozenset[str],
+) -> None:
+    policy = Policy(needed)
+    if outcome(policy, principal(kind, *granted)) is None:
+        assert outcome(policy, principal(kind, *granted, *more)) is None
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        (timedelta(0), None),
+        (HOUR - MICROSECOND, None),
+        (HOUR, None),
+        (HOUR + MICROSECOND, LoginTooOld),
+        (-SECOND, None),  # within the leeway that the token was accepted with
+    ],
+)
+def test_a_login_is_fresh_up_to_its_greatest_age(
+    age: timedelta, expected: type[MskAuthError] | None
+) -> None:
+    assert outcome(FRESH, principal(age=age)) is expected
+
+
+def test_a_stale_login_is_told_the_age_that_would_do() -> None:
+    # RFC 9470, section 3.
+    with pytest.raises(LoginTooOld) as refused:
+        require_interactive(max_age=timedelta(seconds=90, microseconds=5)).check(
+            principal(age=HOUR), NOW
+        )
+    assert refused.value.status == 401
+    assert refused.value.challenge() == {
+        "error": "insufficient_user_authentication",
+        "max_age": "90",
+    }
+
+
+def test_who_lacks_a_permission_is_told_all_that_are_needed() -> None:
+    # RFC 6750, section 3.1: `scope` is what is necessary, not what is missing.
+    with pytest.raises(PermissionDenied) as refused:
+        require("tasks:run", "tasks:read").check(principal(API_KEY, "tasks:read"), NOW)
+    assert refused.value.status == 403
+    assert refused.value.required == ("tasks:read", "tasks:run")
+    assert refused.value.challenge() == {
+        "error": "insufficient_scope",
+        "scope": "tasks:read tasks:run",
+    }
+    assert refused.value.detail == ("This operation needs the permission tasks:read and tasks:run.")
+
+
+def test_permissions_are_compared_letter_by_letter() -> None:
+    for granted in ("Read", "read ", "rea", "readx", "*", "re*", ""):
+        assert outcome(READ, principal(INTERACTIVE, granted)) is PermissionDenied
+
+
+@pytest.mark.parametrize("wrong", ["", " ", "a b", "a\n", 'a"', "a\\", "é", "a\x00", "x" * 101])
+def test_what_cannot_be_a_permission_is_refused_while_starting(wrong: str) -> None:
+    # RFC 6749, section 3.3. A quote would end the parameter of a challenge.
+    for make in (
+        lambda: require(wrong),
+        lambda: require_interactive("read", wrong),
+        lambda: Policy(frozenset({wrong})),
+    ):
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            make()
+
+
+def test_the_longest_permission_works() -> None:
+    assert require("x" * 100).permissions == {"x" * 100}
+
+
+@pytest.mark.parametrize("max_age", [timedelta(0), -HOUR, SECOND - MICROSECOND])
+def test_an_age_that_nobody_can_meet_is_refused_while_starting(max_age: timedelta) -> None:
+    with pytest.raises(ConfigurationError, match="at least one second"):
+        require_interactive(max_age=max_age)
+
+
+def test_an_age_without_a_login_is_refused_while_starting() -> None:
+    with pytest.raises(ConfigurationError, match="use require_interactive"):
+        Policy(max_age=HOUR)
+
+
+def test_policies_say_what_they_demand() -> None:
+    assert require("a", "b") == Policy(frozenset({"a", "b"}))
+    assert require_interactive("a", max_age=SECOND) == Policy(frozenset({"a"}), True, SECOND)
+    assert Policy() == require()
+
+
+def test_a_local_principal_is_interactive_and_fresh() -> None:
+    owner = Owner("ann", frozenset({"write"}), "Ann")
+    caller = local_principal(owner, at=NOW)
+    assert outcome(FRESH_WRITE, caller) is None
+    assert caller == Principal(owner, INTERACTIVE, owner.permissions, NOW)
+    assert (caller.user, caller.is_interactive, caller.key_id) == ("Ann", True, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(INTERACTIVE, True), (API_KEY, False), (TOKEN, False)]
+)
+def test_a_principal_knows_whether_a_person_logged_in(kind: CredentialKind, expected: bool) -> None:
+    assert replace(principal(), kind=kind).is_interactive is expected
