@@ -166,11 +166,17 @@ def _hmac_secret(kid: str, key: bytes) -> bytes:
             f"The secret {kid!r} has {len(key)} bytes and HS256 needs {_MIN_SECRET} (RFC 7518, section 3.2)."
             " Make one with secrets.token_bytes(32)."
         )
-    if key.lstrip().startswith((b"-----BEGIN ", b"ssh-")):
+    from jwt.algorithms import HMACAlgorithm
+    from jwt.exceptions import InvalidKeyError
+
+    try:
+        # Refuses whatever reads as a public or private key: PEM, DER, SSH, certificate or JWK.
+        return HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(key)
+    except InvalidKeyError:
         raise ConfigurationError(
-            f"The secret {kid!r} is a public or private key. HS256 takes random bytes."
-        )
-    return key
+            f"The secret {kid!r} is a public or private key. HS256 takes random bytes, which"
+            " nobody else has."
+        ) from None
 
 
 def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]:

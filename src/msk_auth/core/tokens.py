@@ -138,15 +138,18 @@ class TokenProfile:
 
         Raises:
             ConfigurationError: The lifetime is out of range or the ring cannot sign.
-            ValueError: The subject is not 1 to 255 printable characters, or the login lies in the
-                future.
+            ValueError: The subject or the session's id is not 1 to 255 printable characters, or the
+                login lies in the future.
         """
         if not timedelta(seconds=1) <= lifetime <= self.max_lifetime:
             raise ConfigurationError(
                 f"A token's lifetime must be between 1 second and {self.max_lifetime}."
             )
-        if not 0 < len(subject) <= _MAX_TEXT or not subject.isprintable():
-            raise ValueError(f"a token's subject needs 1 to {_MAX_TEXT} printable characters")
+        for text in (subject, session_id):
+            if text is not None and not _is_text(text):
+                raise ValueError(
+                    f"a token's subject and session need 1 to {_MAX_TEXT} printable characters"
+                )
         issued = int(now.timestamp())
         authenticated = issued if authenticated_at is None else int(authenticated_at.timestamp())
         if authenticated > issued:
@@ -201,7 +204,8 @@ class TokenProfile:
             raise TokenInvalid
         issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
         authenticated_at = _moment(claims, "auth_time")
-        if not authenticated_at <= issued_at + self.leeway or not issued_at < expires_at:
+        # Without leeway: all three come from the issuer's one clock.
+        if not authenticated_at <= issued_at < expires_at:
             raise TokenInvalid
         if expires_at - issued_at > self.max_lifetime or issued_at > now + self.leeway:
             raise TokenInvalid
@@ -218,7 +222,9 @@ class TokenProfile:
             interactive=self._interactive(claims) is True,
             members=claims,
         )
-        if now >= expires_at + self.leeway:
+        # The leeway goes to our own side of each comparison: a claim plus something may be a time
+        # beyond what a datetime can hold.
+        if now - self.leeway >= expires_at:
             raise TokenExpired
         return result
 
@@ -275,10 +281,14 @@ def _moment(claims: Mapping[str, object], name: str) -> datetime:
 
 def _text(claims: Mapping[str, object], name: str) -> str:
     value = claims.get(name)
-    # Printable, so that a lone surrogate or a NUL, legal in JSON, never reaches a database driver.
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT or not value.isprintable():
+    if not isinstance(value, str) or not _is_text(value):
         raise TokenInvalid
     return value
+
+
+def _is_text(value: str) -> bool:
+    # Printable, so that a lone surrogate or a NUL, legal in JSON, never reaches a database driver.
+    return 0 < len(value) <= _MAX_TEXT and value.isprintable()
 
 
 def _encode(members: Mapping[str, object]) -> str:

@@ -1,0 +1,289 @@
+"""The keys that sign tokens: what is accepted while starting, and what each does (RFC 8725, section 3)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+import jwt
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, rsa, x25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from tests.core.support import signing_key
+
+from msk_auth import AlgorithmName, ConfigurationError, KeyRing, SigningKey
+
+ALGORITHMS: tuple[AlgorithmName, ...] = get_args(AlgorithmName)
+ASYMMETRIC: tuple[AlgorithmName, ...] = ("ES256", "Ed25519", "RS256")
+
+
+def private_pem(key: Any, form: PrivateFormat = PrivateFormat.PKCS8, password: Any = None) -> bytes:
+    encryption = NoEncryption() if password is None else BestAvailableEncryption(password)
+    return key.private_bytes(Encoding.PEM, form, encryption)
+
+
+def public_bytes(key: SigningKey, encoding: Encoding = Encoding.PEM) -> bytes:
+    form = (
+        PublicFormat.OpenSSH if encoding is Encoding.OpenSSH else PublicFormat.SubjectPublicKeyInfo
+    )
+    public = load_pem_private_key(key.export(), None).public_key()
+    return public.public_bytes(encoding, form)
+
+
+def certificate(encoding: Encoding) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tasks.example")])
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=999))
+        .sign(key, hashes.SHA256())
+        .public_bytes(encoding)
+    )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_verifies_what_it_signed_and_nothing_else(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    signature = key.sign(b"message")
+    assert key.verify(b"message", signature) is True
+    assert key.verify(b"Message", signature) is False
+    for wrong in (b"", signature[:-1], signature + b"\x00", bytes(len(signature)), b"\xff" * 64):
+        assert key.verify(b"message", wrong) is False
+    assert signing_key(algorithm, "k2").verify(b"message", signature) is False
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_that_was_kept_signs_for_the_one_it_came_from(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    kept = SigningKey("later", algorithm, key.export())
+    assert key.verify(b"message", kept.sign(b"message"))
+    assert (kept.kid, kept.algorithm, kept.can_sign) == ("later", algorithm, True)
+
+
+def test_a_generated_secret_has_256_bits() -> None:
+    assert len(SigningKey.generate("k", "HS256").export()) == 32
+
+
+@pytest.mark.parametrize("algorithm", ASYMMETRIC)
+def test_a_public_key_verifies_and_cannot_sign(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    public = SigningKey("public", algorithm, public_bytes(key))
+    assert public.verify(b"message", key.sign(b"message"))
+    assert public.can_sign is False
+    with pytest.raises(ConfigurationError, match="'public' is a public key and has nothing"):
+        public.export()
+    with pytest.raises(ConfigurationError, match="'public' is a public key and cannot sign"):
+        _ = KeyRing([public, key]).signing_key
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_both_usual_forms_of_a_private_pem_are_read(form: PrivateFormat) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    assert SigningKey("k", "RS256", private_pem(key, form)).can_sign
+
+
+def refusal(algorithm: Any, key: bytes, kid: str = "k") -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        SigningKey(kid, algorithm, key)
+    # A chained exception could quote what it could not read.
+    assert refused.value.__cause__ is None
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+    return str(refused.value)
+
+
+def test_a_short_hmac_secret_is_refused_with_the_way_to_make_one() -> None:
+    # RFC 7518, section 3.2; RFC 8725, section 3.5.
+    assert refusal("HS256", b"s" * 31) == (
+        "The secret 'k' has 31 bytes and HS256 needs 32 (RFC 7518, section 3.2)."
+        " Make one with secrets.token_bytes(32)."
+    )
+    assert SigningKey("k", "HS256", b"s" * 32).can_sign
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        public_bytes(signing_key("RS256")),
+        b"\n  " + public_bytes(signing_key("ES256")),
+        public_bytes(signing_key("ES256"), Encoding.DER),
+        public_bytes(signing_key("RS256"), Encoding.DER),
+        public_bytes(signing_key("Ed25519"), Encoding.DER),
+        public_bytes(signing_key("RS256"), Encoding.OpenSSH),
+        signing_key("RS256").export(),
+        certificate(Encoding.PEM),
+        certificate(Encoding.DER),
+        json.dumps(signing_key("ES256").jwk()).encode(),
+        json.dumps(KeyRing([signing_key("RS256")]).jwks()).encode(),
+    ],
+    ids=range(11),
+)
+def test_a_key_that_others_know_is_no_hmac_secret(key: bytes) -> None:
+    # RFC 8725, section 2.1: the public key as the secret is the oldest confusion of all.
+    assert refusal("HS256", key) == (
+        "The secret 'k' is a public or private key. HS256 takes random bytes, which nobody else has."
+    )
+
+
+def test_a_small_rsa_key_is_refused() -> None:
+    small = rsa.generate_private_key(65537, 1024)
+    for pem in (
+        private_pem(small),
+        small.public_key().public_bytes(Encoding.PEM, PublicFormat.PKCS1),
+    ):
+        assert refusal("RS256", pem) == "The RSA key 'k' has 1024 bits and needs 2048."
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "pem"),
+    [
+        ("RS256", signing_key("ES256").export()),
+        ("RS256", signing_key("Ed25519").export()),
+        ("RS256", private_pem(dsa.generate_private_key(1024))),
+        ("ES256", signing_key("RS256").export()),
+        ("ES256", signing_key("Ed25519").export()),
+        ("ES256", private_pem(ec.generate_private_key(ec.SECP384R1()))),
+        ("ES256", private_pem(ec.generate_private_key(ec.SECP256K1()))),
+        ("Ed25519", signing_key("RS256").export()),
+        ("Ed25519", signing_key("ES256").export()),
+        ("Ed25519", private_pem(ed448.Ed448PrivateKey.generate())),
+        ("Ed25519", private_pem(x25519.X25519PrivateKey.generate())),
+        ("ES256", public_bytes(signing_key("RS256"))),
+        ("Ed25519", public_bytes(signing_key("ES256"))),
+    ],
+    ids=range(13),
+)
+def test_a_key_of_another_kind_than_the_algorithms_is_refused(
+    algorithm: AlgorithmName, pem: bytes
+) -> None:
+    # RFC 8725, section 3.1: one algorithm for each key.
+    assert refusal(algorithm, pem) == f"The key 'k' is not of the kind that {algorithm} needs."
+
+
+SECRET_TEXT = b"c2VjcmV0IHRleHQ="
+
+
+@pytest.mark.parametrize(
+    "pem",
+    [
+        b"",
+        b"not a pem at all " * 4,
+        b"\x00" * 64,
+        b"-----BEGIN PRIVATE KEY-----\n" + SECRET_TEXT + b"\n-----END PRIVATE KEY-----\n",
+        b"-----BEGIN PUBLIC KEY-----\n" + SECRET_TEXT + b"\n-----END PUBLIC KEY-----\n",
+        b"-----BEGIN PRIVATE KEY-----\n",
+        private_pem(ed25519.Ed25519PrivateKey.generate(), password=b"pass phrase"),
+        private_pem(rsa.generate_private_key(65537, 2048), PrivateFormat.TraditionalOpenSSL, b"x"),
+        certificate(Encoding.PEM),
+        json.dumps(signing_key("ES256").jwk()).encode(),
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("algorithm", ASYMMETRIC)
+def test_a_pem_that_cannot_be_read_is_refused_without_quoting_it(
+    algorithm: AlgorithmName, pem: bytes
+) -> None:
+    assert (
+        refusal(algorithm, pem) == "The key 'k' is not a PEM that can be read without a password."
+    )
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["none", "None", "NONE", "", "HS384", "HS512", "PS256", "ES512", "EdDSA", "hs256"]
+)
+def test_an_algorithm_outside_the_profile_is_refused(algorithm: Any) -> None:
+    assert refusal(algorithm, b"s" * 64).startswith(f"The algorithm '{algorithm}' is not supported")
+
+
+@pytest.mark.parametrize("kid", ["", "a b", "a/b", "../k", "k\n", "k\x00", "é", "k" * 65, "k'--"])
+def test_a_key_id_of_another_form_is_refused(kid: str) -> None:
+    assert "needs 1 to 64 characters" in refusal("HS256", b"s" * 32, kid)
+
+
+def test_the_longest_key_id_works() -> None:
+    assert SigningKey("k" * 64, "HS256", b"s" * 32).kid == "k" * 64
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_signing_key_and_a_ring_show_no_secret(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    assert repr(key) == f"<SigningKey 'k1' {algorithm}>"
+    assert repr(KeyRing([key])) == "<KeyRing ['k1']>"
+
+
+# The ring: the first signs, all verify, one that was taken out does neither.
+
+
+def test_the_newest_key_of_a_ring_signs_and_all_are_found() -> None:
+    new, old = signing_key("ES256", "k2"), signing_key("HS256", "k1")
+    ring = KeyRing([new, old])
+    assert ring.signing_key is new
+    assert (ring.find("k2"), ring.find("k1"), ring.find("k0")) == (new, old, None)
+    assert ring.keys == (new, old)
+
+
+def test_an_empty_ring_and_a_repeated_id_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least one key"):
+        KeyRing([])
+    with pytest.raises(ConfigurationError, match=r"share an id: \['k1', 'k1'\]"):
+        KeyRing([signing_key("HS256"), signing_key("ES256")])
+
+
+# JWKS (RFC 7517): public members only.
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "members"),
+    [
+        ("ES256", {"kty", "crv", "x", "y"}),
+        ("Ed25519", {"kty", "crv", "x"}),
+        ("RS256", {"kty", "n", "e"}),
+    ],
+)
+def test_a_jwk_has_the_public_members_and_no_others(
+    algorithm: AlgorithmName, members: set[str]
+) -> None:
+    key = signing_key(algorithm)
+    jwk = key.jwk()
+    assert jwk is not None
+    assert jwk.keys() == members | {"kid", "alg", "use"}
+    assert (jwk["kid"], jwk["alg"], jwk["use"]) == ("k1", algorithm, "sig")
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
+def test_another_library_verifies_with_the_published_key(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    jwks = jwt.PyJWKSet.from_dict(KeyRing([key]).jwks())
+    other = jwks["k1"]
+    assert other.Algorithm.verify(b"message", other.key, key.sign(b"message"))
+
+
+def test_the_published_ed25519_key_is_the_one_that_verifies() -> None:
+    key = signing_key("Ed25519")
+    jwk = key.jwk()
+    assert jwk is not None
+    raw = base64.urlsafe_b64decode(f"{jwk['x']}=")
+    ed25519.Ed25519PublicKey.from_public_bytes(raw).verify(key.sign(b"message"), b"message")
+
+
+def test_secret_keys_are_never_published() -> None:
+    ring = KeyRing([signing_key("HS256"), signing_key("ES256", "k2")])
+    assert signing_key("HS256").jwk() is None
+    assert [jwk["kid"] for jwk in ring.jwks()["keys"]] == ["k2"]
+    assert KeyRing([signing_key("HS256")]).jwks() == {"keys": []}

@@ -1,0 +1,392 @@
+"""The JWT profile (design, section 7): what it issues, what it accepts, and where time draws the line.
+
+The attacks on it are in `tests/security/test_jwt_attacks.py`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import (
+    AUDIENCE,
+    ISSUER,
+    NOW,
+    SECOND,
+    profile,
+    sign,
+    signing_key,
+    token,
+    valid_claims,
+    valid_header,
+)
+from tests.core.test_signing import ALGORITHMS, public_bytes
+
+from msk_auth import (
+    AlgorithmName,
+    ConfigurationError,
+    KeyRing,
+    SigningKey,
+    TokenExpired,
+    TokenInvalid,
+    TokenProfile,
+)
+from msk_auth.core.tokens import ParsedToken, select_profile
+
+HOUR = timedelta(hours=1)
+T = int(NOW.timestamp())
+
+
+def refused(text: str, at: datetime = NOW, **options: Any) -> type[TokenInvalid | TokenExpired]:
+    with pytest.raises((TokenInvalid, TokenExpired)) as problem:
+        profile(**options).verify(text, at)
+    assert problem.value.status == 401
+    assert problem.value.challenge() == {"error": "invalid_token"}
+    return type(problem.value)
+
+
+# Issuing.
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_issued_token_is_accepted_with_everything_it_says(algorithm: AlgorithmName) -> None:
+    issuer = profile(signing_key(algorithm))
+    logged_in = NOW - timedelta(minutes=5)
+    claims = issuer.verify(
+        issuer.issue(
+            subject="ann", now=NOW, lifetime=HOUR, authenticated_at=logged_in, session_id="s1"
+        ),
+        NOW,
+    )
+    assert (claims.issuer, claims.subject, claims.session_id) == (ISSUER, "ann", "s1")
+    assert (claims.issued_at, claims.expires_at) == (NOW, NOW + HOUR)
+    assert claims.authenticated_at == logged_in
+    assert claims.interactive is True
+    assert claims.members["jti"] == claims.token_id
+    assert claims.members["aud"] == AUDIENCE
+
+
+def test_a_token_without_a_session_and_with_a_login_just_now() -> None:
+    claims = profile().verify(profile().issue(subject="ann", now=NOW, lifetime=HOUR), NOW)
+    assert claims.session_id is None
+    assert claims.authenticated_at == NOW
+
+
+def test_every_issued_token_has_its_own_id() -> None:
+    ids = {
+        profile().verify(profile().issue(subject="a", now=NOW, lifetime=HOUR), NOW).token_id
+        for _ in range(100)
+    }
+    assert len(ids) == 100
+
+
+def test_moments_are_cut_to_whole_seconds_so_that_nothing_lies_in_the_future() -> None:
+    now = NOW + timedelta(microseconds=999_999)
+    claims = profile().verify(profile().issue(subject="ann", now=now, lifetime=HOUR), now)
+    assert claims.issued_at == claims.authenticated_at == NOW
+    assert claims.expires_at == NOW + HOUR
+
+
+def test_the_newest_key_signs_older_ones_verify_and_retired_ones_refuse() -> None:
+    old, new = signing_key("HS256", "k1"), signing_key("ES256", "k2")
+    by_old = profile(old).issue(subject="ann", now=NOW, lifetime=HOUR)
+    both = profile(new, old)
+    by_new = both.issue(subject="ann", now=NOW, lifetime=HOUR)
+    assert jwt.get_unverified_header(by_new)["kid"] == "k2"
+    assert both.verify(by_old, NOW).subject == both.verify(by_new, NOW).subject == "ann"
+    assert profile(new).verify(by_new, NOW).subject == "ann"
+    with pytest.raises(TokenInvalid):
+        profile(new).verify(by_old, NOW)
+
+
+@pytest.mark.parametrize("lifetime", [timedelta(0), -HOUR, SECOND / 2, 24 * HOUR + SECOND])
+def test_a_lifetime_out_of_range_is_not_issued(lifetime: timedelta) -> None:
+    with pytest.raises(ConfigurationError, match="between 1 second and 1 day"):
+        profile().issue(subject="ann", now=NOW, lifetime=lifetime)
+
+
+@pytest.mark.parametrize("lifetime", [SECOND, 24 * HOUR])
+def test_the_shortest_and_the_longest_lifetime_are_issued(lifetime: timedelta) -> None:
+    issued = profile().issue(subject="ann", now=NOW, lifetime=lifetime)
+    assert profile().verify(issued, NOW).expires_at == NOW + lifetime
+
+
+@pytest.mark.parametrize("wrong", ["", "a" * 256, "a\x00b", "a\nb", "\ud800", "\u202eann"])
+def test_a_subject_or_session_that_would_be_refused_is_not_issued(wrong: str) -> None:
+    for options in ({"subject": wrong}, {"subject": "ann", "session_id": wrong}):
+        with pytest.raises(ValueError, match="1 to 255 printable characters"):
+            profile().issue(now=NOW, lifetime=HOUR, **options)
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=255).filter(str.isprintable))
+def test_every_other_subject_comes_back_as_it_was(subject: str) -> None:
+    issued = profile().issue(subject=subject, session_id=subject, now=NOW, lifetime=HOUR)
+    claims = profile().verify(issued, NOW)
+    assert claims.subject == claims.session_id == subject
+
+
+def test_a_login_in_the_future_is_not_issued() -> None:
+    with pytest.raises(ValueError, match="lies in the future"):
+        profile().issue(subject="a", now=NOW, lifetime=HOUR, authenticated_at=NOW + SECOND)
+
+
+def test_a_ring_of_public_keys_verifies_and_does_not_issue() -> None:
+    key = signing_key("ES256")
+    verifier = profile(SigningKey("k1", "ES256", public_bytes(key)))
+    issued = profile(key).issue(subject="ann", now=NOW, lifetime=HOUR)
+    assert verifier.verify(issued, NOW).subject == "ann"
+    with pytest.raises(ConfigurationError, match="cannot sign"):
+        verifier.issue(subject="ann", now=NOW, lifetime=HOUR)
+
+
+# Time (RFC 7519, sections 4.1.4 to 4.1.6): each boundary to the second, without and with leeway.
+
+LEEWAY = timedelta(seconds=10)
+ACCEPTED = None
+
+
+@pytest.mark.parametrize(
+    ("leeway", "seconds", "expected"),
+    [
+        (timedelta(0), 3599, ACCEPTED),
+        (timedelta(0), 3600, TokenExpired),
+        (LEEWAY, 3609, ACCEPTED),
+        (LEEWAY, 3610, TokenExpired),
+        (timedelta(0), 10**9, TokenExpired),
+        (timedelta(0), 0, ACCEPTED),
+        (timedelta(0), -1, TokenInvalid),
+        (LEEWAY, -10, ACCEPTED),
+        (LEEWAY, -11, TokenInvalid),
+    ],
+)
+def test_a_token_is_accepted_from_its_issue_until_its_end(
+    leeway: timedelta, seconds: int, expected: type[Exception] | None
+) -> None:
+    at = NOW + timedelta(seconds=seconds)
+    if expected is ACCEPTED:
+        assert profile(leeway=leeway).verify(token(), at).subject == "ann"
+    else:
+        assert refused(token(), at, leeway=leeway) is expected
+
+
+def test_a_token_ends_at_its_last_microsecond() -> None:
+    end = NOW + HOUR
+    assert profile().verify(token(), end - timedelta(microseconds=1)).subject == "ann"
+    assert refused(token(), end) is TokenExpired
+
+
+@pytest.mark.parametrize(
+    ("leeway", "nbf", "expected"),
+    [
+        (timedelta(0), T, ACCEPTED),
+        (timedelta(0), T + 1, TokenInvalid),
+        (LEEWAY, T + 10, ACCEPTED),
+        (LEEWAY, T + 11, TokenInvalid),
+        (LEEWAY, 0, ACCEPTED),
+    ],
+)
+def test_a_token_is_not_accepted_before_its_time(
+    leeway: timedelta, nbf: int, expected: type[Exception] | None
+) -> None:
+    if expected is ACCEPTED:
+        assert profile(leeway=leeway).verify(token(nbf=nbf), NOW).members["nbf"] == nbf
+    else:
+        assert refused(token(nbf=nbf), leeway=leeway) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "accepted"),
+    [
+        ({"auth_time": T - 10**9}, True),
+        ({"auth_time": 0}, True),
+        ({"auth_time": T + 1}, False),  # a login after the token that stands for it
+        ({"iat": T - 10, "auth_time": T - 9}, False),
+        ({"exp": T}, False),
+        ({"exp": T - 1}, False),
+        ({"exp": T + 1}, True),
+        ({"exp": T + 86_400}, True),  # the longest lifetime
+        ({"exp": T + 86_401}, False),
+        ({"iat": T - 1, "exp": T + 86_400, "auth_time": T - 1}, False),
+        ({"exp": 253_402_300_799}, False),
+        ({"iat": 253_402_300_799, "exp": 253_402_300_799}, False),
+    ],
+)
+def test_the_moments_of_a_token_are_in_order_and_bounded(
+    changes: dict[str, object], accepted: bool
+) -> None:
+    # Leeway is for two clocks; these three moments are of one.
+    for leeway in (timedelta(0), LEEWAY):
+        if accepted:
+            assert profile(leeway=leeway).verify(token(**changes), NOW).subject == "ann"
+        else:
+            assert refused(token(**changes), leeway=leeway) is TokenInvalid
+
+
+def test_the_last_moment_there_is_overflows_nothing() -> None:
+    endless = profile(max_lifetime=timedelta.max, leeway=timedelta(minutes=5))
+    last = 253_402_300_799
+    assert endless.verify(token(exp=last), NOW).expires_at == datetime(
+        9999, 12, 31, 23, 59, 59, tzinfo=UTC
+    )
+    for changes in ({"iat": last, "exp": last}, {"nbf": last}, {"auth_time": last}):
+        with pytest.raises(TokenInvalid):
+            endless.verify(token(**changes), NOW)
+
+
+def test_only_a_token_that_is_right_otherwise_is_called_expired() -> None:
+    later = NOW + 2 * HOUR
+    assert refused(token(), later) is TokenExpired
+    assert refused(token(aud="other"), later) is TokenInvalid
+    assert refused(token(sub=""), later) is TokenInvalid
+    assert refused(token() + "A", later) is TokenInvalid
+
+
+# Who it is for and from (RFC 7519, sections 4.1.1 and 4.1.3).
+
+
+@pytest.mark.parametrize("audience", [AUDIENCE, [AUDIENCE], ["other", AUDIENCE], [AUDIENCE] * 2])
+def test_our_audience_is_found_alone_or_in_a_list(audience: object) -> None:
+    assert profile().verify(token(aud=audience), NOW).members["aud"] == audience
+
+
+@pytest.mark.parametrize(
+    "audience",
+    [
+        None,
+        "",
+        "other",
+        AUDIENCE + "/",
+        AUDIENCE.upper(),
+        f"{AUDIENCE} other",
+        [],
+        ["other"],
+        [[AUDIENCE]],
+        [AUDIENCE, None],
+        [AUDIENCE, 1],
+        {AUDIENCE: True},
+        {"aud": AUDIENCE},
+        True,
+        1,
+        ISSUER,
+    ],
+    ids=range(16),
+)
+def test_every_other_audience_is_refused(audience: object) -> None:
+    assert refused(token(aud=audience)) is TokenInvalid
+
+
+@pytest.mark.parametrize(
+    "issuer", [None, "", "other", ISSUER + "/", ISSUER.upper(), [ISSUER], {ISSUER: 1}, 1, True]
+)
+def test_every_other_issuer_is_refused(issuer: object) -> None:
+    assert refused(token(iss=issuer)) is TokenInvalid
+
+
+def test_the_profile_is_chosen_by_issuer_and_then_checks_everything() -> None:
+    ours = profile()
+    theirs = TokenProfile(
+        issuer="https://login.example", audience=AUDIENCE, keys=KeyRing([signing_key("ES256")])
+    )
+    both = [ours, theirs]
+    their_token = theirs.issue(subject="ann", now=NOW, lifetime=HOUR)
+    assert select_profile(both, ParsedToken(token())) is ours
+    assert select_profile(both, ParsedToken(their_token)) is theirs
+    # Signed by one issuer in the name of the other.
+    forged = sign(valid_header(signing_key("ES256")), valid_claims(), signing_key("ES256"))
+    with pytest.raises(TokenInvalid):
+        select_profile(both, ParsedToken(forged)).verify(forged, NOW)
+    with pytest.raises(TokenInvalid):
+        ours.verify(their_token, NOW)
+    for unknown in (token(iss="nobody"), token(iss=None), token(iss=[ISSUER]), token(iss=5)):
+        with pytest.raises(TokenInvalid):
+            select_profile(both, ParsedToken(unknown))
+    with pytest.raises(TokenInvalid):
+        select_profile([], ParsedToken(token()))
+
+
+# Interactive or not.
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [(True, True), (False, False), (None, False), (1, False), ("no", False)]
+)
+def test_a_rule_of_the_application_says_which_tokens_are_logins(
+    answer: Any, expected: bool
+) -> None:
+    # Nothing but True makes a token a login: a rule that forgets to answer makes none.
+    asked: list[object] = []
+    external = profile(interactive=lambda claims: asked.append(claims["sub"]) or answer)
+    assert external.verify(token(), NOW).interactive is expected
+    assert asked == ["ann"]
+
+
+def test_the_rule_is_asked_about_genuine_claims_only() -> None:
+    asked: list[object] = []
+    external = profile(interactive=lambda claims: asked.append(claims) or True)
+    for wrong in (token()[:-2], token(aud="other"), token(exp=T)):
+        with pytest.raises(TokenInvalid):
+            external.verify(wrong, NOW)
+    assert asked == []
+
+
+# Interoperability with a library that is not ours.
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "ES256", "RS256"])
+def test_a_token_of_the_profile_that_another_library_made_is_accepted(
+    algorithm: AlgorithmName,
+) -> None:
+    key = signing_key(algorithm)
+    made = jwt.encode(
+        valid_claims(), key.export(), algorithm=algorithm, headers={"kid": "k1", "typ": "at+jwt"}
+    )
+    assert profile(key).verify(made, NOW).subject == "ann"
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "ES256", "RS256"])
+def test_another_library_accepts_our_tokens(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    now = datetime.now(UTC)
+    issued = profile(key).issue(subject="ann", now=now, lifetime=HOUR)
+    public = key.export() if algorithm == "HS256" else public_bytes(key)
+    claims = jwt.decode(
+        issued,
+        public,
+        algorithms=[algorithm],
+        audience=AUDIENCE,
+        issuer=ISSUER,
+        options={"require": ["exp", "iat", "sub", "jti", "auth_time"]},
+    )
+    assert claims["sub"] == "ann"
+    assert jwt.get_unverified_header(issued) == {"alg": algorithm, "kid": "k1", "typ": "at+jwt"}
+
+
+# The set-up.
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"issuer": ""}, "an issuer and an audience"),
+        ({"audience": ""}, "an issuer and an audience"),
+        ({"max_lifetime": timedelta(0)}, "at least one second"),
+        ({"max_lifetime": -HOUR}, "at least one second"),
+        ({"leeway": -SECOND}, "between 0 and 5 minutes"),
+        ({"leeway": timedelta(minutes=5, seconds=1)}, "between 0 and 5 minutes"),
+    ],
+)
+def test_a_profile_that_cannot_be_safe_is_refused_while_starting(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        profile(**options)
+
+
+def test_a_profile_publishes_the_public_keys_of_its_ring() -> None:
+    assert profile().jwks() == {"keys": []}
+    (jwk,) = profile(signing_key("ES256")).jwks()["keys"]
+    assert jwk["kid"] == "k1"

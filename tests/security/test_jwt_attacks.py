@@ -1,0 +1,606 @@
+"""Attacks on login tokens, by the sections of RFC 8725 (JWT Best Current Practices) and RFC 7519 they are about.
+
+Every one of them is refused with the same `token_invalid`, whichever check it fails, and raises nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import string
+import time
+from datetime import timedelta
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import (
+    AUDIENCE,
+    ISSUER,
+    NOW,
+    b64,
+    profile,
+    sign,
+    signing_key,
+    token,
+    valid_claims,
+    valid_header,
+)
+from tests.core.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
+
+from msk_auth import AlgorithmName, SigningKey, TokenInvalid, TokenProfile
+
+T = int(NOW.timestamp())
+TOKENS = {
+    algorithm: profile(signing_key(algorithm)).issue(
+        subject="ann", session_id="s1", now=NOW, lifetime=timedelta(hours=1)
+    )
+    for algorithm in ALGORITHMS
+}
+
+
+def assert_refused(text: str, verifier: TokenProfile | None = None) -> None:
+    with pytest.raises(TokenInvalid) as refused:
+        (verifier or profile()).verify(text, NOW)
+    assert refused.value.code == "token_invalid"
+    assert refused.value.detail == TokenInvalid.default_detail
+    assert refused.value.key_id is None
+
+
+def accepts(text: str, verifier: TokenProfile | None = None) -> bool:
+    return (verifier or profile()).verify(text, NOW).subject == "ann"
+
+
+def segment(members: object) -> str:
+    return b64(json.dumps(members).encode())
+
+
+def test_the_unchanged_token_is_accepted() -> None:
+    assert accepts(token())
+    assert accepts(sign(valid_header(), valid_claims()))
+    for algorithm, text in TOKENS.items():
+        assert accepts(text, profile(signing_key(algorithm)))
+
+
+# RFC 8725, section 3.1 and 3.2: the algorithm is the key's, not the token's.
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "alg",
+    [
+        "none",
+        "None",
+        "NONE",
+        "nOnE",
+        "noNe",
+        "none ",
+        " none",
+        "",
+        None,
+        False,
+        0,
+        [],
+        {},
+        ["HS256"],
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("signature", ["", "AA", "bm9uZQ"])
+def test_no_algorithm_is_no_algorithm(
+    algorithm: AlgorithmName, alg: object, signature: str
+) -> None:
+    key = signing_key(algorithm)
+    header = {"alg": alg, "kid": "k1", "typ": "at+jwt"}
+    assert_refused(f"{segment(header)}.{segment(valid_claims())}.{signature}", profile(key))
+    assert_refused(sign(header, valid_claims(), key), profile(key))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_token_without_its_signature_is_refused(algorithm: AlgorithmName) -> None:
+    header, claims, _ = TOKENS[algorithm].split(".")
+    for text in (f"{header}.{claims}.", f"{header}.{claims}", f"{header}..", f".{claims}.", ".."):
+        assert_refused(text, profile(signing_key(algorithm)))
+
+
+def public_key_forms(key: SigningKey) -> list[bytes]:
+    pem, der = public_bytes(key), public_bytes(key, Encoding.DER)
+    jwk = key.jwk()
+    assert jwk is not None
+    return [
+        pem,
+        pem.strip(),
+        pem.replace(b"\n", b""),
+        pem.replace(b"\n", b"\r\n"),
+        b"".join(pem.splitlines()[1:-1]),
+        der,
+        base64.b64encode(der),
+        public_bytes(key, Encoding.OpenSSH),
+        json.dumps(jwk).encode(),
+        json.dumps(jwk, separators=(",", ":"), sort_keys=True).encode(),
+        *(str(value).encode() for value in jwk.values()),
+        b"",
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ASYMMETRIC)
+@pytest.mark.parametrize("claimed", ["HS256", "HS384", "HS512"])
+def test_the_public_key_is_no_hmac_secret_in_any_encoding(
+    algorithm: AlgorithmName, claimed: str
+) -> None:
+    # RFC 8725, section 2.1.
+    key = signing_key(algorithm)
+    for header in (valid_header(key, alg=claimed), valid_header(key)):
+        message = f"{segment(header)}.{segment(valid_claims())}"
+        for secret in public_key_forms(key):
+            tag = hmac.digest(secret, message.encode(), "sha" + claimed[2:])
+            assert_refused(f"{message}.{b64(tag)}", profile(key))
+
+
+@pytest.mark.parametrize("configured", ALGORITHMS)
+@pytest.mark.parametrize("used", ALGORITHMS)
+def test_a_key_of_another_algorithm_under_the_same_id_is_refused(
+    configured: AlgorithmName, used: AlgorithmName
+) -> None:
+    verifier, attacker = profile(signing_key(configured)), signing_key(used, "k1")
+    if configured == used:
+        attacker = SigningKey.generate("k1", used) if used != "RS256" else signing_key(used, "k9")
+    for alg in (configured, used):
+        header = {"alg": alg, "kid": "k1", "typ": "at+jwt"}
+        assert_refused(sign(header, valid_claims(), attacker), verifier)
+
+
+@pytest.mark.parametrize("alg", ["EdDSA", "Ed448", "ES384", "RS512", "PS256", "HS512", "hs256"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_right_key_under_another_algorithms_name_is_refused(
+    algorithm: AlgorithmName, alg: str
+) -> None:
+    key = signing_key(algorithm)
+    assert_refused(sign(valid_header(key, alg=alg), valid_claims(), key), profile(key))
+
+
+def test_each_key_of_a_ring_keeps_to_its_own_algorithm() -> None:
+    es, hs = signing_key("ES256", "es"), signing_key("HS256", "hs")
+    ring = profile(es, hs)
+    assert accepts(sign(valid_header(hs), valid_claims(), hs), ring)
+    assert_refused(sign(valid_header(hs, kid="es"), valid_claims(), hs), ring)
+    assert_refused(sign(valid_header(es, kid="hs"), valid_claims(), es), ring)
+
+
+def test_trivial_ecdsa_signatures_are_refused() -> None:
+    # CVE-2022-21449: r = s = 0 and its relatives.
+    key = signing_key("ES256")
+    message = TOKENS["ES256"].rpartition(".")[0]
+    n = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    for r, s in ((0, 0), (1, 0), (0, 1), (1, 1), (n, n), (n, 0), (n - 1, n - 1)):
+        raw = r.to_bytes(32, "big") + s.to_bytes(32, "big")
+        assert_refused(f"{message}.{b64(raw)}", profile(key))
+
+
+# RFC 8725, sections 3.8 to 3.10: keys come from the ring, never from the token.
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"jwk": {"kty": "oct", "k": "AA"}},
+        {"jku": "https://attacker.example/keys"},
+        {"x5u": "https://attacker.example/cert"},
+        {"x5c": ["AAAA"]},
+        {"x5t": "AAAA"},
+        {"crit": []},
+        {"crit": ["exp"]},
+        {"b64": True},
+        {"b64": False, "crit": ["b64"]},
+        {"zip": "DEF"},
+        {"enc": "A128GCM"},
+        {"cty": "JWT"},
+        {"iss": ISSUER},
+        {"": ""},
+    ],
+    ids=repr,
+)
+def test_a_header_with_any_other_member_is_refused_although_the_signature_is_right(
+    member: dict[str, object],
+) -> None:
+    assert_refused(sign(valid_header(**member), valid_claims()))
+
+
+@pytest.mark.parametrize("algorithm", ASYMMETRIC)
+def test_a_key_that_the_token_brings_along_is_not_used(algorithm: AlgorithmName) -> None:
+    attacker = signing_key(algorithm, "attacker")
+    for header in (
+        valid_header(attacker, jwk=attacker.jwk()),
+        valid_header(attacker, kid="k1", jwk=attacker.jwk()),
+        valid_header(attacker),
+    ):
+        assert_refused(sign(header, valid_claims(), attacker), profile(signing_key(algorithm)))
+
+
+@pytest.mark.parametrize(
+    "kid",
+    [
+        "",
+        "k1 ",
+        "K1",
+        "k1\x00",
+        "k1\n",
+        "k2",
+        "../../../../dev/null",
+        "/dev/null",
+        "file:///etc/passwd",
+        "https://attacker.example/k1",
+        "k1' OR '1'='1",
+        "x' UNION SELECT 'secret' --",
+        "k1; cat /etc/passwd",
+        "${jndi:ldap://attacker.example}",
+        "%00",
+        "\x00",
+        "\u0000k1",
+        "\ud800",
+        "ｋ1",
+        "k" * 5000,
+        None,
+        0,
+        1,
+        1.5,
+        True,
+        [],
+        ["k1"],
+        {"k1": "k1"},
+    ],
+    ids=range(28),
+)
+def test_a_hostile_key_id_finds_nothing(kid: object) -> None:
+    header = {"alg": "HS256", "kid": kid, "typ": "at+jwt"}
+    assert_refused(sign(header, valid_claims()))
+    assert_refused(sign(header, valid_claims(), SigningKey("e", "HS256", bytes(32))))
+
+
+@pytest.mark.parametrize("missing", ["alg", "kid", "typ"])
+def test_a_header_without_one_of_its_members_is_refused(missing: str) -> None:
+    assert_refused(sign(valid_header(**{missing: None}), valid_claims()))
+
+
+# RFC 8725, section 3.11; RFC 9068, section 4: explicit typing.
+
+
+@pytest.mark.parametrize(
+    "typ",
+    [
+        "JWT", "jwt", "AT+JWT", "At+Jwt", "application/at+jwt", "at+jwt ", " at+jwt", "at jwt", "",
+        "dpop+jwt", "logout+jwt", "id+jwt", None, 1, True, ["at+jwt"], {"at+jwt": 1},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_every_other_type_is_refused(typ: object) -> None:
+    assert_refused(sign({**valid_header(), "typ": typ}, valid_claims()))
+
+
+def test_a_token_as_a_library_makes_it_by_default_is_refused() -> None:
+    secret = signing_key().export()
+    assert_refused(jwt.encode(valid_claims(), secret, algorithm="HS256"))
+    assert_refused(jwt.encode(valid_claims(), secret, algorithm="HS256", headers={"kid": "k1"}))
+
+
+# RFC 8725, section 2.4 and RFC 7515, section 4: duplicate members mean different things to different readers.
+
+
+def once_more(members: dict[str, object], name: str, value: object) -> str:
+    """The JSON of `members` with one more member at its end."""
+    return f"{json.dumps(members)[:-1]}, {json.dumps(name)}: {json.dumps(value)}}}"
+
+
+@pytest.mark.parametrize("name", ["alg", "kid", "typ"])
+def test_a_header_member_given_twice_is_refused(name: str) -> None:
+    header = valid_header()
+    assert_refused(sign(once_more(header, name, header[name]), valid_claims()))
+    assert_refused(sign(once_more(header, name, "none"), valid_claims()))
+
+
+@pytest.mark.parametrize("name", list(valid_claims()))
+def test_a_claim_given_twice_is_refused(name: str) -> None:
+    claims = valid_claims()
+    assert_refused(sign(valid_header(), once_more(claims, name, claims[name])))
+    assert_refused(sign(valid_header(), once_more(claims, name, "bob")))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        '"x": {"a": 1, "a": 1}',
+        '"x": [[{"a": 1, "b": {"c": 1, "c": 2}}]]',
+        r'"sub": "ann", "\u0073ub": "bob"',
+        r'"x": {"a": 1, "\u0061": 2}',
+    ],
+)
+def test_duplicates_are_found_nested_and_in_disguise(extra: str) -> None:
+    claims = json.dumps(valid_claims(sub=None))[:-1]
+    assert_refused(sign(valid_header(), f'{claims}, "sub": "ann", {extra}}}'))
+    assert accepts(sign(valid_header(), f'{claims}, "sub": "ann", "x": {{"a": 1}}}}'))
+
+
+# RFC 7519, section 4.1: odd types and sizes in every registered claim.
+
+ODD: list[object] = [
+    None, True, False, 0, 1, -1, 1.0, 1.5, -0.0, 1e300, 2**31, 2**53, 2**63, 2**64, -(2**63),
+    10**400, float("nan"), float("inf"), float("-inf"), "", " ", "0", "1", str(T), f"{T}.0",
+    "2026-05-01T12:00:00Z", "ann\x00", "ann\n", "\ud800", "\u202eann", "\u200b", "a" * 256,
+    [], [T], ["ann"], {}, {"ann": "ann"}, [[]], [None],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["iat", "exp", "auth_time", "nbf"])
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_a_moment_that_is_no_whole_number_of_seconds_is_refused(name: str, value: object) -> None:
+    # 0 and 1 are moments: the login may be old, and the start of validity too.
+    if type(value) is int and value in {0, 1} and name in {"auth_time", "nbf"}:
+        assert accepts(sign(valid_header(), {**valid_claims(), name: value}))
+    else:
+        assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
+
+
+@pytest.mark.parametrize(
+    "number", [f"{T}.0", f"{T}e0", f"{T}.5", "1e999", "-1e999", f"{T / 1e9}e9"]
+)
+def test_a_moment_spelt_as_a_fraction_is_refused(number: str) -> None:
+    claims = json.dumps(valid_claims(auth_time=None))[:-1]
+    assert_refused(sign(valid_header(), f'{claims}, "auth_time": {number}}}'))
+
+
+@pytest.mark.parametrize(
+    "number", ["1" * 5000, "0x10", "+1", "01", "1_000", "NaN", "Infinity", "٣"]
+)
+def test_what_is_no_number_of_json_is_refused(number: str) -> None:
+    claims = json.dumps(valid_claims())[:-1]
+    assert_refused(sign(valid_header(), f'{claims}, "x": {number}}}'))
+
+
+@pytest.mark.parametrize("name", ["sub", "jti", "sid"])
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_text_that_is_none_or_cannot_be_stored_is_refused(name: str, value: object) -> None:
+    text = sign(valid_header(), {**valid_claims(sub="ann"), name: value})
+    harmless = {" ", "0", "1", str(T), f"{T}.0", "2026-05-01T12:00:00Z"}
+    if isinstance(value, str) and value in harmless:
+        assert profile().verify(text, NOW).members[name] == value
+    else:
+        assert_refused(text)
+
+
+@pytest.mark.parametrize("name", ["iss", "aud"])
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_an_odd_issuer_or_audience_is_refused(name: str, value: object) -> None:
+    assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
+
+
+@pytest.mark.parametrize("missing", ["iss", "aud", "sub", "iat", "exp", "jti", "auth_time"])
+def test_a_token_without_a_required_claim_is_refused(missing: str) -> None:
+    assert_refused(token(**{missing: None}))
+
+
+def test_a_session_is_optional_and_never_null() -> None:
+    assert accepts(token(sid=None))
+    assert_refused(sign(valid_header(), {**valid_claims(), "sid": None}))
+
+
+def test_claims_are_no_default_for_one_another() -> None:
+    assert_refused(token(sub=None, username="ann", id="ann"))
+    assert_refused(token(exp=None, expires_in=3600))
+
+
+@pytest.mark.parametrize(
+    "claims",
+    ["[]", '"ann"', "1", "null", "true", "", " ", "{", "{}", "[{}]", "{'sub': 'ann'}", "{]"],
+)
+def test_claims_that_are_no_object_are_refused(claims: str) -> None:
+    assert_refused(sign(valid_header(), claims))
+    assert_refused(sign(claims, valid_claims()))
+
+
+# RFC 7515, section 2 and RFC 4648, section 3.5: one token has one spelling.
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_segment_spelt_otherwise_is_refused(index: int) -> None:
+    segments = token().split(".")
+    part = segments[index]
+
+    def with_part(other: str) -> str:
+        return ".".join([*segments[:index], other, *segments[index + 1 :]])
+
+    for other in (
+        part + "=",
+        part + "==",
+        part + "A",
+        part + "AAAA",
+        part[:-1],
+        "",
+        part + "\n",
+        "\n" + part,
+        part[:4] + "\n" + part[4:],
+        part[:4] + " " + part[4:],
+        part[:4] + "\r\n" + part[4:],
+        part[:4] + "=" + part[4:],
+        part + "\x00",
+        part[:4] + "%2B" + part[4:],
+        part.upper(),
+        "Ａ" + part[1:],
+    ):
+        assert_refused(with_part(other))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_signature_has_no_second_spelling(algorithm: AlgorithmName) -> None:
+    verifier = profile(signing_key(algorithm))
+    message, _, signature = TOKENS[algorithm].rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    spellings = [
+        other
+        for last in alphabet
+        if (other := signature[:-1] + last) != signature
+        and base64.urlsafe_b64decode(other + "==") == raw
+    ]
+    assert spellings
+    for other in spellings:
+        assert_refused(f"{message}.{other}", verifier)
+
+
+def test_the_alphabet_with_plus_and_slash_is_refused() -> None:
+    # Only claims that contain both characters show it.
+    text = sign(valid_header(), valid_claims(x="???>>>~~~"))
+    header, claims, signature = text.split(".")
+    assert {"-", "_"} & set(claims)
+    assert accepts(text)
+    other = claims.replace("-", "+").replace("_", "/")
+    mac = b64(signing_key().sign(f"{header}.{other}".encode()))
+    assert_refused(f"{header}.{other}.{mac}")
+    assert_refused(f"{header}.{other}.{signature}")
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "..", "...", "a", "a.b", "a.b.c", "a.b.c.d", "\ud800.a.b"]
+)
+def test_what_has_not_three_segments_of_json_is_refused(text: str) -> None:
+    assert_refused(text)
+
+
+def test_other_serialisations_are_refused() -> None:
+    # RFC 7516, section 3.1 (JWE, five segments) and RFC 7515, section 7.2 (JSON).
+    header, claims, signature = token().split(".")
+    jws = {"payload": claims, "protected": header, "signature": signature}
+    general = {"payload": claims, "signatures": [{"protected": header, "signature": signature}]}
+    for text in (
+        f"{token()}.{header}.{signature}",
+        f"{header}.{header}.{claims}.{signature}.{signature}",
+        json.dumps(jws),
+        json.dumps(general),
+        b64(json.dumps(jws).encode()),
+        f"{header}.{token()}.{signature}",
+        f".{token()}",
+        f"{token()}.",
+        f"{token()},{token()}",
+        f" {token()}",
+    ):
+        assert_refused(text)
+
+
+def test_a_token_within_a_token_is_refused() -> None:
+    # RFC 8725, section 3.3: nested tokens are no part of the profile.
+    assert_refused(sign(valid_header(), json.dumps(token())))
+    assert_refused(sign(valid_header(cty="JWT"), json.dumps(token())))
+
+
+# RFC 8259, section 8.1; RFC 8725, section 3.7: UTF-8 and nothing before it.
+
+
+def sign_raw(claims: bytes) -> str:
+    message = f"{segment(valid_header())}.{b64(claims)}"
+    return f"{message}.{b64(signing_key().sign(message.encode()))}"
+
+
+def test_other_encodings_of_the_claims_are_refused() -> None:
+    text = json.dumps(valid_claims())
+    assert accepts(sign_raw(text.encode()))
+    for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-7"):
+        raw = text.encode(encoding)
+        if raw != text.encode():
+            assert_refused(sign_raw(raw))
+    assert_refused(sign_raw(b"\xff" + text.encode()))
+    assert_refused(sign_raw(text.replace("ann", "\x00nn").encode()))
+    assert_refused(sign_raw(text.encode().replace(b"ann", b"\xc0\x80")))
+    assert_refused(sign_raw(text.encode().replace(b"ann", b"\xed\xa0\x80")))
+    assert_refused(sign_raw(text.encode() + b"{}"))
+    assert_refused(sign_raw(text.encode() + b"\x00"))
+
+
+# RFC 8725, section 3.12 and ASVS 5.0, 1.5.2: bounded work for hostile sizes.
+
+
+def test_a_token_longer_than_the_limit_is_refused_before_it_is_read() -> None:
+    longest = token(x="a" * 5000)
+    padding = (8192 - len(longest)) * 3 // 4
+    for extra in range(padding - 4, padding + 8):
+        text = token(x="a" * (5000 + extra))
+        if len(text) <= 8192:
+            assert accepts(text)
+        else:
+            assert_refused(text)
+    start = time.perf_counter()
+    assert_refused("a." * 50_000_000)
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_deep_nesting_within_the_limit_is_refused(opening: str) -> None:
+    depth = 5900 // len(opening)
+    for text in (sign(valid_header(), opening * depth), sign(opening * depth, valid_claims())):
+        assert_refused(text[:8192])
+        assert_refused(text)
+
+
+def test_digits_without_end_are_refused_quickly() -> None:
+    start = time.perf_counter()
+    assert_refused(sign(valid_header(), f'{{"x": {"9" * 6000}}}'))
+    assert time.perf_counter() - start < 0.5
+
+
+# Every single change, everywhere.
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(data=st.data())
+def test_any_single_character_changed_is_refused(algorithm: AlgorithmName, data: Any) -> None:
+    text = TOKENS[algorithm]
+    position = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.characters().filter(lambda character: character != text[position]))
+    changed = text[:position] + other + text[position + 1 :]
+    assert_refused(changed, profile(signing_key(algorithm)))
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "ES256", "Ed25519"])
+def test_every_character_of_a_token_matters(algorithm: AlgorithmName) -> None:
+    text, verifier = TOKENS[algorithm], profile(signing_key(algorithm))
+    for position, character in enumerate(text):
+        for other in "A_9.":
+            if other != character:
+                assert_refused(text[:position] + other + text[position + 1 :], verifier)
+        assert_refused(text[:position] + text[position + 1 :], verifier)
+        assert_refused(text[:position], verifier)
+
+
+@given(st.text())
+def test_no_text_is_taken_for_a_token(text: str) -> None:
+    assert_refused(text)
+    assert_refused(f"{segment(valid_header())}.{text}")
+    assert_refused(f"{segment(valid_header())}.{segment(valid_claims())}.{text}")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(list(valid_claims())), json_values)
+def test_any_json_in_a_claim_is_refused_or_means_what_it_says(name: str, value: object) -> None:
+    text = sign(valid_header(), {**valid_claims(), name: value})
+    try:
+        claims = profile().verify(text, NOW)
+    except TokenInvalid:
+        return
+    assert claims.issuer == ISSUER
+    assert claims.members["aud"] in (AUDIENCE, [AUDIENCE]) or name == "aud"
+    assert claims.authenticated_at <= claims.issued_at <= NOW < claims.expires_at
+
+
+def test_the_public_key_digest_is_not_a_way_in_either() -> None:
+    key = signing_key("ES256")
+    message = f"{segment(valid_header(key))}.{segment(valid_claims())}"
+    assert_refused(f"{message}.{b64(hashlib.sha512(public_bytes(key)).digest())}", profile(key))
