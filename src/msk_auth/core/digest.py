@@ -134,9 +134,12 @@ class KeyHasher:
         if scheme == "hmac-sha256" and self._peppers is not None:
             pepper_id, _, expected = rest.partition(":")
             pepper = self._peppers.get(pepper_id)
-            return pepper is not None and _equal(_hmac(pepper, key), expected)
-        if scheme == "sha256" and self._accept_unpeppered:
+            if pepper is not None:
+                return _equal(_hmac(pepper, key), expected)
+        elif scheme == "sha256" and self._accept_unpeppered:
             return _equal(_sha256(key), rest)
+        # A retired pepper or an unknown scheme. That such a record exists is not told either.
+        self.compare_with_nothing(key)
         return False
 
     def is_slow(self, encoded: str) -> bool:
@@ -169,4 +172,4 @@ def _hmac(pepper: bytes, key: str) -> str:
 
 def _equal(computed: str, stored: str) -> bool:
     # Bytes, because compare_digest refuses text beyond ASCII, and what is stored may be anything.
-    return hmac.compare_digest(computed.encode(), stored.encode())
+    return hmac.compare_digest(computed.encode(), stored.encode(errors="replace"))

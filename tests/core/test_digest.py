@@ -1,0 +1,267 @@
+"""What the store holds instead of a key (design, section 3; ASVS 5.0, 6.5.2 and 11.4)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msk_auth import ConfigurationError, KeyFormat, KeyHasher, PepperRing
+from msk_auth.core import digest as module
+
+KEY = KeyFormat().generate().reveal()
+OTHER = KeyFormat().generate().reveal()
+OLD, NEW = b"o" * 32, b"n" * 32
+
+PLAIN = KeyHasher()
+PEPPERED_OLD = KeyHasher(PepperRing({"2025": OLD}, current="2025"))
+BOTH = KeyHasher(PepperRing({"2025": OLD, "2026": NEW}, current="2026"))
+RETIRED = KeyHasher(PepperRing({"2026": NEW}, current="2026"))
+STRICT = KeyHasher(PepperRing({"2026": NEW}, current="2026"), accept_unpeppered=False)
+
+
+class FakeSlow:
+    """A slow scheme that is quick, and counts."""
+
+    def __init__(self) -> None:
+        self.verified = 0
+
+    def recognises(self, encoded: str) -> bool:
+        return encoded.startswith("$slow$")
+
+    def verify(self, key: str, encoded: str) -> bool:
+        self.verified += 1
+        return encoded == f"$slow${key[::-1]}"
+
+
+def test_without_a_pepper_a_digest_is_sha256_of_the_whole_key_in_its_own_domain() -> None:
+    expected = hashlib.sha256(b"msk_auth/api-key/v1\x00" + KEY.encode()).hexdigest()
+    assert PLAIN.digest(KEY) == f"sha256:{expected}"
+
+
+def test_with_a_pepper_a_digest_is_hmac_sha256_and_names_the_current_pepper() -> None:
+    expected = hmac.new(NEW, b"msk_auth/api-key/v1\x00" + KEY.encode(), "sha256").hexdigest()
+    assert BOTH.digest(KEY) == f"hmac-sha256:2026:{expected}"
+
+
+# Which digests verify under which configuration, and whether they are then replaced.
+TABLE = [
+    # configuration, stored, verifies, needs_rehash
+    (PLAIN, PLAIN.digest(KEY), True, False),
+    (PLAIN, BOTH.digest(KEY), False, True),  # taking the ring away does not open anything
+    (PEPPERED_OLD, PLAIN.digest(KEY), True, True),
+    (PEPPERED_OLD, PEPPERED_OLD.digest(KEY), True, False),
+    (PEPPERED_OLD, BOTH.digest(KEY), False, True),  # a pepper that is not known here yet
+    (BOTH, PEPPERED_OLD.digest(KEY), True, True),
+    (BOTH, BOTH.digest(KEY), True, False),
+    (RETIRED, PEPPERED_OLD.digest(KEY), False, True),
+    (RETIRED, BOTH.digest(KEY), True, False),
+    (STRICT, PLAIN.digest(KEY), False, True),
+    (STRICT, BOTH.digest(KEY), True, False),
+]
+
+
+@pytest.mark.parametrize(("hasher", "stored", "verifies", "needs_rehash"), TABLE)
+def test_configuration_and_stored_digest_decide(
+    hasher: KeyHasher, stored: str, verifies: bool, needs_rehash: bool
+) -> None:
+    assert hasher.verify(KEY, stored) is verifies
+    assert hasher.verify(OTHER, stored) is False
+    assert hasher.needs_rehash(stored) is needs_rehash
+    assert hasher.is_slow(stored) is False
+
+
+@pytest.mark.parametrize("hasher", [PLAIN, BOTH])
+def test_a_digest_copied_to_the_row_of_another_key_verifies_nothing_there(
+    hasher: KeyHasher,
+) -> None:
+    # Two keys with the same secret: only the whole key makes the digest.
+    same_secret = f"msk_AAAAAAAAAAAA_{KEY[17:]}"
+    assert hasher.verify(same_secret, hasher.digest(KEY)) is False
+
+
+@pytest.mark.parametrize("hasher", [PLAIN, BOTH])
+def test_a_digest_is_no_key(hasher: KeyHasher) -> None:
+    stored = hasher.digest(KEY)
+    assert hasher.verify(stored, stored) is False
+    assert hasher.verify(stored.rpartition(":")[2], stored) is False
+
+
+@pytest.mark.parametrize("hasher", [PLAIN, BOTH, STRICT])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "",
+        ":",
+        "::",
+        "sha256",
+        "sha256:",
+        "SHA256:" + PLAIN.digest(KEY)[7:],
+        "sha256:" + PLAIN.digest(KEY)[7:].upper(),
+        PLAIN.digest(KEY) + " ",
+        PLAIN.digest(KEY)[:-1],
+        PLAIN.digest(KEY)[7:],
+        "hmac-sha256:",
+        "hmac-sha256::" + "0" * 64,
+        "hmac-sha256:2026",
+        "hmac-sha256:2026:",
+        "hmac-sha256:2026:" + PLAIN.digest(KEY)[7:],
+        "sha256:2026:" + BOTH.digest(KEY)[17:],
+        "md5:" + hashlib.md5(KEY.encode()).hexdigest(),
+        "plain:" + KEY,
+        KEY,
+        "$argon2id$v=19$m=19456,t=2,p=1$AAAA$AAAA",
+        "sha256:é" + "0" * 63,
+        "sha256:\x00",
+        "sha256:\ud800",
+        "hmac-sha256:\ud800:\ud800",
+        "hmac-sha256:2026:\U0001f511",
+    ],
+    ids=range(25),
+)
+def test_whatever_else_is_stored_verifies_nothing_and_raises_nothing(
+    hasher: KeyHasher, stored: str
+) -> None:
+    assert hasher.verify(KEY, stored) is False
+
+
+@given(st.text())
+def test_no_stored_text_verifies_a_key(stored: str) -> None:
+    for hasher in (PLAIN, BOTH):
+        assert hasher.verify(KEY, stored) is False
+        assert hasher.verify(KEY, f"hmac-sha256:2026:{stored}") is False
+        assert hasher.verify(KEY, f"sha256:{stored}") is False
+
+
+@pytest.mark.parametrize("hasher", [PLAIN, BOTH])
+@pytest.mark.parametrize("presented", [KEY, OTHER])
+def test_digests_are_compared_in_constant_time(
+    hasher: KeyHasher, presented: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    constant_time = hmac.compare_digest
+
+    def compare(first: bytes, second: bytes) -> bool:
+        compared.append((first, second))
+        return constant_time(first, second)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    stored = hasher.digest(KEY)
+    assert hasher.verify(presented, stored) is (presented == KEY)
+    computed = hasher.digest(presented).rpartition(":")[2].encode()
+    assert compared == [(computed, stored.rpartition(":")[2].encode())]
+
+
+def count_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that every hash and every comparison is noted in."""
+    work: list[str] = []
+
+    def counted(name: str):
+        original = getattr(module, name)
+
+        def call(*args: object) -> object:
+            work.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(module, name, call)
+
+    for name in ("_sha256", "_hmac", "_equal"):
+        counted(name)
+    return work
+
+
+@pytest.mark.parametrize("hasher", [PLAIN, BOTH, STRICT])
+def test_an_unknown_key_costs_the_same_work_as_a_wrong_secret(
+    hasher: KeyHasher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = hasher.digest(OTHER)
+    work = count_work(monkeypatch)
+    assert hasher.verify(KEY, stored) is False
+    wrong_secret = work.copy()
+    work.clear()
+    hasher.compare_with_nothing(KEY)
+    assert work == wrong_secret
+    assert len(work) == 2
+
+
+@pytest.mark.parametrize(
+    ("hasher", "stored"),
+    [
+        (RETIRED, PEPPERED_OLD.digest(OTHER)),
+        (STRICT, PLAIN.digest(OTHER)),
+        (PLAIN, BOTH.digest(OTHER)),
+        (BOTH, "unknown:scheme"),
+    ],
+    ids=["retired pepper", "unpeppered", "no ring", "unknown scheme"],
+)
+def test_a_record_that_can_never_verify_costs_the_same_work_too(
+    hasher: KeyHasher, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = count_work(monkeypatch)
+    hasher.compare_with_nothing(KEY)
+    unknown = work.copy()
+    work.clear()
+    assert hasher.verify(KEY, stored) is False
+    assert work == unknown
+
+
+def test_the_decoy_verifies_no_key() -> None:
+    for hasher in (PLAIN, BOTH):
+        assert hasher.compare_with_nothing("") is None
+        assert re.fullmatch(r"(sha256|hmac-sha256:2026):[0-9a-f]{64}", hasher._decoy)
+        assert hasher.verify(KEY, hasher._decoy) is False
+
+
+def test_a_slow_digest_is_recognised_verified_and_left_as_it_is() -> None:
+    slow = FakeSlow()
+    hasher = KeyHasher(PepperRing({"2026": NEW}, current="2026"), slow=slow)
+    stored = f"$slow${KEY[::-1]}"
+    assert hasher.is_slow(stored)
+    assert not hasher.is_slow(hasher.digest(KEY))
+    assert hasher.verify(KEY, stored) is True
+    assert hasher.verify(OTHER, stored) is False
+    assert hasher.needs_rehash(stored) is False
+    assert slow.verified == 2
+
+
+def test_a_slow_digest_verifies_nothing_where_the_scheme_is_not_configured() -> None:
+    assert PLAIN.verify(KEY, f"$slow${KEY[::-1]}") is False
+    assert PLAIN.is_slow(f"$slow${KEY[::-1]}") is False
+
+
+@pytest.mark.parametrize(
+    ("peppers", "current", "said"),
+    [
+        ({}, "2026", r"'2026' is not in the ring: \[\]"),
+        ({"2025": OLD}, "2026", r"'2026' is not in the ring: \['2025'\]"),
+        ({"2026": b"n" * 31}, "2026", "has 31 bytes and needs 32"),
+        ({"2026": b""}, "2026", "has 0 bytes"),
+        ({"": NEW}, "", "1 to 32 of"),
+        ({"a:b": NEW}, "a:b", "1 to 32 of"),
+        ({"a\n": NEW}, "a\n", "1 to 32 of"),
+        ({"é": NEW}, "é", "1 to 32 of"),
+        ({"a" * 33: NEW}, "a" * 33, "1 to 32 of"),
+    ],
+)
+def test_a_pepper_ring_that_cannot_be_safe_is_refused_while_starting(
+    peppers: dict[str, bytes], current: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        PepperRing(peppers, current=current)
+
+
+def test_a_pepper_ring_does_not_follow_later_changes_of_its_argument() -> None:
+    peppers = {"2026": NEW}
+    ring = PepperRing(peppers, current="2026")
+    peppers["2026"] = OLD
+    assert ring["2026"] == ring.get("2026") == NEW
+    assert ring.get("2025") is None
+
+
+def test_a_pepper_ring_shows_no_pepper() -> None:
+    ring = PepperRing({"2026": NEW, "2025": OLD}, current="2026")
+    assert repr(ring) == "<PepperRing ['2025', '2026'] current='2026'>"
