@@ -3,9 +3,8 @@
 ::
 
     MskAuthError
-    ├── ConfigurationError              a set-up that cannot be safe; raised while starting, never
-    answered └── Problem                         an answer: status, code, challenge (RFC 9457, RFC
-    6750)
+    ├── ConfigurationError              a set-up that cannot be safe; raised while starting
+    └── Problem                         an answer: status, code, challenge (RFC 9457, RFC 6750)
         ├── CredentialsMissing      401 credentials_missing
         ├── RequestMalformed        400 request_malformed
         ├── CredentialRefused       401 error="invalid_token"

@@ -3,11 +3,9 @@
 A store keeps promises that no caller can check for it:
 
 - **Revoking is monotonic.** Once `revoked_at` is set no method clears or moves it, and no method
-writes whole
-  records back: every change is an update of the columns it is about.
+  writes whole records back: every change is an update of the columns it is about.
 - **A change that was acknowledged survives** the death of the process, and every `find` that starts
-after the
-  change returned sees it, in any process.
+  after the change returned sees it, in any process.
 - **The limit of active keys is exact** under any number of parallel inserts and rotations.
 
 A store that cannot answer raises; the authenticator turns whatever was raised into
