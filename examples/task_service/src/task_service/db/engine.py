@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, event, exc, make_url
+from sqlalchemy import URL, Connection, Table, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from msk_auth import ConfigurationError, StoreUnavailable
@@ -149,6 +149,15 @@ class Database:
             if not is_outage(error):
                 raise
             raise _unavailable(error) from error
+
+
+async def lock_table(connection: AsyncConnection, table: Table) -> None:
+    """Let no other transaction change `table` until this one ends, for checks that span several rows.
+
+    On SQLite a write transaction is alone anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        await connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')
 
 
 def is_outage(error: Exception) -> bool:

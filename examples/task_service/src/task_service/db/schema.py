@@ -4,7 +4,6 @@ Times are microseconds since the Unix epoch (`UtcMicroseconds`), JSON is text-ba
 keys comes from the library and lives in the same metadata, so one database holds everything.
 """
 
-from msk_auth.stores.sqlalchemy import UtcMicroseconds, api_key_table
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -19,6 +18,8 @@ from sqlalchemy import (
     Text,
     text,
 )
+
+from msk_auth.stores.sqlalchemy import UtcMicroseconds, api_key_table
 
 metadata = MetaData(
     naming_convention={
@@ -50,7 +51,7 @@ password_links = Table(
     metadata,
     # SHA-256 of the token; the token itself exists only in the link.
     Column("token_digest", String(64), primary_key=True),
-    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
+    Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),
     Column("created_at", UtcMicroseconds, nullable=False),
     Column("expires_at", UtcMicroseconds, nullable=False),
     Column("used_at", UtcMicroseconds),
@@ -60,7 +61,7 @@ sessions = Table(
     "sessions",
     metadata,
     Column("id", String(32), primary_key=True),
-    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
+    Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),
     Column("authenticated_at", UtcMicroseconds, nullable=False),
     # Monotonic, written in batches: idle time is judged to the minute.
     Column("last_seen_at", UtcMicroseconds, nullable=False),
@@ -82,7 +83,9 @@ settings = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column(
+        "id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    ),
     Column("at", UtcMicroseconds, nullable=False, index=True),
     # What happened, such as "key.created"; never a secret in any column.
     Column("action", String(64), nullable=False),
@@ -102,7 +105,7 @@ tasks = Table(
     "tasks",
     metadata,
     Column("id", String(32), primary_key=True),
-    Column("owner_id", ForeignKey("users.id"), nullable=False),
+    Column("owner_id", String(32), ForeignKey("users.id"), nullable=False),
     Column("name", String(100), nullable=False),
     Column("handler", String(64), nullable=False),
     Column("params", JSON, nullable=False),
@@ -118,9 +121,9 @@ runs = Table(
     "runs",
     metadata,
     Column("id", String(32), primary_key=True),
-    Column("task_id", ForeignKey("tasks.id"), nullable=False),
+    Column("task_id", String(32), ForeignKey("tasks.id"), nullable=False),
     # Denormalised from the task: limits per user and visibility need no join.
-    Column("owner_id", ForeignKey("users.id"), nullable=False),
+    Column("owner_id", String(32), ForeignKey("users.id"), nullable=False),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     # {"user_id", "username", "credential": {"kind", "key_id"}} of whoever asked for it.
@@ -148,7 +151,7 @@ runs = Table(
 run_log = Table(
     "run_log",
     metadata,
-    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("run_id", String(32), ForeignKey("runs.id"), primary_key=True),
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("at", UtcMicroseconds, nullable=False),
     # "stdout", "stderr" or "system".
@@ -159,7 +162,7 @@ run_log = Table(
 idempotency = Table(
     "idempotency",
     metadata,
-    Column("owner_id", ForeignKey("users.id"), primary_key=True),
+    Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
     Column("key", String(255), primary_key=True),
     # What the key was used for: the same key on another task is a conflict.
     Column("task_id", String(32), nullable=False),

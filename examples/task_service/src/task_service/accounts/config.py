@@ -1,0 +1,202 @@
+"""The configuration that administrators change while the service runs.
+
+It is read from the database each time it matters, so a change takes effect at once, in every process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import insert, select, update
+
+from msk_auth import Clock, FieldError, InputInvalid, KeyLimits, Principal
+from task_service.db import schema
+from task_service.db.engine import Database, lock_table
+from task_service.handlers.command import DEFAULT_ALLOWED_COMMANDS, check_listed_command
+
+from .audit import Audit
+from .narrowing import AccessNarrowed, nothing_is_reused
+
+_log = logging.getLogger(__name__)
+
+MAX_SESSION_LIFETIME: Final = timedelta(days=30)
+"""The longest session an administrator can allow, and so the longest lifetime of a login token."""
+
+_SETTINGS = schema.settings.c
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def _each_once(commands: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(commands))
+
+
+_Days = Annotated[int, Field(ge=1, le=3650)]
+_Minutes = Annotated[int, Field(ge=1, le=MAX_SESSION_LIFETIME // _MINUTE)]
+_Command = Annotated[str, AfterValidator(check_listed_command)]
+
+
+class ServiceConfig(BaseModel):
+    """The settings at one moment.
+
+    Attributes:
+        max_keys_per_user: How many active API keys one user may have.
+        default_key_lifetime_days: The lifetime of a key for which none is asked; None means it does not expire.
+        max_key_lifetime_days: The longest lifetime that can be asked for; None means any, and none at all.
+        session_lifetime_minutes: After this a login is over, however much it is used.
+        session_idle_minutes: After this without a request a login is over.
+        run_timeout_seconds: The longest a run may take; also what a task gets that names no timeout.
+        max_concurrent_runs_per_user: How many runs of one user's tasks may be running at once; others wait.
+        run_retention_days: How long finished runs and their logs are kept.
+        allowed_commands: What the handler `command` may run: absolute paths, or bare names.
+    """
+
+    # Strict: "100", 100.0 and true are not numbers of keys.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    max_keys_per_user: Annotated[int, Field(ge=1, le=100_000)] = 100
+    default_key_lifetime_days: _Days | None = None
+    max_key_lifetime_days: _Days | None = None
+    session_lifetime_minutes: _Minutes = 720
+    session_idle_minutes: _Minutes = 60
+    run_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    max_concurrent_runs_per_user: Annotated[int, Field(ge=1, le=100)] = 4
+    run_retention_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    allowed_commands: Annotated[
+        tuple[_Command, ...], Field(max_length=200), AfterValidator(_each_once)
+    ] = DEFAULT_ALLOWED_COMMANDS
+
+    def key_limits(self) -> KeyLimits:
+        """What this means for new keys."""
+        return KeyLimits(
+            max_active=self.max_keys_per_user,
+            default_lifetime=_days(self.default_key_lifetime_days),
+            max_lifetime=_days(self.max_key_lifetime_days),
+        )
+
+
+class ConfigStore:
+    """Reads and changes the configuration.
+
+    Args:
+        db: Where it is; what was never changed has its default.
+        clock: Where the time comes from.
+        audit: Records every change with the old and the new value.
+        access_narrowed: See :mod:`task_service.accounts.narrowing`; a shorter session narrows access.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        audit: Audit,
+        access_narrowed: AccessNarrowed = nothing_is_reused,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._audit = audit
+        self._access_narrowed = access_narrowed
+
+    async def current(self) -> ServiceConfig:
+        """The settings now."""
+        async with self._db.read() as connection:
+            rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
+        return _from_stored({row.name: row.value for row in rows})
+
+    async def key_limits(self) -> KeyLimits:
+        """For the library's authenticator: what new keys may be, now."""
+        return (await self.current()).key_limits()
+
+    async def update(
+        self, patch: Mapping[str, Any], *, by: Principal[Any] | None = None
+    ) -> ServiceConfig:
+        """Change some settings. When this returns, every process acts on them.
+
+        Args:
+            patch: From the names of settings to their new values, as JSON has them.
+            by: Who does it.
+
+        Raises:
+            InputInvalid: A setting is unknown, a value is not acceptable, or two do not go together; nothing was
+                changed.
+        """
+        async with self._db.write() as connection:
+            # Two changes that are fine each by itself may not go together.
+            await lock_table(connection, schema.settings)
+            rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
+            stored = {row.name: row.value for row in rows}
+            old = config_json(_from_stored(stored))
+            config = _validated({**old, **patch})
+            new = config_json(config)
+            for name in sorted(new):
+                if new[name] == old[name]:
+                    continue
+                values = {
+                    "value": new[name],
+                    "updated_at": self._clock.now(),
+                    "updated_by": None if by is None else by.owner.id,
+                }
+                await connection.execute(
+                    update(schema.settings).where(_SETTINGS.name == name).values(values)
+                    if name in stored
+                    else insert(schema.settings).values(name=name, **values)
+                )
+                await self._audit.record(
+                    "config.changed",
+                    principal=by,
+                    target=name,
+                    details={"old": old[name], "new": new[name]},
+                    connection=connection,
+                )
+        await self._access_narrowed()
+        return config
+
+
+def config_json(config: ServiceConfig) -> dict[str, Any]:
+    """Every setting, as the API shows it."""
+    return config.model_dump(mode="json")
+
+
+def _validated(values: Mapping[str, Any]) -> ServiceConfig:
+    try:
+        # As JSON, where a list is what JSON has for a tuple; a half character cannot be one, and is refused below.
+        config = ServiceConfig.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise InputInvalid(
+            [
+                FieldError(
+                    ".".join(str(part) for part in found["loc"]),
+                    "There is no such setting."
+                    if found["type"] == "extra_forbidden"
+                    else found["msg"].removeprefix("Value error, "),
+                )
+                for found in error.errors(include_url=False, include_input=False)
+            ]
+        ) from None
+    longest, default = config.max_key_lifetime_days, config.default_key_lifetime_days
+    if longest is not None and default is not None and default > longest:
+        raise InputInvalid.of(
+            "default_key_lifetime_days",
+            f"This cannot be more than max_key_lifetime_days, which is {longest}.",
+        )
+    return config
+
+
+def _from_stored(stored: Mapping[str, Any]) -> ServiceConfig:
+    """The settings in the database; one that this version cannot use counts as never changed."""
+    try:
+        return ServiceConfig.model_validate_json(json.dumps(stored))
+    except ValidationError as error:
+        broken = {found["loc"][0] for found in error.errors(include_url=False, include_input=False)}
+        _log.error("ignoring settings that are not acceptable: %s", sorted(map(str, broken)))
+        usable = {name: value for name, value in stored.items() if name not in broken}
+        return ServiceConfig.model_validate_json(json.dumps(usable))
+
+
+def _days(days: int | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)

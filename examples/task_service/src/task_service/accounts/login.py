@@ -1,0 +1,231 @@
+"""Logging in and out, and changing one's password.
+
+Whether a user name exists can be told neither from what is answered nor from how long it takes: every attempt is
+counted alike, costs one hash, leaves one audit entry and gets the same refusal (ASVS 5.0, sections 6.3.1 and 6.3.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import update
+
+from msk_auth import (
+    Clock,
+    CredentialKind,
+    InputInvalid,
+    Principal,
+    StoreUnavailable,
+    TooManyAttempts,
+)
+from task_service.db import schema
+from task_service.db.engine import Database
+from task_service.errors import LoginFailed
+from task_service.request_record import request_address
+
+from .audit import Audit
+from .config import ConfigStore
+from .invitations import replace_password
+from .narrowing import AccessNarrowed, nothing_is_reused
+from .passwords import Passwords, check_password, normalised
+from .sessions import Sessions
+from .throttle import LoginThrottle
+from .users import StoredPassword, User, Users, normalised_username
+
+_USERS = schema.users.c
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A login that succeeded.
+
+    Attributes:
+        token: The login token (JWT).
+        expires_in: For how many seconds it is good, if it is used often enough.
+        user: Who logged in.
+        session_id: The session that was begun.
+    """
+
+    token: str = field(repr=False)
+    expires_in: int
+    user: User
+    session_id: str
+
+
+class Login:
+    """What people do with their password.
+
+    Args:
+        db: Where users and sessions are.
+        clock: Where the time comes from.
+        users: Who may log in.
+        sessions: What a login begins.
+        passwords: Checks the password.
+        config: How long a session may last.
+        audit: Records every attempt.
+        throttle: Limits the attempts.
+        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        users: Users,
+        sessions: Sessions,
+        passwords: Passwords,
+        config: ConfigStore,
+        audit: Audit,
+        throttle: LoginThrottle,
+        access_narrowed: AccessNarrowed = nothing_is_reused,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._users = users
+        self._sessions = sessions
+        self._passwords = passwords
+        self._config = config
+        self._audit = audit
+        self._throttle = throttle
+        self._access_narrowed = access_narrowed
+
+    async def log_in(
+        self,
+        username: str,
+        password: str,
+        *,
+        address: str | None = None,
+        user_agent: str | None = None,
+    ) -> LoggedIn:
+        """Begin a session.
+
+        Args:
+            username: As it was typed.
+            password: As it was typed.
+            address: Where the request came from.
+            user_agent: What the browser calls itself.
+
+        Raises:
+            TooManyAttempts: There were too many from this address or for this account; the password was not looked
+                at.
+            LoginFailed: Anything is wrong with name, password or account.
+        """
+        account = normalised_username(username)
+        stored, matches = await self._check(account, password, address)
+        if stored is None or stored.hash is None or not matches or stored.user.disabled:
+            # Without the name that was typed: people type their password there.
+            target = None if stored is None else stored.user.id
+            await self._audit.record("login.failed", anonymous=True, target=target)
+            raise LoginFailed
+        logged_in = await self._begin(stored, password, address, user_agent)
+        await self._throttle.succeeded(account, address)
+        return logged_in
+
+    async def log_out(self, principal: Principal[User]) -> None:
+        """End the principal's session. When this returns, no process accepts its token.
+
+        Raises:
+            SessionNotFound: It is over already, or this was no login.
+        """
+        await self._sessions.end(principal.session_id or "", by=principal)
+
+    async def change_password(self, principal: Principal[User], current: str, new: str) -> None:
+        """Replace the password. The principal's other sessions end, this one goes on.
+
+        Args:
+            principal: An interactive one; the caller has checked that.
+            current: The present password, as it was typed.
+            new: What it shall be.
+
+        Raises:
+            TooManyAttempts: The present password was wrong too often.
+            InputInvalid: The present password is wrong, or the new one is not acceptable.
+        """
+        username = principal.user.username
+        # A session that somebody left open must not be a way to guess, so this counts like a login.
+        address = request_address()
+        _, matches = await self._check(username, current, address)
+        if not matches:
+            await self._audit.record(
+                "user.password_change_failed", principal=principal, target=principal.owner.id
+            )
+            raise InputInvalid.of("current_password", "This is not your present password.")
+        await self._throttle.succeeded(username, address)
+        checked = check_password(new, username, field="new_password")
+        new_hash = await self._passwords.hash(checked)
+        async with self._db.write() as connection:
+            await replace_password(
+                connection,
+                principal.owner.id,
+                new_hash,
+                self._clock.now(),
+                keep_session=principal.session_id,
+            )
+            await self._audit.record(
+                "user.password_changed",
+                principal=principal,
+                target=principal.owner.id,
+                connection=connection,
+            )
+        await self._access_narrowed()
+
+    async def _check(
+        self, account: str, password: str, address: str | None
+    ) -> tuple[StoredPassword | None, bool]:
+        """Whose account it is, if it is anybody's, and whether the password is right; the attempt is counted."""
+        await self._throttle.attempt(account, address)
+        try:
+            stored = await self._users.find_password(account)
+            matches = await self._passwords.verify(
+                password, None if stored is None else stored.hash
+            )
+        except (StoreUnavailable, TooManyAttempts):
+            # Nobody has learned anything about the password.
+            await self._throttle.withdrawn(account, address)
+            raise
+        return stored, matches
+
+    async def _begin(
+        self, stored: StoredPassword, password: str, address: str | None, user_agent: str | None
+    ) -> LoggedIn:
+        new_hash = stored.hash
+        if stored.hash is not None and self._passwords.needs_rehash(stored.hash):
+            new_hash = await self._passwords.hash(normalised(password))
+        config = await self._config.current()
+        async with self._db.write() as connection:
+            # Only if nothing happened since the password was read: a user who was disabled meanwhile, or whose
+            # password was replaced, gets no session that outlives that.
+            updated = await connection.execute(
+                update(schema.users)
+                .where(
+                    _USERS.id == stored.user.id,
+                    _USERS.disabled_at.is_(None),
+                    _USERS.password_hash == stored.hash,
+                )
+                .values(last_login_at=self._clock.now(), password_hash=new_hash)
+            )
+            if updated.rowcount != 1:
+                raise LoginFailed
+            session = await self._sessions.start(
+                stored.user.id,
+                config,
+                address=address,
+                user_agent=user_agent,
+                connection=connection,
+            )
+            owner = stored.user.to_owner()
+            await self._audit.record(
+                "login.succeeded",
+                principal=Principal(
+                    owner,
+                    CredentialKind.INTERACTIVE,
+                    owner.permissions,
+                    session.authenticated_at,
+                    session_id=session.id,
+                ),
+                target=owner.id,
+                connection=connection,
+            )
+        token, expires_in = self._sessions.issue_token(session)
+        return LoggedIn(token, expires_in, stored.user, session.id)

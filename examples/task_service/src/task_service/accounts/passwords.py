@@ -1,0 +1,199 @@
+"""Passwords: what is accepted as one, and how it is hashed.
+
+Rules (NIST SP 800-63B-4, section 3.1.1; ASVS 5.0, section 6.2): length and not composition, every character of
+Unicode, nothing cut off, nothing that is among the first guesses. Hashes are Argon2id with the parameters that OWASP
+recommends; each takes a core and 19 MiB for some 30 ms, so they run off the event loop and only a few at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from importlib import resources
+from typing import Final, TypeVar
+
+from argon2 import Parameters, PasswordHasher, Type
+from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
+
+from msk_auth import InputInvalid, TooManyAttempts
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MIN_LENGTH: Final = 12
+MAX_LENGTH: Final = 128
+
+OWASP: Final = Parameters(
+    type=Type.ID,
+    version=19,
+    salt_len=16,
+    hash_len=32,
+    time_cost=2,
+    memory_cost=19_456,
+    parallelism=1,
+)
+"""OWASP's Password Storage Cheat Sheet: m=19 MiB, t=2, p=1."""
+
+# How many hashes may wait for each that runs: about a second of work. More is a storm, and is told to come back.
+_WAITING_PER_WORKER: Final = 32
+_RETRY_SECONDS: Final = 2
+
+# What is longer cannot be a password in any normalisation, and is not worth normalising.
+_MAX_TYPED: Final = 8 * MAX_LENGTH
+
+# How many different pieces a password needs: a common word or a run of the keyboard counts as much as a character.
+_MIN_PIECES: Final = 4
+_ROWS: Final = ("qwertyuiop", "qwertzuiop", "azertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
+_LEET: Final = str.maketrans("@4310$5!7", "aaeiossit")
+
+
+class Passwords:
+    """Hashes and verifies passwords. :meth:`close` it in the end.
+
+    Args:
+        parameters: Argon2's cost; `argon2.profiles.CHEAPEST` is for tests.
+        concurrency: How many are hashed at once.
+    """
+
+    def __init__(self, parameters: Parameters = OWASP, *, concurrency: int = 2) -> None:
+        self._hasher = PasswordHasher.from_parameters(parameters)
+        self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="password")
+        self._slots = threading.BoundedSemaphore(concurrency * (1 + _WAITING_PER_WORKER))
+        # Verified when there is no hash to verify, so that an unknown user takes as long as a known one.
+        self._dummy = self._hasher.hash("nobody's password")
+
+    async def hash(self, password: str) -> str:
+        """The encoded hash of a password that passed :func:`check_password`.
+
+        Raises:
+            TooManyAttempts: More hashing is waiting than can be done soon.
+        """
+        return await self._run(partial(self._hasher.hash, password))
+
+    async def verify(self, password: str, encoded: str | None) -> bool:
+        """True if `encoded` is the hash of `password`. Takes the same time whatever is right or wrong.
+
+        Args:
+            password: As it was typed.
+            encoded: The hash; None for an unknown user or one without a password, which is never right.
+
+        Raises:
+            TooManyAttempts: More hashing is waiting than can be done soon.
+        """
+        if len(password) > _MAX_TYPED:
+            password, encoded = "", None
+        expected = self._dummy if encoded is None else encoded
+        matches = await self._run(partial(self._matches, normalised(password), expected))
+        return matches and encoded is not None
+
+    def needs_rehash(self, encoded: str) -> bool:
+        """True if a hash was made with other parameters than today's."""
+        return self._hasher.check_needs_rehash(encoded)
+
+    def close(self) -> None:
+        """Let what runs finish, and forget what waits."""
+        self._executor.shutdown(cancel_futures=True)
+
+    def _matches(self, password: str, encoded: str) -> bool:
+        try:
+            return self._hasher.verify(encoded, _encoded(password))
+        except VerifyMismatchError:
+            return False
+        except (InvalidHashError, VerificationError):
+            _log.exception("a stored password hash cannot be used")
+            return False
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if not self._slots.acquire(blocking=False):
+            raise TooManyAttempts(_RETRY_SECONDS)
+        future = self._executor.submit(work)
+        # Given back when the thread is done with it, not when the caller gives up: leaving early frees nothing.
+        future.add_done_callback(lambda _: self._slots.release())
+        return await asyncio.wrap_future(future)
+
+
+def check_password(password: str, username: str, *, field: str = "password") -> str:
+    """The password as it is hashed, if it may be chosen.
+
+    Args:
+        password: As it was typed.
+        username: Of whom.
+        field: What to name the member in the error.
+
+    Raises:
+        InputInvalid: It is too short, too long, contains the user's name or is easy to guess.
+    """
+    text = normalised(password[: _MAX_TYPED + 1])
+    if len(text) > MAX_LENGTH:
+        raise InputInvalid.of(field, f"A password may have {MAX_LENGTH} characters at most.")
+    if len(text) < MIN_LENGTH:
+        raise InputInvalid.of(
+            field,
+            f"A password needs {MIN_LENGTH} characters or more. Several words are easy to remember.",
+        )
+    if any(unicodedata.category(character) == "Cs" for character in text):
+        raise InputInvalid.of(field, "This contains half a character, which cannot be stored.")
+    if len(username) >= 4 and username.casefold() in text.casefold():
+        raise InputInvalid.of(field, "A password must not contain the user name.")
+    if len(set(_pieces(text))) < _MIN_PIECES:
+        raise InputInvalid.of(
+            field, "This is among the first passwords that are tried. Choose something unusual."
+        )
+    return text
+
+
+def normalised(password: str) -> str:
+    """One spelling for what looks the same, whatever keyboard it came from (Unicode's NFC)."""
+    return unicodedata.normalize("NFC", password)
+
+
+def _encoded(password: str) -> bytes:
+    # Half a character can be sent in JSON. It is wrong like any other wrong password, and takes as long.
+    return password.encode("utf-8", "surrogatepass")
+
+
+def _pieces(password: str) -> Iterator[str]:
+    """What a guesser would put together: common words, runs of alphabet or keyboard, and single characters."""
+    text = password.casefold()
+    plain = text.translate(_LEET)
+    words, longest = _common_words()
+    start = 0
+    while start < len(text):
+        end = start + 1
+        for stop in range(min(len(text), start + longest), start + 2, -1):
+            if text[start:stop] in words or plain[start:stop] in words:
+                end = stop
+                break
+        stop = start + 3
+        while stop <= len(text) and _is_run(text[stop - 3 : stop]):
+            end = max(end, stop)
+            stop += 1
+        # Spaces and punctuation between the pieces are easily guessed.
+        if end > start + 1 or text[start].isalnum():
+            yield plain[start:end]
+        start = end
+
+
+def _is_run(three: str) -> bool:
+    first, second, third = map(ord, three)
+    if second - first == third - second and abs(second - first) <= 1:
+        return True
+    return any(three in row or three[::-1] in row for row in _ROWS)
+
+
+@cache
+def _common_words() -> tuple[frozenset[str], int]:
+    """The words, and the length of the longest."""
+    text = (
+        resources.files("task_service.accounts").joinpath("common_passwords.txt").read_text("utf-8")
+    )
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    words = {word for line in lines for word in line.split()}
+    words.update(str(year) for year in range(1940, 2050))
+    return frozenset(words), max(map(len, words))

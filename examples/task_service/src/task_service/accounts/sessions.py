@@ -1,0 +1,329 @@
+"""Login sessions: what a login token's `sid` stands for.
+
+A session is over when it is ended, when its time is up, or when it was not used for a while. The last two are judged
+by the configuration in force, so shortening them ends sessions that are open. When a session was last seen is
+collected in memory and written once a minute, never while a request waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final
+
+from sqlalchemy import Row, bindparam, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import Clock, Principal, Session, StoreUnavailable, TokenProfile
+from task_service.db import schema
+from task_service.db.engine import Database
+from task_service.errors import SessionNotFound
+from task_service.ids import is_id, new_id
+
+from .audit import Audit
+from .config import ServiceConfig
+from .narrowing import AccessNarrowed, nothing_is_reused
+
+_log = logging.getLogger(__name__)
+
+KEPT_FOR: Final = timedelta(days=30)
+"""How long a session that is over stays in the database."""
+
+_FLUSH_SECONDS: Final = 60.0
+_MAX_USER_AGENT: Final = 256
+_MAX_ADDRESS: Final = 64
+
+_SESSIONS = schema.sessions.c
+_SETTINGS = schema.settings.c
+_DEFAULTS: Final = ServiceConfig()
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def _setting(name: str) -> Any:
+    """A setting as part of a statement, so that one round trip reads the session and what it is judged by."""
+    return select(_SETTINGS.value).where(_SETTINGS.name == name).scalar_subquery().label(name)
+
+
+_WITH_LIMITS = select(
+    schema.sessions, _setting("session_lifetime_minutes"), _setting("session_idle_minutes")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSession:
+    """One login.
+
+    Attributes:
+        authenticated_at: When the password was checked.
+        last_seen_at: When a request last came with it.
+        expires_at: When it is over unless it is used again, by the limits in force.
+        ended_at: When somebody ended it.
+        address: Where the login came from.
+        user_agent: What the browser called itself.
+    """
+
+    id: str
+    user_id: str
+    authenticated_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    address: str | None
+    user_agent: str | None
+
+    def is_open(self, now: datetime) -> bool:
+        """True if a token of this session is accepted at `now`."""
+        return self.ended_at is None and now < self.expires_at
+
+
+class Sessions:
+    """The login sessions.
+
+    As an asynchronous context manager it writes when sessions were last seen once a minute while it is open, and the
+    rest when it is closed.
+
+    Args:
+        db: Where they are.
+        clock: Where the time comes from.
+        tokens: Issues the login tokens.
+        audit: Records when sessions are ended.
+        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        tokens: TokenProfile,
+        audit: Audit,
+        access_narrowed: AccessNarrowed = nothing_is_reused,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._tokens = tokens
+        self._audit = audit
+        self._access_narrowed = access_narrowed
+        self._seen: dict[str, datetime] = {}
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def start(
+        self,
+        user_id: str,
+        config: ServiceConfig,
+        *,
+        address: str | None,
+        user_agent: str | None,
+        connection: AsyncConnection,
+    ) -> LoginSession:
+        """Record that somebody logged in.
+
+        Args:
+            user_id: Who.
+            config: Whose limits the session gets.
+            address: Where the login came from.
+            user_agent: The browser's own description, cut to 256 characters.
+            connection: The login's transaction.
+        """
+        now = self._clock.now()
+        session = LoginSession(
+            id=new_id("ses"),
+            user_id=user_id,
+            authenticated_at=now,
+            last_seen_at=now,
+            expires_at=now + config.session_lifetime_minutes * _MINUTE,
+            ended_at=None,
+            address=None if address is None else address[:_MAX_ADDRESS],
+            user_agent=_clean(user_agent),
+        )
+        await connection.execute(
+            insert(schema.sessions).values(
+                id=session.id,
+                user_id=user_id,
+                authenticated_at=now,
+                last_seen_at=now,
+                expires_at=session.expires_at,
+                address=session.address,
+                user_agent=session.user_agent,
+            )
+        )
+        return session
+
+    def issue_token(self, session: LoginSession) -> tuple[str, int]:
+        """A token that is good until the session's time is up, and for how many seconds that is.
+
+        The login it tells of is the session's: a new token makes no login more recent.
+        """
+        now = self._clock.now()
+        lifetime = timedelta(seconds=max(1, int((session.expires_at - now).total_seconds())))
+        token = self._tokens.issue(
+            subject=session.user_id,
+            now=now,
+            lifetime=lifetime,
+            authenticated_at=session.authenticated_at,
+            session_id=session.id,
+        )
+        return token, int(lifetime.total_seconds())
+
+    async def find_session(self, session_id: str) -> Session | None:
+        """For the library's authenticator: the session with this id, read afresh; None if there is none."""
+        if not is_id(session_id, "ses"):
+            return None
+        async with self._db.read() as connection:
+            row = (
+                await connection.execute(_WITH_LIMITS.where(_SESSIONS.id == session_id))
+            ).one_or_none()
+        if row is None:
+            return None
+        session = self._session(row)
+        return Session(session.id, session.user_id, session.expires_at, session.ended_at)
+
+    async def list_open(self, user_id: str) -> tuple[LoginSession, ...]:
+        """A user's open sessions, the most recent login first."""
+        async with self._db.read() as connection:
+            rows = await connection.execute(
+                _WITH_LIMITS.where(
+                    _SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)
+                ).order_by(_SESSIONS.authenticated_at.desc(), _SESSIONS.id)
+            )
+            sessions = [self._session(row) for row in rows]
+        now = self._clock.now()
+        return tuple(session for session in sessions if session.is_open(now))
+
+    async def end(self, session_id: str, *, by: Principal[Any]) -> None:
+        """End one of the principal's own sessions. When this returns, no process accepts its token.
+
+        Raises:
+            SessionNotFound: The principal has no such open session.
+        """
+        now = self._clock.now()
+        if not is_id(session_id, "ses"):
+            raise SessionNotFound
+        async with self._db.write() as connection:
+            ended = await connection.execute(
+                update(schema.sessions)
+                .where(
+                    _SESSIONS.id == session_id,
+                    _SESSIONS.user_id == by.owner.id,
+                    _SESSIONS.ended_at.is_(None),
+                )
+                .values(ended_at=now)
+            )
+            if ended.rowcount != 1:
+                raise SessionNotFound
+            await self._audit.record(
+                "session.ended", principal=by, target=session_id, connection=connection
+            )
+        self._seen.pop(session_id, None)
+        await self._access_narrowed()
+
+    async def end_others(self, *, by: Principal[Any]) -> None:
+        """End all of the principal's own sessions but the present one."""
+        async with self._db.write() as connection:
+            ending = (
+                update(schema.sessions)
+                .where(_SESSIONS.user_id == by.owner.id, _SESSIONS.ended_at.is_(None))
+                .values(ended_at=self._clock.now())
+            )
+            if by.session_id is not None:
+                ending = ending.where(_SESSIONS.id != by.session_id)
+            await connection.execute(ending)
+            await self._audit.record(
+                "session.others_ended", principal=by, target=by.owner.id, connection=connection
+            )
+        await self._access_narrowed()
+
+    async def purge(self) -> None:
+        """Delete sessions that have been over for a long time, and links that are."""
+        links = schema.password_links.c
+        before = self._clock.now() - KEPT_FOR
+        async with self._db.write() as connection:
+            await connection.execute(
+                delete(schema.sessions).where(
+                    (_SESSIONS.expires_at < before) | (_SESSIONS.ended_at < before)
+                )
+            )
+            await connection.execute(delete(schema.password_links).where(links.expires_at < before))
+
+    def seen(self, session_id: str, at: datetime) -> None:
+        """Remember that a request came with a session. Writes nothing and never waits."""
+        latest = self._seen.get(session_id)
+        if latest is None or latest < at:
+            self._seen[session_id] = at
+
+    async def flush(self) -> None:
+        """Write what :meth:`seen` collected. If that fails, it is kept for the next time."""
+        if not self._seen:
+            return
+        # Not cleared yet: while this is written, sessions must not look as if they were idle.
+        batch = dict(self._seen)
+        try:
+            async with self._db.write() as connection:
+                await connection.execute(
+                    update(schema.sessions)
+                    .where(
+                        _SESSIONS.id == bindparam("session"),
+                        _SESSIONS.last_seen_at < bindparam("at"),
+                    )
+                    .values(last_seen_at=bindparam("at")),
+                    # In one order everywhere, so that two processes never wait for each other.
+                    [{"session": session, "at": at} for session, at in sorted(batch.items())],
+                )
+        except StoreUnavailable:
+            _log.warning("could not write when sessions were last seen; trying again later")
+            return
+        for session_id, at in batch.items():
+            if self._seen.get(session_id) == at:
+                del self._seen[session_id]
+
+    async def __aenter__(self) -> Sessions:
+        self._flusher = asyncio.create_task(self._flush_for_ever(), name="flush sessions")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._flusher
+            self._flusher = None
+        await self.flush()
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            await self.flush()
+
+    def _session(self, row: Row[Any]) -> LoginSession:
+        lifetime = _minutes(row.session_lifetime_minutes, _DEFAULTS.session_lifetime_minutes)
+        idle = _minutes(row.session_idle_minutes, _DEFAULTS.session_idle_minutes)
+        last_seen = max(row.last_seen_at, self._seen.get(row.id, row.last_seen_at))
+        return LoginSession(
+            id=row.id,
+            user_id=row.user_id,
+            authenticated_at=row.authenticated_at,
+            last_seen_at=last_seen,
+            expires_at=min(row.expires_at, row.authenticated_at + lifetime, last_seen + idle),
+            ended_at=row.ended_at,
+            address=row.address,
+            user_agent=row.user_agent,
+        )
+
+
+def _minutes(stored: object, default: int) -> timedelta:
+    return (stored if isinstance(stored, int) else default) * _MINUTE
+
+
+def _clean(user_agent: str | None) -> str | None:
+    """A header of anybody's making, as text that a database keeps and a page shows."""
+    if user_agent is None:
+        return None
+    return "".join(c if c.isprintable() else "?" for c in user_agent[:_MAX_USER_AGENT])

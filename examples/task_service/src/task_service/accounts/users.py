@@ -1,0 +1,420 @@
+"""Users: who they are, what they may do, and the rule that somebody must be left to administer the service."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Row, and_, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import Clock, FieldError, InputInvalid, Owner, PageCursor, Principal
+from task_service.db import schema
+from task_service.db.engine import Database, lock_table
+from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
+from task_service.ids import is_id, new_id
+
+from .audit import Audit
+from .narrowing import AccessNarrowed, nothing_is_reused
+from .passwords import Passwords, check_password
+
+ADMIN: Final = "admin"
+
+_USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
+
+ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "user": _USER,
+        ADMIN: _USER | {"tasks:read_all", "admin:config", "admin:users", "admin:audit"},
+    }
+)
+"""What each role may do. A user may do what any of their roles may."""
+
+MAX_USERNAME: Final = 64
+MAX_PAGE: Final = 200
+
+_USERS = schema.users.c
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person, or a service that is treated as one.
+
+    Attributes:
+        username: As it is compared: NFKC and lower case.
+        roles: Sorted.
+        disabled: True refuses every login and every key of this user.
+        last_login_at: None means never.
+        has_password: False until the first one was set through a link.
+    """
+
+    id: str
+    username: str
+    roles: tuple[str, ...]
+    disabled: bool
+    created_at: datetime
+    last_login_at: datetime | None
+    has_password: bool
+
+    @property
+    def permissions(self) -> frozenset[str]:
+        """Everything the roles allow. A role that this version does not know allows nothing."""
+        return frozenset[str]().union(
+            *(ROLE_PERMISSIONS.get(role, frozenset[str]()) for role in self.roles)
+        )
+
+    def to_owner(self) -> Owner[User]:
+        """The user as the library sees them."""
+        return Owner(self.id, self.permissions, self, self.disabled)
+
+
+@dataclass(frozen=True, slots=True)
+class UserPage:
+    """One page of users; `next_cursor` is None on the last one."""
+
+    items: tuple[User, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredPassword:
+    """What the login needs to know of a user, and nothing else may."""
+
+    user: User
+    hash: str | None
+
+
+class Users:
+    """The users and what administrators do with them.
+
+    Args:
+        db: Where they are.
+        clock: Where the time comes from.
+        audit: Records every change, in the change's own transaction.
+        passwords: Hashes the password that the command line gives a new user.
+        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        audit: Audit,
+        passwords: Passwords,
+        access_narrowed: AccessNarrowed = nothing_is_reused,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._audit = audit
+        self._passwords = passwords
+        self._access_narrowed = access_narrowed
+
+    async def find_owner(self, owner_id: str) -> Owner[User] | None:
+        """For the library's authenticator: the user with this id, read afresh; None if there is none."""
+        if not is_id(owner_id, "usr"):
+            return None
+        async with self._db.read() as connection:
+            row = (
+                await connection.execute(select(schema.users).where(_USERS.id == owner_id))
+            ).one_or_none()
+        return None if row is None else _user(row).to_owner()
+
+    async def get(self, user_id: str) -> User:
+        """The user with this id.
+
+        Raises:
+            UserNotFound: There is none.
+        """
+        owner = await self.find_owner(user_id)
+        if owner is None:
+            raise UserNotFound
+        return owner.user
+
+    async def get_by_name(self, username: str) -> User:
+        """The user with this name, however it is written.
+
+        Raises:
+            UserNotFound: There is none.
+        """
+        stored = await self.find_password(username)
+        if stored is None:
+            raise UserNotFound(f"There is no user named {username!r}.")
+        return stored.user
+
+    async def find_password(
+        self, username: str, *, connection: AsyncConnection | None = None
+    ) -> StoredPassword | None:
+        """The user with this name and the password's hash; None if there is none.
+
+        Args:
+            username: As it was typed.
+            connection: To read in a transaction that is open already.
+        """
+        name = normalised_username(username)
+        if not _is_username(name):
+            return None
+        async with AsyncExitStack() as stack:
+            if connection is None:
+                connection = await stack.enter_async_context(self._db.read())
+            row = (
+                await connection.execute(select(schema.users).where(_USERS.username == name))
+            ).one_or_none()
+        return None if row is None else StoredPassword(_user(row), row.password_hash)
+
+    async def list(self, *, cursor: str | None = None, limit: int = 50) -> UserPage:
+        """A page of users, newest first.
+
+        Args:
+            cursor: The previous page's `next_cursor`.
+            limit: How many at most, 1 to 200.
+
+        Raises:
+            InputInvalid: The cursor or the limit is not acceptable.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise InputInvalid.of("limit", f"Ask for 1 to {MAX_PAGE} users.")
+        statement = (
+            select(schema.users)
+            .order_by(_USERS.created_at.desc(), _USERS.id.desc())
+            .limit(limit + 1)
+        )
+        if cursor is not None:
+            at, user_id = PageCursor.decode(cursor)
+            statement = statement.where(
+                or_(
+                    _USERS.created_at < at,
+                    and_(_USERS.created_at == at, _USERS.id < user_id),
+                )
+            )
+        async with self._db.read() as connection:
+            rows = (await connection.execute(statement)).all()
+        items = tuple(_user(row) for row in rows[:limit])
+        more = len(rows) > limit
+        return UserPage(
+            items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None
+        )
+
+    async def create(
+        self,
+        username: str,
+        roles: Iterable[str],
+        *,
+        by: Principal[Any] | None = None,
+        password: str | None = None,
+    ) -> User:
+        """Add a user.
+
+        Args:
+            username: 1 to 64 visible characters without spaces; kept in NFKC and lower case.
+            roles: At least one of `ROLE_PERMISSIONS`.
+            by: Who does it; None means the service itself or its command line.
+            password: Only the command line gives one; everybody else chooses their own through a link.
+
+        Raises:
+            InputInvalid: The name, a role or the password is not acceptable.
+            UsernameTaken: There is a user of that name, perhaps written otherwise.
+        """
+        name, checked_roles = check_user(username, roles)
+        password_hash = None
+        if password is not None:
+            password_hash = await self._passwords.hash(check_password(password, name))
+        user = User(
+            id=new_id("usr"),
+            username=name,
+            roles=checked_roles,
+            disabled=False,
+            created_at=self._clock.now(),
+            last_login_at=None,
+            has_password=password_hash is not None,
+        )
+        try:
+            async with self._db.write() as connection:
+                await connection.execute(
+                    insert(schema.users).values(
+                        id=user.id,
+                        username=name,
+                        roles=list(checked_roles),
+                        password_hash=password_hash,
+                        created_at=user.created_at,
+                    )
+                )
+                await self._audit.record(
+                    "user.created",
+                    principal=by,
+                    target=user.id,
+                    details={"username": name, "roles": checked_roles},
+                    connection=connection,
+                )
+        except IntegrityError as error:
+            # The id has 95 random bits: it is the name.
+            raise UsernameTaken from error
+        return user
+
+    async def change(
+        self,
+        user_id: str,
+        *,
+        by: Principal[Any] | None = None,
+        roles: Iterable[str] | None = None,
+        disabled: bool | None = None,
+    ) -> User:
+        """Give a user other roles, disable or enable them, or both at once.
+
+        A disabled user's login sessions and password links end for good. Their keys are refused while they are
+        disabled and work again afterwards. When this returns, no process acts on what was before.
+
+        Args:
+            user_id: Whom.
+            by: Who does it; None means the service itself or its command line.
+            roles: The new roles; None leaves them.
+            disabled: None leaves it.
+
+        Raises:
+            InputInvalid: A role is not acceptable.
+            UserNotFound: There is no such user.
+            LastAdministrator: Nobody who can log in would be left to administer the service.
+        """
+        new_roles = None if roles is None else check_roles(roles)
+        now = self._clock.now()
+        async with self._db.write() as connection:
+            await lock_table(connection, schema.users)
+            before = await _read(connection, user_id)
+            after_roles = before.roles if new_roles is None else new_roles
+            after_disabled = before.disabled if disabled is None else disabled
+            if (
+                _administers(before.roles, before.disabled, before.has_password)
+                and not _administers(after_roles, after_disabled, before.has_password)
+                and not await _is_administered_without(connection, user_id)
+            ):
+                raise LastAdministrator
+            if after_roles != before.roles:
+                await connection.execute(
+                    update(schema.users).where(_USERS.id == user_id).values(roles=list(after_roles))
+                )
+                await self._audit.record(
+                    "user.roles_changed",
+                    principal=by,
+                    target=user_id,
+                    details={"old": before.roles, "new": after_roles},
+                    connection=connection,
+                )
+            if after_disabled != before.disabled:
+                await connection.execute(
+                    update(schema.users)
+                    .where(_USERS.id == user_id)
+                    .values(disabled_at=now if after_disabled else None)
+                )
+                if after_disabled:
+                    await _end_logins(connection, user_id, now)
+                await self._audit.record(
+                    "user.disabled" if after_disabled else "user.enabled",
+                    principal=by,
+                    target=user_id,
+                    connection=connection,
+                )
+            user = await _read(connection, user_id)
+        await self._access_narrowed()
+        return user
+
+
+def normalised_username(username: str) -> str:
+    """A name as it is stored and compared: without spaces around it, NFKC, lower case."""
+    # Bounded before it is normalised; one character can become 18.
+    text = unicodedata.normalize("NFKC", username[: 2 * MAX_USERNAME].strip()).lower()
+    # Lower case of a composed character may be decomposed.
+    return unicodedata.normalize("NFKC", text)
+
+
+def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """A new user's name and roles as they are stored.
+
+    Raises:
+        InputInvalid: With all the fields that are wrong.
+    """
+    errors: list[FieldError] = []
+    name = normalised_username(username)
+    if not _is_username(name) or len(username) > MAX_USERNAME:
+        errors.append(
+            FieldError(
+                "username", f"A name has 1 to {MAX_USERNAME} visible characters and no spaces."
+            )
+        )
+    checked: tuple[str, ...] = ()
+    try:
+        checked = check_roles(roles)
+    except InputInvalid as error:
+        errors += error.errors
+    if errors:
+        raise InputInvalid(errors)
+    return name, checked
+
+
+def check_roles(roles: Iterable[str]) -> tuple[str, ...]:
+    """The roles, sorted and each once.
+
+    Raises:
+        InputInvalid: There is none, or one that is not in `ROLE_PERMISSIONS`.
+    """
+    chosen = tuple(sorted(set(roles)))
+    if not chosen or not set(chosen) <= ROLE_PERMISSIONS.keys():
+        raise InputInvalid.of("roles", f"Choose from: {', '.join(sorted(ROLE_PERMISSIONS))}.")
+    return chosen
+
+
+def _is_username(name: str) -> bool:
+    # Printable leaves out control and formatting characters, all spaces but the plain one, and half characters.
+    return 0 < len(name) <= MAX_USERNAME and name.isprintable() and " " not in name
+
+
+def _administers(roles: Iterable[str], disabled: bool, has_password: bool) -> bool:
+    """Whether such a user could log in and administer the service."""
+    return ADMIN in roles and not disabled and has_password
+
+
+async def _is_administered_without(connection: AsyncConnection, user_id: str) -> bool:
+    rows = await connection.execute(
+        select(_USERS.roles).where(
+            _USERS.id != user_id, _USERS.disabled_at.is_(None), _USERS.password_hash.is_not(None)
+        )
+    )
+    return any(ADMIN in roles for (roles,) in rows)
+
+
+async def _end_logins(connection: AsyncConnection, user_id: str, now: datetime) -> None:
+    sessions, links = schema.sessions, schema.password_links
+    await connection.execute(
+        update(sessions)
+        .where(sessions.c.user_id == user_id, sessions.c.ended_at.is_(None))
+        .values(ended_at=now)
+    )
+    await connection.execute(
+        update(links)
+        .where(links.c.user_id == user_id, links.c.used_at.is_(None))
+        .values(used_at=now)
+    )
+
+
+async def _read(connection: AsyncConnection, user_id: str) -> User:
+    row = (await connection.execute(select(schema.users).where(_USERS.id == user_id))).one_or_none()
+    if row is None:
+        raise UserNotFound
+    return _user(row)
+
+
+def _user(row: Row[Any]) -> User:
+    return User(
+        id=row.id,
+        username=row.username,
+        roles=tuple(row.roles),
+        disabled=row.disabled_at is not None,
+        created_at=row.created_at,
+        last_login_at=row.last_login_at,
+        has_password=row.password_hash is not None,
+    )
