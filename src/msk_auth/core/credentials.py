@@ -19,7 +19,7 @@ MAX_HEADER_LENGTH = 8192
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BEARER = re.compile(r"bearer +([0-9A-Za-z\-._~+/]+=*)", re.IGNORECASE)
 # The only credentials with commas in them: those of another scheme that takes parameters.
-_PARAMETER = r'''[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *(?:"(?:[^"\\]|\\.)*"|[^\s",=][^\s",]*)'''
+_PARAMETER = r"""[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *(?:"(?:[^"\\]|\\.)*"|[^\s",=][^\s",]*)"""
 _WITH_PARAMETERS = re.compile(rf"\s*{_SCHEME.pattern} +{_PARAMETER}(?: *, *{_PARAMETER})*\s*")
 
 
