@@ -1,0 +1,403 @@
+"""What a worker does with runs: claim, keep, log, finish, give back, and take over from the dead.
+
+Every statement names the claim it belongs to (`claimed_by` and `attempt`), so what a worker does after its run was
+given to another changes nothing.
+
+A claim is a lease that its worker renews. `lease_expires_at` is written by the worker's clock and never compared
+with another machine's: :class:`LeaseWatch` takes a worker for dead when it has seen the same lease for the lease's
+whole length on its own monotonic clock. So neither clocks that differ nor one that is set by an hour take a run from
+a living worker or leave a dead one's run lying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from msk_auth.stores.sqlalchemy import UtcMicroseconds
+from sqlalchemy import and_, case, func, insert, literal, null, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from msk_auth import Clock
+from task_service.db.engine import Database
+from task_service.db.schema import run_log, runs, users
+
+from .config import RunConfig
+from .run_log import LogBatch
+from .shapes import RunState
+
+MAX_ATTEMPTS = 3
+"""How many workers a run may outlive: one that brings down every worker must not go round for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that a worker holds, with what it needs to execute it."""
+
+    run_id: str
+    worker_id: str
+    attempt: int
+    handler: str
+    params: Any
+    timeout_seconds: int
+    last_seq: int
+    log_bytes: int
+    log_truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: a final state, and what the handler said."""
+
+    state: RunState
+    exit_code: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A lease as it was seen: as long as nothing in it changes, nobody has renewed it."""
+
+    run_id: str
+    worker_id: str
+    attempt: int
+    lease_expires_at: datetime
+
+
+class LeaseWatch:
+    """Judges whether workers are alive by watching their leases.
+
+    Args:
+        clock: Only its monotonic side is used.
+        lease: The length of a lease; the same in every process of a deployment.
+    """
+
+    def __init__(self, clock: Clock, lease: timedelta) -> None:
+        self._clock = clock
+        self._lease = lease.total_seconds()
+        self._since: dict[Sighting, float] = {}
+        self._looked_at = clock.monotonic()
+
+    def expired(self, seen: Iterable[Sighting]) -> list[Sighting]:
+        """Those that have stood still for a lease's length, given all that are in the database now."""
+        now = self._clock.monotonic()
+        if now - self._looked_at > self._lease / 2:
+            # Whatever kept this process from looking (a sleeping machine, a stopped database) may have kept the
+            # workers from renewing: they get a whole lease again.
+            self._since = {}
+        self._looked_at = now
+        self._since = {each: self._since.get(each, now) for each in seen}
+        return [each for each, since in self._since.items() if now - since >= self._lease]
+
+
+class Claims:
+    """The runs as one worker sees them.
+
+    Args:
+        db: The service's database.
+        clock: For the times that are shown to people.
+        config: For the limit of runs at once; asked anew for each claim.
+        worker_id: Unique for each start of a worker, on all machines; 64 characters at most.
+        lease: How long a claim holds without being renewed.
+
+    Every method raises StoreUnavailable when the database does not answer; whether the change was made is then open.
+    """
+
+    def __init__(
+        self, db: Database, clock: Clock, config: RunConfig, *, worker_id: str, lease: timedelta
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._config = config
+        self._worker_id = worker_id
+        self._lease = lease
+
+    async def claim(self) -> Claim | None:
+        """Take the oldest queued run whose owner has fewer runs running than allowed; None if there is none."""
+        limit = (await self._config.current()).max_concurrent_runs_per_user
+        while True:
+            async with self._db.write() as connection:
+                candidate = await _oldest_claimable(connection, limit)
+                if candidate is None:
+                    return None
+                run_id, owner_id = candidate
+                # One claim at a time for each owner, or two workers could exceed the limit together. (SQLite has
+                # one writer anyway and ignores FOR UPDATE.)
+                await connection.execute(
+                    select(users.c.id).where(users.c.id == owner_id).with_for_update(key_share=True)
+                )
+                claim = await self._claim(connection, run_id, owner_id, limit)
+                if claim is not None:
+                    return claim
+            # Another worker was faster. Look again, with a new view of the table.
+
+    async def _claim(
+        self, connection: AsyncConnection, run_id: str, owner_id: str, limit: int
+    ) -> Claim | None:
+        now = self._clock.now()
+        others = runs.alias("others")
+        running = (
+            select(func.count())
+            .select_from(others)
+            .where(others.c.owner_id == owner_id, others.c.state == RunState.RUNNING)
+        )
+        result = await connection.execute(
+            update(runs)
+            .where(
+                runs.c.id == run_id,
+                runs.c.state == RunState.QUEUED,
+                running.scalar_subquery() < limit,
+            )
+            .values(
+                state=RunState.RUNNING,
+                attempt=runs.c.attempt + 1,
+                started_at=now,
+                claimed_by=self._worker_id,
+                lease_expires_at=now + self._lease,
+            )
+            .returning(
+                runs.c.attempt,
+                runs.c.handler,
+                runs.c.params,
+                runs.c.timeout_seconds,
+                runs.c.log_bytes,
+                runs.c.log_truncated,
+            )
+        )
+        row = result.one_or_none()
+        if row is None:
+            return None
+        last_seq = await connection.scalar(
+            select(func.coalesce(func.max(run_log.c.seq), 0)).where(run_log.c.run_id == run_id)
+        )
+        return Claim(
+            run_id=run_id,
+            worker_id=self._worker_id,
+            attempt=row.attempt,
+            handler=row.handler,
+            params=row.params,
+            timeout_seconds=row.timeout_seconds,
+            last_seq=last_seq or 0,
+            log_bytes=row.log_bytes,
+            log_truncated=row.log_truncated,
+        )
+
+    async def renew(self, claims: Collection[Claim]) -> frozenset[str]:
+        """Renew leases, all in one statement.
+
+        Args:
+            claims: What the worker believes to hold. A claim that it does not know of (its answer got lost) is not
+                renewed, and so finds its way back into the queue.
+
+        Returns:
+            The ids of the runs that it does hold.
+        """
+        attempts = {claim.run_id: claim.attempt for claim in claims}
+        held = (
+            runs.c.id.in_(attempts),
+            runs.c.state == RunState.RUNNING,
+            runs.c.claimed_by == self._worker_id,
+        )
+        async with self._db.write() as connection:
+            # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
+            await connection.execute(
+                select(runs.c.id).where(*held).order_by(runs.c.id).with_for_update()
+            )
+            result = await connection.execute(
+                update(runs)
+                .where(*held)
+                .values(lease_expires_at=self._clock.now() + self._lease)
+                .returning(runs.c.id, runs.c.attempt)
+            )
+            return frozenset(row.id for row in result if attempts[row.id] == row.attempt)
+
+    async def cancelled(self, claims: Collection[Claim]) -> frozenset[str]:
+        """The ids of those runs that somebody wants to stop."""
+        async with self._db.read() as connection:
+            result = await connection.execute(
+                select(runs.c.id).where(
+                    runs.c.id.in_([claim.run_id for claim in claims]),
+                    runs.c.cancel_requested_at.is_not(None),
+                )
+            )
+            return frozenset(result.scalars())
+
+    async def sightings(self, *, besides: Collection[Claim]) -> list[Sighting]:
+        """Every lease in the database, without those of the worker's own living claims."""
+        own = {(claim.run_id, claim.worker_id, claim.attempt) for claim in besides}
+        async with self._db.read() as connection:
+            result = await connection.execute(
+                select(runs.c.id, runs.c.claimed_by, runs.c.attempt, runs.c.lease_expires_at).where(
+                    runs.c.state == RunState.RUNNING
+                )
+            )
+            return [Sighting(*row) for row in result if tuple(row[:3]) not in own]
+
+    async def take_back(self, expired: Collection[Sighting]) -> int:
+        """Put the runs of dead workers back into the queue; end those that were cancelled or tried too often.
+
+        Args:
+            expired: What :class:`LeaseWatch` found. A lease that was renewed since is left alone.
+
+        Returns:
+            How many runs were changed.
+        """
+        cancelled = runs.c.cancel_requested_at.is_not(None)
+        hopeless = runs.c.attempt >= MAX_ATTEMPTS
+        changed = 0
+        for each in expired:
+            async with self._db.write() as connection:
+                result = await connection.execute(
+                    update(runs)
+                    .where(
+                        _held(each.run_id, each.worker_id, each.attempt),
+                        runs.c.lease_expires_at == each.lease_expires_at,
+                    )
+                    .values(
+                        state=case(
+                            (cancelled, RunState.CANCELLED.value),
+                            (hopeless, RunState.FAILED.value),
+                            else_=RunState.QUEUED.value,
+                        ),
+                        error=case(
+                            (
+                                and_(~cancelled, hopeless),
+                                f"Its worker stopped in the middle of it {MAX_ATTEMPTS} times.",
+                            ),
+                            else_=null(),
+                        ),
+                        **self._put_down(over=cancelled | hopeless),
+                    )
+                )
+                changed += result.rowcount
+        return changed
+
+    async def give_back(self, claim: Claim, batch: LogBatch | None) -> bool:
+        """Put a run back into the queue as if it had not been claimed, or end it if it was cancelled meanwhile.
+
+        Args:
+            claim: What is given back.
+            batch: The rest of its log.
+
+        Returns:
+            False if the worker did not hold the run any more; then nothing was changed.
+        """
+        cancelled = runs.c.cancel_requested_at.is_not(None)
+        async with self._db.write() as connection:
+            if batch is not None:
+                await _append(connection, claim, batch)
+            result = await connection.execute(
+                update(runs)
+                .where(_held(claim.run_id, claim.worker_id, claim.attempt))
+                .values(
+                    state=case((cancelled, RunState.CANCELLED.value), else_=RunState.QUEUED.value),
+                    attempt=case((cancelled, runs.c.attempt), else_=runs.c.attempt - 1),
+                    **self._put_down(over=cancelled),
+                )
+            )
+            return result.rowcount == 1
+
+    async def append(self, claim: Claim, batch: LogBatch) -> bool:
+        """Add a batch to the log of a run; doing it again changes nothing.
+
+        Returns:
+            False if the worker did not hold the run any more; then nothing was written.
+        """
+        async with self._db.write() as connection:
+            return await _append(connection, claim, batch)
+
+    async def finish(self, claim: Claim, outcome: Outcome, batch: LogBatch | None) -> bool:
+        """End a run, together with the rest of its log.
+
+        Args:
+            claim: What has ended.
+            outcome: How.
+            batch: The log's last batch.
+
+        Returns:
+            False if the worker did not hold the run any more (or had finished it already, when the answer to the
+            first try got lost); then nothing was changed.
+        """
+        async with self._db.write() as connection:
+            if batch is not None:
+                await _append(connection, claim, batch)
+            result = await connection.execute(
+                update(runs)
+                .where(_held(claim.run_id, claim.worker_id, claim.attempt))
+                .values(
+                    state=outcome.state,
+                    exit_code=outcome.exit_code,
+                    error=outcome.error,
+                    finished_at=self._clock.now(),
+                    lease_expires_at=None,
+                )
+            )
+            return result.rowcount == 1
+
+    def _put_down(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
+        """The columns of a run that nobody holds, whether it is `over` or waits again."""
+        now = literal(self._clock.now(), UtcMicroseconds)
+        return {
+            "finished_at": case((over, now), else_=null()),
+            "started_at": case((over, runs.c.started_at), else_=null()),
+            "claimed_by": None,
+            "lease_expires_at": None,
+        }
+
+
+def _held(run_id: str, worker_id: str, attempt: int) -> ColumnElement[bool]:
+    """That a run is running and belongs to this claim."""
+    return and_(
+        runs.c.id == run_id,
+        runs.c.state == RunState.RUNNING,
+        runs.c.claimed_by == worker_id,
+        runs.c.attempt == attempt,
+    )
+
+
+async def _oldest_claimable(connection: AsyncConnection, limit: int) -> tuple[str, str] | None:
+    # Owners at their limit are few (they have running runs), so they are found once and not for each queued run.
+    busy = (
+        select(runs.c.owner_id)
+        .where(runs.c.state == RunState.RUNNING)
+        .group_by(runs.c.owner_id)
+        .having(func.count() >= limit)
+    )
+    result = await connection.execute(
+        select(runs.c.id, runs.c.owner_id)
+        .where(runs.c.state == RunState.QUEUED, runs.c.owner_id.not_in(busy))
+        .order_by(runs.c.created_at, runs.c.id)
+        .limit(1)
+    )
+    row = result.one_or_none()
+    return None if row is None else (row.id, row.owner_id)
+
+
+async def _append(connection: AsyncConnection, claim: Claim, batch: LogBatch) -> bool:
+    held = _held(claim.run_id, claim.worker_id, claim.attempt)
+    result = await connection.execute(
+        update(runs)
+        .where(held, runs.c.log_bytes == batch.size_before)
+        .values(log_bytes=batch.size_after, log_truncated=batch.truncated)
+    )
+    if result.rowcount == 1:
+        await connection.execute(
+            insert(run_log),
+            [
+                {
+                    "run_id": claim.run_id,
+                    "seq": line.seq,
+                    "at": line.at,
+                    "stream": line.stream,
+                    "text": line.text,
+                }
+                for line in batch.lines
+            ],
+        )
+        return True
+    # Either the batch is there already, or the run is not ours.
+    size = await connection.scalar(select(runs.c.log_bytes).where(held))
+    return size == batch.size_after

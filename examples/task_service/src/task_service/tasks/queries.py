@@ -1,0 +1,101 @@
+"""Reading tasks and runs: who may see what, pages, and rows as shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, select, true, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.schema import Column, Table
+
+from msk_auth import InputInvalid, PageCursor, Principal
+from task_service.db.schema import runs, tasks
+
+from .shapes import Run, Task
+
+READ_ALL = "tasks:read_all"
+"""The permission to see other users' tasks and runs. It never allows changing or running them."""
+MAX_PAGE = 100
+DEFAULT_PAGE = 50
+
+
+def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
+    """That a row belongs to the principal, or that the principal may see all."""
+    return true() if READ_ALL in principal.permissions else owned_by(principal, owner)
+
+
+def owned_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
+    """That a row belongs to the principal."""
+    return owner == principal.owner.id
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a page size out of bounds.
+
+    Raises:
+        InputInvalid: Field `limit`.
+    """
+    if not 1 <= limit <= MAX_PAGE:
+        raise InputInvalid.of("limit", f"This must be a number from 1 to {MAX_PAGE}.")
+
+
+def page(statement: Select[Any], table: Table, *, cursor: str | None, limit: int) -> Select[Any]:
+    """The statement's rows from the cursor on, newest first, and one more than fit, to know whether that was all.
+
+    Raises:
+        InputInvalid: Fields `cursor` and `limit`.
+    """
+    check_limit(limit)
+    position = (table.c.created_at, table.c.id)
+    if cursor is not None:
+        created_at, last_id = PageCursor.decode(cursor)
+        statement = statement.where(
+            tuple_(*position) < tuple_(created_at, last_id, types=[c.type for c in position])
+        )
+    return statement.order_by(*(column.desc() for column in position)).limit(limit + 1)
+
+
+def next_cursor(rows: Sequence[Row[Any]], limit: int) -> str | None:
+    """The cursor of the page after the first `limit` rows; None if there are no more."""
+    if len(rows) <= limit:
+        return None
+    last = rows[limit - 1]
+    return PageCursor.encode(last.created_at, last.id)
+
+
+async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) -> dict[str, Run]:
+    """The newest run of each task that has one, found by the index for each task alone."""
+    inner = runs.alias("inner")
+    newest = (
+        select(inner.c.id)
+        .where(inner.c.task_id == tasks.c.id)
+        .order_by(inner.c.created_at.desc(), inner.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    result = await connection.execute(
+        select(runs).where(runs.c.id.in_(select(newest).where(tasks.c.id.in_(task_ids))))
+    )
+    return {row.task_id: as_run(row) for row in result}
+
+
+def as_run(row: Row[Any]) -> Run:
+    """A row of `runs` as the API shows it."""
+    return Run.model_validate(row)
+
+
+def as_task(row: Row[Any], last_run: Run | None) -> Task:
+    """A row of `tasks` as the API shows it."""
+    return Task(
+        id=row.id,
+        name=row.name,
+        handler=row.handler,
+        params=row.params,
+        timeout_seconds=row.timeout_seconds,
+        owner_id=row.owner_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        last_run=last_run,
+    )

@@ -1,0 +1,382 @@
+"""The worker of this process: claims runs, executes them, and leaves none behind.
+
+Four loops and one task for each run:
+
+- *control* claims what is queued, passes on cancellations and watches the leases of other workers. A doorbell wakes
+  it at once, a poll once a second.
+- *renewal* renews the leases of the runs that are being executed, three times in a lease's length.
+- *fence* stops a run whose lease could not be renewed, well before another worker may take it over: a worker that is
+  cut off from the database must not go on.
+- *housekeeping* applies the retention.
+
+A run's task waits for whatever comes first: the handler's end, its timeout, or a verdict from one of the loops. Then
+it writes the outcome, and keeps trying while the database does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final
+
+from msk_auth import Clock, InputInvalid, StoreUnavailable
+from task_service.db.engine import Database
+from task_service.handlers import HandlerRegistry, HandlerResult, RunContext
+from task_service.ids import new_id
+
+from .claims import Claim, Claims, LeaseWatch, Outcome
+from .config import RunConfig
+from .retention import Retention
+from .run_log import RunLog
+from .shapes import RunState
+from .signals import Signals, wait_for_event
+
+_log = logging.getLogger(__name__)
+
+LEASE: Final = timedelta(seconds=15)
+"""How long a dead worker's runs lie before others take them over. The same in every process of a deployment."""
+
+_LOG_PAUSE: Final = 0.1
+_CLEAN_UP: Final = 5.0
+_MAX_BACKOFF: Final = 5.0
+_RETENTION_PAUSE: Final = 600.0
+_MAX_ERROR: Final = 500
+
+
+class _Verdict(Enum):
+    """Why a run is stopped from outside."""
+
+    CANCELLED = "somebody cancelled it"
+    LOST = "its lease could not be renewed, or another worker has it"
+    RELEASED = "this process is stopping"
+
+
+class _Execution:
+    """A run that this process executes."""
+
+    def __init__(self, claim: Claim, clock: Clock, renewed_at: float) -> None:
+        self.claim = claim
+        self.renewed_at = renewed_at
+        self.log = RunLog(
+            clock, last_seq=claim.last_seq, size=claim.log_bytes, truncated=claim.log_truncated
+        )
+        self.verdict: asyncio.Future[_Verdict] = asyncio.get_running_loop().create_future()
+
+    def stop(self, verdict: _Verdict) -> None:
+        """Decide, unless it is decided."""
+        if not self.verdict.done():
+            self.verdict.set_result(verdict)
+
+
+class Runner:
+    """Executes runs until it is stopped. Several may work on one database, in one process or many.
+
+    Args:
+        db: The service's database.
+        clock: Its monotonic side measures the leases.
+        registry: The handlers of this deployment.
+        config: The administrator's live settings.
+        signals: The bells of this process, shared with `Tasks` and `Runs`.
+        concurrency: How many runs are executed at once.
+        worker_id: Unique for each start on all machines; made up if not given.
+        lease: The length of a lease; see :data:`LEASE`.
+        poll: How often to look when no bell rings.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        registry: HandlerRegistry,
+        config: RunConfig,
+        signals: Signals,
+        *,
+        concurrency: int = 4,
+        worker_id: str | None = None,
+        lease: timedelta = LEASE,
+        poll: timedelta = timedelta(seconds=1),
+    ) -> None:
+        self.worker_id = new_id("wrk") if worker_id is None else worker_id
+        self._clock = clock
+        self._registry = registry
+        self._signals = signals
+        self._concurrency = concurrency
+        self._claims = Claims(db, clock, config, worker_id=self.worker_id, lease=lease)
+        self._retention = Retention(db, clock, config)
+        self._watch = LeaseWatch(clock, lease)
+        self._lease = lease.total_seconds()
+        self._poll = poll.total_seconds()
+        self._looked_at: float | None = None
+        self._executions: dict[str, _Execution] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._grace = timedelta(0)
+
+    @property
+    def active(self) -> int:
+        """How many runs are being executed now."""
+        return len(self._executions)
+
+    def stop(self, grace: timedelta) -> None:
+        """Claim nothing more, let what runs go on for `grace`, then put the rest back into the queue.
+
+        :meth:`run` returns when that is done.
+        """
+        self._grace = grace
+        self._stopping.set()
+        self._signals.bell.set()
+
+    async def run(self) -> None:
+        """Work until :meth:`stop` is called. Cancelling it stops everything at once and writes nothing."""
+        async with asyncio.TaskGroup() as group:
+            loops = [
+                group.create_task(self._again_and_again(self._renew, self._lease / 3)),
+                group.create_task(self._again_and_again(self._fence, self._lease / 30)),
+                group.create_task(self._again_and_again(self._clean_up, _RETENTION_PAUSE)),
+            ]
+            await self._control(group)
+            await self._wind_down()
+            for loop in loops:
+                loop.cancel()
+
+    # The loops
+
+    async def _control(self, group: asyncio.TaskGroup) -> None:
+        backoff = 0.0
+        while not self._stopping.is_set():
+            self._signals.bell.clear()
+            try:
+                await self._pass_on_cancellations()
+                await self._take_over()
+                await self._claim_all(group)
+            except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps nobody
+                # Not on the bell: it may ring all the time, and the database needs the rest.
+                backoff = min(_MAX_BACKOFF, max(self._poll, 2 * backoff))
+                _complain("the runner cannot look for work", error)
+                await wait_for_event(self._stopping, backoff)
+            else:
+                backoff = 0.0
+                await wait_for_event(self._signals.bell, self._poll)
+
+    async def _again_and_again(self, do: Callable[[], Awaitable[None]], pause: float) -> None:
+        while True:
+            try:
+                await do()
+            except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps nobody
+                _complain("the runner failed to do something that it will try again", error)
+                await asyncio.sleep(min(pause, 1.0))
+            else:
+                await asyncio.sleep(pause)
+
+    async def _renew(self) -> None:
+        executions = list(self._executions.values())
+        if not executions:
+            return
+        # From before the statement: nobody can have seen the renewed lease earlier.
+        began = self._clock.monotonic()
+        held = await self._claims.renew([each.claim for each in executions])
+        for each in executions:
+            if each.claim.run_id in held:
+                each.renewed_at = began
+            else:
+                each.stop(_Verdict.LOST)
+
+    async def _fence(self) -> None:
+        # A third of the lease is left for the handler to stop.
+        deadline = self._clock.monotonic() - self._lease * 2 / 3
+        for each in self._executions.values():
+            if each.renewed_at < deadline:
+                each.stop(_Verdict.LOST)
+
+    async def _clean_up(self) -> None:
+        deleted = await self._retention.apply()
+        if deleted:
+            _log.info("deleted %d old runs", deleted)
+
+    async def _pass_on_cancellations(self) -> None:
+        for run_id in self._signals.take_cancelled():
+            if run_id in self._executions:
+                self._executions[run_id].stop(_Verdict.CANCELLED)
+
+    async def _take_over(self) -> None:
+        """Once in a poll, whatever bells ring: hear of cancellations elsewhere, and of workers that died."""
+        now = self._clock.monotonic()
+        if self._looked_at is not None and now - self._looked_at < self._poll:
+            return
+        self._looked_at = now
+        claims = [each.claim for each in self._executions.values()]
+        if claims:
+            for run_id in await self._claims.cancelled(claims):
+                if run_id in self._executions:
+                    self._executions[run_id].stop(_Verdict.CANCELLED)
+        expired = self._watch.expired(await self._claims.sightings(besides=claims))
+        if expired:
+            _log.warning("taking %d runs back from workers that stopped", len(expired))
+            await self._claims.take_back(expired)
+
+    async def _claim_all(self, group: asyncio.TaskGroup) -> None:
+        while len(self._executions) < self._concurrency and not self._stopping.is_set():
+            began = self._clock.monotonic()
+            claim = await self._claims.claim()
+            if claim is None:
+                return
+            execution = _Execution(claim, self._clock, began)
+            self._executions[claim.run_id] = execution
+            task = group.create_task(self._execute(execution))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._signals.run_changed(claim.run_id)
+
+    async def _wind_down(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._grace.total_seconds())
+        for each in self._executions.values():
+            each.stop(_Verdict.RELEASED)
+        if self._tasks:
+            # Time to stop, and a last chance for the database.
+            await asyncio.wait(self._tasks, timeout=2 * _CLEAN_UP)
+        for task in self._tasks:
+            task.cancel()
+
+    # One run
+
+    async def _execute(self, execution: _Execution) -> None:
+        run_id = execution.claim.run_id
+        writing = asyncio.create_task(self._write_log(execution))
+        try:
+            end = await self._work(execution)
+            execution.log.close()
+            await writing
+            await self._settle(execution, end)
+        except Exception as error:  # noqa: BLE001 - logged; other runs go on
+            # Its lease runs out, and so it is taken over.
+            _complain(f"the run {run_id} could not be brought to an end", error)
+        finally:
+            writing.cancel()
+            del self._executions[run_id]
+            self._signals.run_changed(run_id)
+            self._signals.bell.set()
+
+    async def _work(self, execution: _Execution) -> Outcome | _Verdict:
+        """Let the handler work, and say how it ended or why it was stopped."""
+        claim = execution.claim
+        work = asyncio.create_task(self._handle(execution))
+        try:
+            waited_for: set[asyncio.Future[Any]] = {work, execution.verdict}
+            await asyncio.wait(
+                waited_for, timeout=claim.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if work.done():
+                return _outcome(claim, work)
+        finally:
+            work.cancel()
+        await asyncio.wait({work}, timeout=_CLEAN_UP)
+        if not work.done():
+            _log.error("the handler %s of the run %s does not stop", claim.handler, claim.run_id)
+        elif not work.cancelled() and (error := work.exception()) is not None:
+            _log.warning("the run %s failed while it was stopped", claim.run_id, exc_info=error)
+        if not execution.verdict.done():
+            said = f"The run took longer than {claim.timeout_seconds} seconds."
+            return Outcome(RunState.TIMED_OUT, error=said)
+        verdict = execution.verdict.result()
+        return Outcome(RunState.CANCELLED) if verdict is _Verdict.CANCELLED else verdict
+
+    async def _handle(self, execution: _Execution) -> HandlerResult:
+        claim = execution.claim
+        if claim.attempt > 1:
+            execution.log.write(
+                "system",
+                f"Attempt {claim.attempt}: the worker stopped in the middle of the one before.\n",
+            )
+        try:
+            # Again, because the deployment and the administrator's list may have changed since.
+            handler, params = await self._registry.check(claim.handler, claim.params)
+        except InputInvalid as refusal:
+            return HandlerResult(error=refusal.detail)
+        context = RunContext(
+            run_id=claim.run_id, attempt=claim.attempt, clock=self._clock, sink=execution.log
+        )
+        return await handler.run(params, context)
+
+    async def _write_log(self, execution: _Execution) -> None:
+        """Save what the handler prints, a tenth of a second later at most; the last batch goes with the outcome."""
+        log = execution.log
+        pause = _LOG_PAUSE
+        while True:
+            await log.written.wait()
+            await wait_for_event(log.closed, pause)
+            if log.closed.is_set():
+                return
+            batch = log.next_batch()
+            if batch is None:
+                continue
+            try:
+                await self._claims.append(execution.claim, batch)
+            except StoreUnavailable:
+                pause = min(_MAX_BACKOFF, 2 * pause)
+                continue
+            log.acknowledge()
+            pause = _LOG_PAUSE
+            self._signals.run_changed(execution.claim.run_id)
+
+    async def _settle(self, execution: _Execution, end: Outcome | _Verdict) -> None:
+        """Write down how it ended, for as long as it takes; a lost run is no longer ours to write about."""
+        if end is _Verdict.LOST:
+            _log.warning("stopped the run %s: %s", execution.claim.run_id, end.value)
+            return
+        pause = _LOG_PAUSE
+        while True:
+            try:
+                if not await self._try_to_settle(execution, end):
+                    _log.warning("the run %s belongs to another worker now", execution.claim.run_id)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(pause)
+                pause = min(_MAX_BACKOFF, 2 * pause)
+
+    async def _try_to_settle(self, execution: _Execution, end: Outcome | _Verdict) -> bool:
+        log, claim = execution.log, execution.claim
+        batch = log.next_batch()
+        while batch is not None and log.has_more:
+            await self._claims.append(claim, batch)
+            log.acknowledge()
+            batch = log.next_batch()
+        if isinstance(end, _Verdict):
+            return await self._claims.give_back(claim, batch)
+        return await self._claims.finish(claim, end, batch)
+
+
+def _outcome(claim: Claim, work: asyncio.Task[HandlerResult]) -> Outcome | _Verdict:
+    if work.cancelled():
+        return Outcome(RunState.FAILED, error="The handler gave up.")
+    error = work.exception()
+    match error:
+        case None:
+            result = work.result()
+            if result.error is None:
+                return Outcome(RunState.SUCCEEDED, result.exit_code)
+            return Outcome(RunState.FAILED, result.exit_code, _one_line(result.error))
+        case StoreUnavailable():
+            # What is allowed could not be asked: nothing was begun.
+            return _Verdict.RELEASED
+        case _:
+            _log.error(
+                "the handler %s failed the run %s", claim.handler, claim.run_id, exc_info=error
+            )
+            return Outcome(RunState.FAILED, error="The handler failed. The service's log says why.")
+
+
+def _one_line(text: str) -> str:
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(clean.split())[:_MAX_ERROR]
+
+
+def _complain(what: str, error: Exception) -> None:
+    """A database that does not answer is no surprise; anything else is a mistake and comes with its traceback."""
+    if isinstance(error, StoreUnavailable):
+        _log.warning("%s: %s", what, error)
+    else:
+        _log.error("%s", what, exc_info=error)

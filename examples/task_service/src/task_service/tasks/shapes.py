@@ -1,0 +1,155 @@
+"""Tasks, runs and log lines as the API takes and shows them (times are RFC 3339 in UTC)."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from task_service.handlers import Stream
+
+MAX_TIMEOUT_SECONDS = 86_400
+"""The longest timeout a task can ask for; the administrator's `run_timeout_seconds` cuts it down."""
+
+_Name = Annotated[str, Field(min_length=1, max_length=100)]
+_Timeout = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_SECONDS)]
+
+
+class RunState(StrEnum):
+    """queued → running → one of the others, which are final. A running run whose worker died is queued again."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True if the run is over."""
+        return self not in {RunState.QUEUED, RunState.RUNNING}
+
+
+class _Shown(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class RequestedWith(_Shown):
+    """The credential with which a run was requested; `key_id` is an API key's public id."""
+
+    kind: str
+    key_id: str | None
+
+
+class RequestedBy(_Shown):
+    """Who requested a run, as they were called then."""
+
+    user_id: str
+    username: str
+    credential: RequestedWith
+
+
+class Run(_Shown):
+    """One run of a task.
+
+    Attributes:
+        attempt: How many workers have started it; more than 1 only after one died.
+        started_at: When the present attempt began.
+        exit_code: The handler's number for the outcome, if it gave one.
+        error: One line that says why the run did not succeed.
+    """
+
+    id: str
+    task_id: str
+    state: RunState
+    attempt: int
+    requested_by: RequestedBy
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    exit_code: int | None
+    error: str | None
+
+
+class Task(_Shown):
+    """A task with its latest run."""
+
+    id: str
+    name: str
+    handler: str
+    params: dict[str, Any]
+    timeout_seconds: int | None
+    owner_id: str
+    created_at: datetime
+    updated_at: datetime
+    last_run: Run | None
+
+
+class TaskPage(_Shown):
+    """A page of tasks, newest first."""
+
+    items: list[Task]
+    next_cursor: str | None
+
+
+class RunPage(_Shown):
+    """A page of a task's runs, newest first."""
+
+    items: list[Run]
+    next_cursor: str | None
+
+
+class LogLine(_Shown):
+    """A piece of a run's log. The texts of all pieces, put together, are the log: line ends are part of them.
+
+    Attributes:
+        seq: Its place, beginning with 1.
+    """
+
+    seq: int
+    at: datetime
+    stream: Stream
+    text: str
+
+
+class _Taken(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @field_validator("name", check_fields=False)
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is None:
+            raise ValueError("A task needs a name.")
+        stripped = value.strip()
+        if not stripped or not stripped.isprintable():
+            raise ValueError("The name must be one line of printable characters.")
+        return stripped
+
+
+class NewTask(_Taken):
+    """The body of `POST /api/tasks`. `params` are validated by the handler's own model."""
+
+    name: _Name
+    handler: Annotated[str, Field(max_length=64)]
+    params: dict[str, Any] = Field(default_factory=dict)
+    timeout_seconds: _Timeout | None = None
+
+
+class TaskChanges(_Taken):
+    """The body of `PATCH /api/tasks/{taskId}`: only the members that are present are changed (RFC 7396).
+
+    Without `timeout_seconds` it stays; null takes it away. A new `handler` needs new `params`.
+    """
+
+    name: _Name | None = None
+    handler: Annotated[str, Field(max_length=64)] | None = None
+    params: dict[str, Any] | None = None
+    timeout_seconds: _Timeout | None = None
+
+    @field_validator("handler", "params")
+    @classmethod
+    def _not_null(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError("This cannot be null.")
+        return value

@@ -1,0 +1,245 @@
+"""What an owner does with tasks.
+
+A task belongs to whoever made it. Others do not find it (404), except that `tasks:read_all` lets them read it.
+Permissions are the routes' business; ownership is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from msk_auth import Clock, InputInvalid, KeyFormat, KeyMalformed, Principal
+from task_service.db.engine import Database
+from task_service.db.schema import runs, tasks
+from task_service.errors import TaskNotFound
+from task_service.handlers import HandlerRegistry
+from task_service.ids import is_id, new_id
+
+from .queries import (
+    DEFAULT_PAGE,
+    as_task,
+    latest_runs,
+    next_cursor,
+    owned_by,
+    page,
+    visible_to,
+)
+from .shapes import NewTask, RunState, Task, TaskChanges, TaskPage
+from .signals import Signals
+
+
+class Tasks:
+    """The tasks of all users, each seen through its principal.
+
+    Args:
+        db: The service's database.
+        clock: Where to take the time from.
+        registry: The handlers of this deployment.
+        signals: The bells of this process.
+        key_format: The format of this service's own API keys, which have no place in a task.
+
+    Every method raises StoreUnavailable when the database does not answer.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        registry: HandlerRegistry,
+        signals: Signals,
+        *,
+        key_format: KeyFormat | None = None,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._registry = registry
+        self._signals = signals
+        self._key_format = KeyFormat() if key_format is None else key_format
+        self._key_like = re.compile(
+            rf"{self._key_format.prefix}_[0-9A-Za-z]{{12}}_[0-9A-Za-z]{{38}}"
+        )
+
+    async def create(self, principal: Principal[Any], new: NewTask) -> Task:
+        """Add a task that belongs to the principal.
+
+        Raises:
+            InputInvalid: There is no such handler, or it does not accept or allow the parameters.
+        """
+        params = await self._accepted(new.handler, new.params)
+        now = self._clock.now()
+        values = {
+            "id": new_id("tsk"),
+            "owner_id": principal.owner.id,
+            "name": new.name,
+            "handler": new.handler,
+            "params": params,
+            "timeout_seconds": new.timeout_seconds,
+            "created_at": now,
+            "updated_at": now,
+        }
+        async with self._db.write() as connection:
+            await connection.execute(insert(tasks).values(values))
+        return Task.model_validate({**values, "last_run": None})
+
+    async def list(
+        self,
+        principal: Principal[Any],
+        *,
+        cursor: str | None = None,
+        limit: int = DEFAULT_PAGE,
+    ) -> TaskPage:
+        """A page of the principal's tasks, or of everybody's with `tasks:read_all`, newest first.
+
+        Args:
+            principal: Who asks.
+            cursor: Where the previous page ended.
+            limit: How many tasks at most, from 1 to 100.
+
+        Raises:
+            InputInvalid: Fields `cursor` and `limit`.
+        """
+        statement = page(
+            select(tasks).where(
+                tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id)
+            ),
+            tasks,
+            cursor=cursor,
+            limit=limit,
+        )
+        async with self._db.read() as connection:
+            rows = (await connection.execute(statement)).all()
+            shown = rows[:limit]
+            last_runs = await latest_runs(connection, [row.id for row in shown])
+        return TaskPage(
+            items=[as_task(row, last_runs.get(row.id)) for row in shown],
+            next_cursor=next_cursor(rows, limit),
+        )
+
+    async def get(self, principal: Principal[Any], task_id: str) -> Task:
+        """One task that the principal may see.
+
+        Raises:
+            TaskNotFound: There is none with this id.
+        """
+        if not is_id(task_id, "tsk"):
+            raise TaskNotFound
+        async with self._db.read() as connection:
+            result = await connection.execute(
+                select(tasks).where(
+                    tasks.c.id == task_id,
+                    tasks.c.deleted_at.is_(None),
+                    visible_to(principal, tasks.c.owner_id),
+                )
+            )
+            row = result.one_or_none()
+            if row is None:
+                raise TaskNotFound
+            last_runs = await latest_runs(connection, [task_id])
+        return as_task(row, last_runs.get(task_id))
+
+    async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
+        """Change one of the principal's own tasks. Runs that are queued or running keep what they began with.
+
+        Raises:
+            TaskNotFound: The principal owns none with this id.
+            InputInvalid: The handler does not accept or allow the parameters.
+        """
+        while True:
+            before = await self.get(principal, task_id)
+            if before.owner_id != principal.owner.id:
+                raise TaskNotFound
+            values = await self._changed(before, changes)
+            async with self._db.write() as connection:
+                result = await connection.execute(
+                    update(tasks)
+                    .where(
+                        tasks.c.id == task_id,
+                        tasks.c.deleted_at.is_(None),
+                        # What the parameters were checked for must still be the handler.
+                        tasks.c.handler == before.handler,
+                    )
+                    .values(updated_at=self._clock.now(), **values)
+                    .returning(tasks)
+                )
+                row = result.one_or_none()
+                if row is not None:
+                    last_runs = await latest_runs(connection, [task_id])
+                    return as_task(row, last_runs.get(task_id))
+            # It was changed or deleted in between. Look again.
+
+    async def _changed(self, before: Task, changes: TaskChanges) -> dict[str, Any]:
+        """The columns to write."""
+        values: dict[str, Any] = changes.model_dump(include=changes.model_fields_set)
+        handler: str = values.get("handler", before.handler)
+        if handler != before.handler and "params" not in values:
+            raise InputInvalid.of("params", "Another handler needs its own parameters.")
+        if "handler" in values or "params" in values:
+            values["params"] = await self._accepted(handler, values.get("params", before.params))
+        return values
+
+    async def delete(self, principal: Principal[Any], task_id: str) -> None:
+        """Delete one of the principal's own tasks; its queued runs are cancelled, its running ones stopped.
+
+        The runs stay readable by their ids until their retention ends.
+
+        Raises:
+            TaskNotFound: The principal owns none with this id.
+        """
+        if not is_id(task_id, "tsk"):
+            raise TaskNotFound
+        now = self._clock.now()
+        async with self._db.write() as connection:
+            result = await connection.execute(
+                update(tasks)
+                .where(
+                    tasks.c.id == task_id,
+                    tasks.c.deleted_at.is_(None),
+                    owned_by(principal, tasks.c.owner_id),
+                )
+                .values(deleted_at=now)
+            )
+            if result.rowcount == 0:
+                raise TaskNotFound
+            # Locked in the order of their ids, as `Claims.renew` does, so that the two cannot block each other.
+            unfinished = await connection.execute(
+                select(runs.c.id)
+                .where(
+                    runs.c.task_id == task_id,
+                    runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)),
+                )
+                .order_by(runs.c.id)
+                .with_for_update()
+            )
+            ids = unfinished.scalars().all()
+            await connection.execute(
+                update(runs)
+                .where(runs.c.id.in_(ids), runs.c.state == RunState.QUEUED)
+                .values(state=RunState.CANCELLED, finished_at=now, cancel_requested_at=now)
+            )
+            await connection.execute(
+                update(runs)
+                .where(runs.c.id.in_(ids), runs.c.state == RunState.RUNNING)
+                .values(cancel_requested_at=now)
+            )
+        for run_id in ids:
+            self._signals.run_changed(run_id)
+            # Where it was only queued, nobody listens to this.
+            self._signals.cancel_requested(run_id)
+
+    async def _accepted(self, handler: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters as they are stored: what the client gave, found acceptable and allowed now."""
+        await self._registry.check(handler, params)
+        for found in self._key_like.findall(json.dumps(params, ensure_ascii=False)):
+            try:
+                self._key_format.parse(found)
+            except KeyMalformed:
+                continue
+            raise InputInvalid.of(
+                "params",
+                "An API key of this service must not be stored in a task: tasks can be read by others.",
+            )
+        return params

@@ -1,0 +1,173 @@
+"""What the tests of tasks and runs share: databases, users, a clock that stands, and settings that can be changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import event, insert
+from sqlalchemy.exc import OperationalError
+
+from msk_auth import CredentialKind, Owner, Principal
+from task_service.db.engine import Database
+from task_service.db.schema import metadata, users
+from task_service.handlers import (
+    Handler,
+    HandlerEnvironment,
+    HandlerParams,
+    HandlerRegistry,
+    HandlerResult,
+    RunContext,
+)
+
+POSTGRES = os.environ.get(
+    "MSK_AUTH_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1:5432/postgres"
+)
+USER = frozenset({"tasks:read", "tasks:write", "tasks:run"})
+
+
+class FakeClock:
+    """A clock that stands until it is moved; wall clock and monotonic clock move apart if wanted."""
+
+    def __init__(self) -> None:
+        self.wall = datetime(2026, 1, 1, tzinfo=UTC)
+        self.seconds = 1000.0
+
+    def now(self) -> datetime:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        self.wall += timedelta(seconds=seconds)
+        self.seconds += seconds
+
+
+@dataclass
+class Settings:
+    run_timeout_seconds: int = 300
+    max_concurrent_runs_per_user: int = 4
+    run_retention_days: int = 30
+    allowed_commands: list[str] = field(default_factory=lambda: ["echo"])
+
+
+class Config:
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.error: Exception | None = None
+
+    async def current(self) -> Settings:
+        if self.error is not None:
+            raise self.error
+        return self.settings
+
+
+@dataclass(frozen=True)
+class User:
+    id: str
+    username: str
+
+
+def principal(user_id: str, *more: str, key_id: str | None = None) -> Principal[User]:
+    owner = Owner(user_id, USER | set(more), User(user_id, f"name of {user_id}"))
+    kind = CredentialKind.INTERACTIVE if key_id is None else CredentialKind.API_KEY
+    return Principal(
+        owner, kind, owner.permissions, datetime(2026, 1, 1, tzinfo=UTC), key_id=key_id
+    )
+
+
+ANN = principal("usr_ann")
+BOB = principal("usr_bob")
+ADMIN = principal("usr_admin", "tasks:read_all")
+
+
+class AnythingParams(HandlerParams):
+    do: str = "nothing"
+
+
+class Anything(Handler[AnythingParams]):
+    """Accepts `do` and does what the test puts into `work`."""
+
+    name = "anything"
+    title = "Anything"
+    description = "Whatever the test wants."
+    Params = AnythingParams
+
+    async def run(self, params: AnythingParams, context: RunContext) -> HandlerResult:
+        return await WORK[params.do](context)
+
+
+WORK: dict[str, Any] = {}
+
+
+def registry(config: Config) -> HandlerRegistry:
+    async def allowed_commands() -> list[str]:
+        return (await config.current()).allowed_commands
+
+    environment = HandlerEnvironment(allowed_commands=allowed_commands)
+    return HandlerRegistry([*HandlerRegistry.load(environment), Anything(environment)])
+
+
+@contextlib.asynccontextmanager
+async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
+    """A fresh database of this kind with its tables and the users above."""
+    async with contextlib.AsyncExitStack() as stack:
+        if kind == "postgresql":
+            url = await stack.enter_async_context(_postgres())
+        else:
+            url = f"sqlite:///{folder / 'test.sqlite3'}"
+        db = Database.open(url)
+        stack.push_async_callback(db.close)
+        async with db.write() as connection:
+            await connection.run_sync(metadata.create_all)
+            await connection.execute(
+                insert(users),
+                [
+                    {
+                        "id": each.owner.id,
+                        "username": each.owner.id,
+                        "roles": [],
+                        "created_at": each.authenticated_at,
+                    }
+                    for each in (ANN, BOB, ADMIN)
+                ],
+            )
+        yield db
+
+
+@contextlib.asynccontextmanager
+async def _postgres() -> AsyncIterator[str]:
+    name = f"task_service_{secrets.token_hex(6)}"
+    try:
+        admin = await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True, connect_timeout=3)
+    except psycopg.OperationalError as error:
+        pytest.skip(f"no PostgreSQL: {error}")
+    async with admin:
+        await admin.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield POSTGRES.rpartition("/")[0] + f"/{name}"
+        finally:
+            await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def failing(db: Database) -> Iterator[None]:
+    """Every statement fails as if the database were gone, for as long as the block lasts."""
+
+    def refuse(*_: object) -> None:
+        raise OperationalError("statement", {}, Exception("gone"))
+
+    event.listen(db.engine.sync_engine, "before_cursor_execute", refuse)
+    try:
+        yield
+    finally:
+        event.remove(db.engine.sync_engine, "before_cursor_execute", refuse)

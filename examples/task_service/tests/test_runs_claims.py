@@ -1,0 +1,336 @@
+"""What workers do with runs, several of them on one database, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.runs_support import (
+    ANN,
+    BOB,
+    Config,
+    FakeClock,
+    database,
+    registry,
+)
+from sqlalchemy import select
+
+from task_service.db.engine import Database
+from task_service.db.schema import runs as runs_table
+from task_service.tasks.claims import MAX_ATTEMPTS, Claim, Claims, LeaseWatch, Outcome, Sighting
+from task_service.tasks.run_log import LogBatch, RunLog
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import NewTask, Run, RunState
+from task_service.tasks.signals import Signals
+from task_service.tasks.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+LEASE = timedelta(seconds=15)
+
+
+@dataclass
+class World:
+    db: Database
+    clock: FakeClock
+    config: Config
+    runs: Runs
+    tasks: dict[str, str]
+
+    def worker(self, name: str) -> Claims:
+        return Claims(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
+
+    async def queue(self, user: str = "ann") -> Run:
+        self.clock.advance(1)
+        return await self.runs.request({"ann": ANN, "bob": BOB}[user], self.tasks[user])
+
+    async def get(self, run_id: str) -> Run:
+        async with self.db.read() as connection:
+            owner = await connection.scalar(
+                select(runs_table.c.owner_id).where(runs_table.c.id == run_id)
+            )
+        return await self.runs.get(ANN if owner == "usr_ann" else BOB, run_id)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with database(request.param, tmp_path) as db:
+        clock, config, signals = FakeClock(), Config(), Signals()
+        tasks = Tasks(db, clock, registry(config), signals)
+        new = NewTask(name="Task", handler="anything", params={"do": "x"}, timeout_seconds=7)
+        made = {
+            name: (await tasks.create(each, new)).id for name, each in (("ann", ANN), ("bob", BOB))
+        }
+        yield World(db, clock, config, Runs(db, clock, config, signals), made)
+
+
+async def claimed(worker: Claims) -> Claim:
+    claim = await worker.claim()
+    assert claim is not None
+    return claim
+
+
+def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> LogBatch:
+    log = RunLog(
+        clock,
+        last_seq=after.lines[-1].seq if after else 0,
+        size=after.size_after if after else 0,
+    )
+    for text in texts:
+        log.write("stdout", text)
+    batch = log.next_batch()
+    assert batch is not None
+    return batch
+
+
+async def text(world: World, run_id: str) -> str:
+    return "".join(line.text for line in await world.runs.read_log(run_id))
+
+
+# Claiming
+
+
+async def test_the_oldest_is_claimed_first(world: World) -> None:
+    first, second = await world.queue(), await world.queue("bob")
+    worker = world.worker("w1")
+    claim = await claimed(worker)
+    assert claim == Claim(first.id, "w1", 1, "anything", {"do": "x"}, 7, 0, 0, log_truncated=False)
+    run = await world.get(first.id)
+    assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
+    assert (await claimed(worker)).run_id == second.id
+    assert await worker.claim() is None
+
+
+async def test_a_user_has_no_more_runs_at_once_than_allowed(world: World) -> None:
+    world.config.settings.max_concurrent_runs_per_user = 2
+    mine = [await world.queue() for _ in range(3)]
+    theirs = await world.queue("bob")
+    worker = world.worker("w1")
+    claims = [await claimed(worker) for _ in range(3)]
+    assert [claim.run_id for claim in claims] == [mine[0].id, mine[1].id, theirs.id]
+    assert await worker.claim() is None
+    await worker.finish(claims[0], Outcome(RunState.SUCCEEDED), None)
+    assert (await claimed(worker)).run_id == mine[2].id
+    # A change takes effect at once.
+    more = await world.queue()
+    assert await worker.claim() is None
+    world.config.settings.max_concurrent_runs_per_user = 3
+    assert (await claimed(worker)).run_id == more.id
+
+
+async def test_many_workers_at_once_claim_each_run_once_and_keep_to_the_limit(world: World) -> None:
+    for _ in range(8):
+        await world.queue()
+    for _ in range(3):
+        await world.queue("bob")
+    workers = [world.worker(f"w{index}") for index in range(10)]
+    claims = [claim for claim in await asyncio.gather(*(w.claim() for w in workers)) if claim]
+    assert len({claim.run_id for claim in claims}) == len(claims) == 7
+    owners = []
+    async with world.db.read() as connection:
+        owners = list(
+            await connection.scalars(
+                select(runs_table.c.owner_id).where(runs_table.c.state == "running")
+            )
+        )
+    assert sorted(owners) == ["usr_ann"] * 4 + ["usr_bob"] * 3
+
+
+# Leases
+
+
+async def test_a_lease_is_renewed_by_its_worker_only(world: World) -> None:
+    await world.queue()
+    await world.queue()
+    mine, other = world.worker("w1"), world.worker("w2")
+    claim, theirs = await claimed(mine), await claimed(other)
+    before = {each.run_id: each for each in await mine.sightings(besides=[])}
+    world.clock.advance(5)
+    assert await mine.renew([claim, replace(theirs, worker_id="w1")]) == {claim.run_id}
+    after = {each.run_id: each for each in await mine.sightings(besides=[])}
+    assert after[claim.run_id].lease_expires_at == world.clock.now() + LEASE
+    assert after[theirs.run_id] == before[theirs.run_id]
+    assert [each.run_id for each in await mine.sightings(besides=[claim])] == [theirs.run_id]
+    # A claim of an earlier attempt is not held.
+    assert await mine.renew([replace(claim, attempt=0)]) == frozenset()
+    assert await mine.renew([]) == frozenset()
+
+
+async def test_a_dead_workers_run_goes_back_into_the_queue(world: World) -> None:
+    run = await world.queue()
+    dead, living = world.worker("w1"), world.worker("w2")
+    claim = await claimed(dead)
+    batch = written("before", clock=world.clock)
+    await dead.append(claim, batch)
+    seen = await living.sightings(besides=[])
+    assert await living.take_back(seen) == 1
+    again = await world.get(run.id)
+    assert (again.state, again.attempt, again.started_at) == (RunState.QUEUED, 1, None)
+    second = await claimed(living)
+    assert (second.attempt, second.last_seq, second.log_bytes) == (2, 1, 6)
+    # Whatever the first does now changes nothing.
+    late = written("late", clock=world.clock, after=batch)
+    assert not await dead.append(claim, late)
+    assert not await dead.finish(claim, Outcome(RunState.SUCCEEDED), late)
+    assert not await dead.give_back(claim, late)
+    assert await dead.renew([claim]) == frozenset()
+    assert await living.take_back(seen) == 0
+    assert (await world.get(run.id)).state is RunState.RUNNING
+    assert await text(world, run.id) == "before"
+    assert await living.finish(second, Outcome(RunState.SUCCEEDED, 0), None)
+    assert (await world.get(run.id)).attempt == 2
+
+
+async def test_a_lease_that_was_renewed_meanwhile_is_left_alone(world: World) -> None:
+    await world.queue()
+    worker, other = world.worker("w1"), world.worker("w2")
+    claim = await claimed(worker)
+    seen = await other.sightings(besides=[])
+    world.clock.advance(1)
+    await worker.renew([claim])
+    assert await other.take_back(seen) == 0
+
+
+async def test_a_run_that_kills_every_worker_is_given_up(world: World) -> None:
+    run = await world.queue()
+    living = world.worker("living")
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        assert (await claimed(world.worker(f"w{attempt}"))).attempt == attempt
+        assert await living.take_back(await living.sightings(besides=[])) == 1
+    given_up = await world.get(run.id)
+    assert (given_up.state, given_up.attempt) == (RunState.FAILED, MAX_ATTEMPTS)
+    assert given_up.error == "Its worker stopped in the middle of it 3 times."
+    assert given_up.started_at is not None
+    assert given_up.finished_at == world.clock.now()
+    assert await living.claim() is None
+
+
+async def test_a_cancelled_run_of_a_dead_worker_is_over(world: World) -> None:
+    run = await world.queue()
+    await claimed(world.worker("w1"))
+    await world.runs.cancel(ANN, run.id)
+    living = world.worker("w2")
+    assert await living.take_back(await living.sightings(besides=[])) == 1
+    over = await world.get(run.id)
+    assert (over.state, over.error) == (RunState.CANCELLED, None)
+    assert over.finished_at == world.clock.now()
+
+
+# Cancelling, giving back, ending
+
+
+async def test_a_worker_hears_of_cancellations(world: World) -> None:
+    first, _ = await world.queue(), await world.queue()
+    worker = world.worker("w1")
+    claims = [await claimed(worker), await claimed(worker)]
+    assert await worker.cancelled(claims) == frozenset()
+    await world.runs.cancel(ANN, first.id)
+    assert await worker.cancelled(claims) == {first.id}
+    assert await worker.cancelled(claims[1:]) == frozenset()
+
+
+async def test_a_run_that_is_given_back_has_lost_nothing(world: World) -> None:
+    run = await world.queue()
+    stopping, other = world.worker("w1"), world.worker("w2")
+    claim = await claimed(stopping)
+    assert await stopping.give_back(claim, written("some", clock=world.clock))
+    waiting = await world.get(run.id)
+    assert (waiting.state, waiting.attempt, waiting.started_at) == (RunState.QUEUED, 0, None)
+    assert await text(world, run.id) == "some"
+    again = await claimed(other)
+    assert (again.attempt, again.last_seq) == (1, 1)
+    # The same attempt, and yet not its claim.
+    assert not await stopping.finish(claim, Outcome(RunState.SUCCEEDED), None)
+
+
+async def test_a_cancelled_run_is_not_given_back(world: World) -> None:
+    run = await world.queue()
+    worker = world.worker("w1")
+    claim = await claimed(worker)
+    await world.runs.cancel(ANN, run.id)
+    assert await worker.give_back(claim, None)
+    over = await world.get(run.id)
+    assert (over.state, over.attempt) == (RunState.CANCELLED, 1)
+    assert over.finished_at is not None
+
+
+async def test_the_end_and_the_last_of_the_log_are_written_together(world: World) -> None:
+    run = await world.queue()
+    worker = world.worker("w1")
+    claim = await claimed(worker)
+    first = written("a", clock=world.clock)
+    last = written("b", clock=world.clock, after=first)
+    assert await worker.append(claim, first)
+    world.clock.advance(3)
+    outcome = Outcome(RunState.FAILED, 2, "It broke.")
+    assert await worker.finish(claim, outcome, last)
+    ended = await world.get(run.id)
+    assert (ended.state, ended.exit_code, ended.error) == (RunState.FAILED, 2, "It broke.")
+    assert ended.finished_at == world.clock.now()
+    assert await text(world, run.id) == "ab"
+    assert not await worker.finish(claim, Outcome(RunState.SUCCEEDED), last)
+    assert not await worker.append(claim, last)
+    assert await world.get(run.id) == ended
+
+
+async def test_a_batch_is_written_once(world: World) -> None:
+    """The answer to a commit can get lost; the worker then does it again."""
+    run = await world.queue()
+    worker = world.worker("w1")
+    claim = await claimed(worker)
+    first = written("a", clock=world.clock)
+    last = written("b", clock=world.clock, after=first)
+    for _ in range(2):
+        assert await worker.append(claim, first)
+    assert await worker.append(claim, last)
+    assert await worker.finish(claim, Outcome(RunState.SUCCEEDED), last)
+    assert await text(world, run.id) == "ab"
+
+
+# Judging leases
+
+
+def sighting(run_id: str = "r", *, renewals: int = 0) -> Sighting:
+    at = FakeClock().now() + timedelta(seconds=renewals)
+    return Sighting(run_id, "w", 1, at)
+
+
+def test_a_lease_that_stands_still_runs_out() -> None:
+    clock = FakeClock()
+    watch = LeaseWatch(clock, LEASE)
+    assert watch.expired([sighting("a"), sighting("b")]) == []
+    for second in range(1, 15):
+        clock.advance(1)
+        assert watch.expired([sighting("a"), sighting("b", renewals=second)]) == []
+    clock.advance(1)
+    assert watch.expired([sighting("a"), sighting("b", renewals=15)]) == [sighting("a")]
+
+
+def test_a_clock_that_is_set_changes_nothing() -> None:
+    clock = FakeClock()
+    watch = LeaseWatch(clock, LEASE)
+    watch.expired([sighting()])
+    clock.wall += timedelta(hours=1)
+    assert watch.expired([sighting()]) == []
+    clock.wall -= timedelta(days=1)
+    for _ in range(15):
+        assert watch.expired([sighting()]) == []
+        clock.seconds += 1
+    assert watch.expired([sighting()]) == [sighting()]
+
+
+def test_a_watch_that_was_away_begins_anew() -> None:
+    clock = FakeClock()
+    watch = LeaseWatch(clock, LEASE)
+    watch.expired([sighting()])
+    clock.advance(3600)
+    assert watch.expired([sighting()]) == []
+    for _ in range(14):
+        clock.advance(1)
+        assert watch.expired([sighting()]) == []
+    clock.advance(1)
+    assert watch.expired([sighting()]) == [sighting()]

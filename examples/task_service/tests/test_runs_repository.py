@@ -1,0 +1,434 @@
+"""What an owner does with runs, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.task_service.tests.runs_support import (
+    ADMIN,
+    ANN,
+    BOB,
+    Config,
+    FakeClock,
+    database,
+    principal,
+    registry,
+)
+from sqlalchemy import func, insert, select, update
+
+from msk_auth import InputInvalid
+from task_service.db.engine import Database
+from task_service.db.schema import idempotency, run_log
+from task_service.db.schema import runs as runs_table
+from task_service.db.schema import tasks as tasks_table
+from task_service.errors import (
+    IdempotencyConflict,
+    RunNotCancellable,
+    RunNotFound,
+    RunQueueFull,
+    TaskNotFound,
+)
+from task_service.tasks.follow import Heartbeat, LogFollower
+from task_service.tasks.retention import Retention
+from task_service.tasks.runs import LOG_READ_LINES, MAX_QUEUED_PER_USER, Runs
+from task_service.tasks.shapes import LogLine, NewTask, Run, RunState, Task, TaskChanges
+from task_service.tasks.signals import Signals
+from task_service.tasks.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class World:
+    db: Database
+    clock: FakeClock
+    config: Config
+    signals: Signals
+    tasks: Tasks
+    runs: Runs
+    task: Task
+
+    async def set(self, run: Run, **values: Any) -> None:
+        async with self.db.write() as connection:
+            await connection.execute(
+                update(runs_table).where(runs_table.c.id == run.id).values(**values)
+            )
+
+    async def count(self, table: Any) -> int:
+        async with self.db.read() as connection:
+            return await connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with database(request.param, tmp_path) as db:
+        clock, config, signals = FakeClock(), Config(), Signals()
+        tasks = Tasks(db, clock, registry(config), signals)
+        task = await tasks.create(ANN, NewTask(name="Task", handler="anything", params={}))
+        runs = Runs(db, clock, config, signals)
+        yield World(db, clock, config, signals, tasks, runs, task)
+
+
+async def test_a_run_is_queued_and_shown(world: World) -> None:
+    run = await world.runs.request(principal("usr_ann", key_id="AAAAAAAAAAAA"), world.task.id)
+    assert await world.runs.get(ANN, run.id) == run
+    assert world.signals.bell.is_set()
+    assert run.model_dump(mode="json") == {
+        "id": run.id,
+        "task_id": world.task.id,
+        "state": "queued",
+        "attempt": 0,
+        "requested_by": {
+            "user_id": "usr_ann",
+            "username": "name of usr_ann",
+            "credential": {"kind": "api_key", "key_id": "AAAAAAAAAAAA"},
+        },
+        "created_at": "2026-01-01T00:00:00Z",
+        "started_at": None,
+        "finished_at": None,
+        "exit_code": None,
+        "error": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "longest", "expected"), [(None, 300, 300), (60, 300, 60), (600, 300, 300)]
+)
+async def test_the_timeout_is_the_tasks_but_never_above_the_administrators(
+    world: World, own: int | None, longest: int, expected: int
+) -> None:
+    world.config.settings.run_timeout_seconds = longest
+    await world.tasks.patch(ANN, world.task.id, TaskChanges(timeout_seconds=own))
+    run = await world.runs.request(ANN, world.task.id)
+    async with world.db.read() as connection:
+        kept = await connection.scalar(
+            select(runs_table.c.timeout_seconds).where(runs_table.c.id == run.id)
+        )
+    assert kept == expected
+
+
+async def test_a_run_keeps_the_parameters_it_was_requested_with(world: World) -> None:
+    await world.tasks.patch(ANN, world.task.id, TaskChanges(params={"do": "before"}))
+    run = await world.runs.request(ANN, world.task.id)
+    await world.tasks.patch(ANN, world.task.id, TaskChanges(params={"do": "after"}))
+    async with world.db.read() as connection:
+        kept = await connection.scalar(select(runs_table.c.params).where(runs_table.c.id == run.id))
+    assert kept == {"do": "before"}
+
+
+# Idempotency-Key
+
+
+async def test_the_same_key_gives_the_same_run(world: World) -> None:
+    first = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    await world.set(first, state="succeeded")
+    again = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    assert again == first.model_copy(update={"state": RunState.SUCCEEDED})
+    other = await world.runs.request(ANN, world.task.id, idempotency_key="KEY")
+    assert other.id != first.id
+    assert await world.count(runs_table) == 2
+
+
+async def test_the_same_key_at_once_makes_one_run(world: World) -> None:
+    made = await asyncio.gather(
+        *(world.runs.request(ANN, world.task.id, idempotency_key="key") for _ in range(8))
+    )
+    assert len({run.id for run in made}) == 1
+    assert await world.count(runs_table) == 1
+
+
+async def test_a_key_of_another_task_is_a_conflict(world: World) -> None:
+    other = await world.tasks.create(ANN, NewTask(name="Other", handler="anything", params={}))
+    await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    with pytest.raises(IdempotencyConflict):
+        await world.runs.request(ANN, other.id, idempotency_key="key")
+    assert await world.count(runs_table) == 1
+
+
+async def test_another_user_may_use_the_same_key(world: World) -> None:
+    theirs = await world.tasks.create(BOB, NewTask(name="Theirs", handler="anything", params={}))
+    first = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    second = await world.runs.request(BOB, theirs.id, idempotency_key="key")
+    assert first.id != second.id
+
+
+async def test_a_key_is_remembered_for_a_day(world: World) -> None:
+    first = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    world.clock.advance(86_399)
+    assert (await world.runs.request(ANN, world.task.id, idempotency_key="key")).id == first.id
+    world.clock.advance(1)
+    second = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    assert second.id != first.id
+    assert (await world.runs.request(ANN, world.task.id, idempotency_key="key")).id == second.id
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "a\x00", "a\n", "ü", "a" * 256])
+async def test_a_bad_key_is_refused(world: World, key: str) -> None:
+    with pytest.raises(InputInvalid) as refusal:
+        await world.runs.request(ANN, world.task.id, idempotency_key=key)
+    assert refusal.value.errors[0].field == "Idempotency-Key"
+
+
+async def test_a_long_key_is_taken(world: World) -> None:
+    key = "~" * 255
+    first = await world.runs.request(ANN, world.task.id, idempotency_key=key)
+    assert (await world.runs.request(ANN, world.task.id, idempotency_key=key)).id == first.id
+
+
+async def test_what_waits_is_bounded_for_each_user(world: World) -> None:
+    async with world.db.write() as connection:
+        row = (await connection.execute(select(tasks_table))).mappings().one()
+        await connection.execute(
+            insert(runs_table),
+            [
+                {
+                    "id": f"run_{index}",
+                    "task_id": row["id"],
+                    "owner_id": "usr_ann",
+                    "state": "queued",
+                    "requested_by": {},
+                    "handler": "anything",
+                    "params": {},
+                    "timeout_seconds": 1,
+                    "created_at": world.clock.now(),
+                }
+                for index in range(MAX_QUEUED_PER_USER - 1)
+            ],
+        )
+    await world.runs.request(ANN, world.task.id, idempotency_key="last")
+    with pytest.raises(RunQueueFull) as refusal:
+        await world.runs.request(ANN, world.task.id)
+    assert refusal.value.status == 429
+    # Asking again for a run that was taken is no new run.
+    await world.runs.request(ANN, world.task.id, idempotency_key="last")
+    theirs = await world.tasks.create(BOB, NewTask(name="Theirs", handler="anything", params={}))
+    await world.runs.request(BOB, theirs.id)
+
+
+# Visibility
+
+
+async def test_others_do_not_find_it(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    for call in (world.runs.get(BOB, run.id), world.runs.cancel(BOB, run.id)):
+        with pytest.raises(RunNotFound):
+            await call
+    assert await world.runs.get(ADMIN, run.id) == run
+    with pytest.raises(RunNotFound):
+        await world.runs.cancel(ADMIN, run.id)
+    assert (await world.runs.get(ANN, run.id)).state is RunState.QUEUED
+
+
+@pytest.mark.parametrize("run_id", ["", "run_", "run_\x00", "tsk_" + "a" * 16, "run_" + "a" * 17])
+async def test_what_is_no_id_is_not_found(world: World, run_id: str) -> None:
+    for call in (world.runs.get(ANN, run_id), world.runs.cancel(ANN, run_id)):
+        with pytest.raises(RunNotFound):
+            await call
+
+
+async def test_runs_are_listed_newest_first_in_pages(world: World) -> None:
+    made = []
+    for _ in range(5):
+        made.append((await world.runs.request(ANN, world.task.id)).id)
+        world.clock.advance(1)
+    first = await world.runs.list(ANN, world.task.id, limit=3)
+    second = await world.runs.list(ANN, world.task.id, limit=3, cursor=first.next_cursor)
+    assert [run.id for run in first.items + second.items] == made[::-1]
+    assert second.next_cursor is None
+    with pytest.raises(TaskNotFound):
+        await world.runs.list(ANN, "tsk_" + "a" * 16)
+    with pytest.raises(InputInvalid):
+        await world.runs.list(ANN, world.task.id, cursor="nonsense")
+    await world.tasks.delete(ANN, world.task.id)
+    with pytest.raises(TaskNotFound):
+        await world.runs.list(ANN, world.task.id)
+    assert (await world.runs.get(ANN, made[0])).id == made[0]
+
+
+# Cancelling
+
+
+async def test_a_queued_run_is_cancelled_at_once(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    world.clock.advance(1)
+    cancelled = await world.runs.cancel(ANN, run.id)
+    assert (cancelled.state, cancelled.finished_at) == (RunState.CANCELLED, world.clock.now())
+    world.clock.advance(1)
+    assert await world.runs.cancel(ANN, run.id) == cancelled
+    assert world.signals.take_cancelled() == frozenset()
+
+
+async def test_a_running_run_is_asked_to_stop(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    await world.set(run, state="running")
+    assert (await world.runs.cancel(ANN, run.id)).state is RunState.RUNNING
+    asked_at = world.clock.now()
+    world.clock.advance(1)
+    await world.runs.cancel(ANN, run.id)
+    async with world.db.read() as connection:
+        assert await connection.scalar(select(runs_table.c.cancel_requested_at)) == asked_at
+    assert world.signals.take_cancelled() == {run.id}
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "timed_out"])
+async def test_what_has_ended_cannot_be_cancelled(world: World, state: str) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    await world.set(run, state=state)
+    with pytest.raises(RunNotCancellable):
+        await world.runs.cancel(ANN, run.id)
+    assert (await world.runs.get(ANN, run.id)).state == state
+
+
+# The log
+
+
+async def append(world: World, run: Run, first: int, *texts: str) -> None:
+    async with world.db.write() as connection:
+        await connection.execute(
+            insert(run_log),
+            [
+                {
+                    "run_id": run.id,
+                    "seq": first + index,
+                    "at": world.clock.now(),
+                    "stream": "stdout",
+                    "text": text,
+                }
+                for index, text in enumerate(texts)
+            ],
+        )
+
+
+async def test_the_log_is_read_from_any_place(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    await append(world, run, 1, *(str(index) for index in range(1, LOG_READ_LINES + 3)))
+    lines = await world.runs.read_log(run.id)
+    assert [line.seq for line in lines] == list(range(1, LOG_READ_LINES + 1))
+    lines = await world.runs.read_log(run.id, LOG_READ_LINES)
+    assert [line.text for line in lines] == ["501", "502"]
+    assert lines[0].model_dump(mode="json") == {
+        "seq": 501,
+        "at": "2026-01-01T00:00:00Z",
+        "stream": "stdout",
+        "text": "501",
+    }
+    assert len(await world.runs.read_log(run.id, -(10**30))) == LOG_READ_LINES
+    assert list(await world.runs.read_log(run.id, 10**30)) == []
+
+
+async def test_a_log_is_followed_to_its_end(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(seconds=60))
+    seen: list[str] = []
+    more = asyncio.Event()
+
+    async def follow() -> None:
+        async for item in follower.follow_log(run.id, 1):
+            assert isinstance(item, LogLine)
+            seen.append(item.text)
+            more.set()
+
+    await append(world, run, 1, "a", "b")
+    task = asyncio.create_task(follow())
+    await asyncio.wait_for(more.wait(), 5)
+    assert seen == ["b"]
+    more.clear()
+    await append(world, run, 3, "c")
+    world.signals.run_changed(run.id)
+    await asyncio.wait_for(more.wait(), 5)
+    await append(world, run, 4, "d")
+    await world.set(run, state="succeeded")
+    world.signals.run_changed(run.id)
+    await asyncio.wait_for(task, 5)
+    assert seen == ["b", "c", "d"]
+    # Nobody is remembered.
+    assert world.signals._listeners == {}
+
+
+async def test_a_run_of_another_process_is_followed_by_looking(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(milliseconds=10))
+    items = follower.follow_log(run.id)
+    nothing = asyncio.create_task(anext(items))
+    await asyncio.sleep(0.05)
+    await append(world, run, 1, "a")
+    line = await asyncio.wait_for(nothing, 5)
+    assert isinstance(line, LogLine)
+    assert line.text == "a"
+    await world.set(run, state="failed")
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(items), 5)
+
+
+async def test_a_silent_run_gives_heartbeats(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(milliseconds=5))
+    items = follower.follow_log(run.id)
+    for _ in range(2):
+        waiting = asyncio.create_task(anext(items))
+        await asyncio.sleep(0.03)
+        assert not waiting.done()
+        world.clock.advance(15)
+        assert isinstance(await asyncio.wait_for(waiting, 5), Heartbeat)
+    await items.aclose()
+    assert world.signals._listeners == {}
+
+
+async def test_a_run_that_is_gone_has_no_log(world: World) -> None:
+    follower = LogFollower(world.runs, world.signals, world.clock)
+    assert [item async for item in follower.follow_log("run_" + "a" * 16)] == []
+
+
+# Retention
+
+
+async def test_what_is_old_is_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("task_service.tasks.retention._BATCH", 2)
+    old, unfinished, recent = [], [], []
+    for index in range(5):
+        run = await world.runs.request(ANN, world.task.id, idempotency_key=f"{index}")
+        await append(world, run, 1, "a")
+        await world.set(run, state="succeeded", finished_at=world.clock.now())
+        old.append(run)
+    for state in ("queued", "running"):
+        run = await world.runs.request(ANN, world.task.id)
+        await world.set(run, state=state)
+        unfinished.append(run)
+    slow = await world.runs.request(ANN, world.task.id)
+    world.clock.advance(86_400)
+    await append(world, slow, 1, "b")
+    await world.set(slow, state="failed", finished_at=world.clock.now())
+    recent.append(slow)
+    retention = Retention(world.db, world.clock, world.config)
+    assert await retention.apply() == 0
+    assert await world.count(idempotency) == 0
+    assert await world.count(runs_table) == 8
+
+    world.clock.advance(29 * 86_400 + 1)
+    assert await retention.apply() == 5
+    for run in old:
+        with pytest.raises(RunNotFound):
+            await world.runs.get(ANN, run.id)
+    for run in unfinished + recent:
+        assert (await world.runs.get(ANN, run.id)).id == run.id
+    assert await world.count(run_log) == 1
+    world.config.settings.run_retention_days = 1
+    assert await retention.apply() == 1
+
+
+async def test_a_deleted_task_goes_with_its_last_run(world: World) -> None:
+    run = await world.runs.request(ANN, world.task.id)
+    await world.tasks.delete(ANN, world.task.id)
+    retention = Retention(world.db, world.clock, world.config)
+    await retention.apply()
+    assert await world.count(tasks_table) == 1
+    assert (await world.runs.get(ANN, run.id)).state is RunState.CANCELLED
+    world.clock.advance(31 * 86_400)
+    assert await retention.apply() == 1
+    assert await world.count(tasks_table) == 0
