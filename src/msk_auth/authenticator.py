@@ -26,7 +26,7 @@ from .core.keys import KeyFormat
 from .core.model import ApiKey, KeyLimits, KeyPage, KeyStatus, Owner, Principal, Session, UserT
 from .core.policy import Policy
 from .core.steps import Flow, Step
-from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
+from .core.store import AsyncKeyStore, KeyStore
 from .core.tokens import TokenProfile
 from .lease import LeaseCache
 from .ports import AsyncPorts, SyncPorts
@@ -38,6 +38,10 @@ PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/error
 """What the `type` of problem documents begins with by default; `#` and the code are added."""
 
 _NO_LIMITS: Final = KeyLimits()
+_NO_REGISTER: Final = (
+    "This store cannot record leases: give it longest_lease() and raise_longest_lease(),"
+    " or leave the lease out."
+)
 _FLUSH_SECONDS: Final = 60.0
 
 _log = logging.getLogger("msk_auth")
@@ -178,11 +182,6 @@ class Authenticator(_Shared[UserT]):
             lease=lease,
             lease_entries=lease_entries,
         )
-        if lease is not None and not isinstance(store, LeaseRegister):
-            raise ConfigurationError(
-                "This store cannot record leases: give it longest_lease() and"
-                " raise_longest_lease(), or leave the lease out."
-            )
         self._ports = SyncPorts(
             store,
             find_owner=find_owner,
@@ -192,6 +191,8 @@ class Authenticator(_Shared[UserT]):
             cache=self._cache,
             clock=self.clock,
         )
+        if lease is not None and self._ports.leases is None:
+            raise ConfigurationError(_NO_REGISTER)
         self._on_event = on_event
         self._last_flush = self.clock.monotonic()
 
@@ -235,8 +236,8 @@ class Authenticator(_Shared[UserT]):
 
     def _grant_lease(self, fingerprint: bytes) -> _Lease | None:
         """A lease for reads that begin now, once the store knows that this process uses leases."""
-        register = self._ports.store
-        if self._cache is None or not isinstance(register, LeaseRegister):
+        register = self._ports.leases
+        if self._cache is None or register is None:
             return None
         if not self._lease_is_recorded:
             try:
@@ -471,11 +472,6 @@ class AsyncAuthenticator(_Shared[UserT]):
             lease=lease,
             lease_entries=lease_entries,
         )
-        if lease is not None and not isinstance(store, AsyncLeaseRegister):
-            raise ConfigurationError(
-                "This store cannot record leases: give it longest_lease() and"
-                " raise_longest_lease(), or leave the lease out."
-            )
         self._ports = AsyncPorts(
             store,
             find_owner=find_owner,
@@ -485,6 +481,8 @@ class AsyncAuthenticator(_Shared[UserT]):
             cache=self._cache,
             clock=self.clock,
         )
+        if lease is not None and self._ports.leases is None:
+            raise ConfigurationError(_NO_REGISTER)
         self._on_event = on_event
         self._filling: dict[bytes, asyncio.Event] = {}
         self._flusher: asyncio.Task[None] | None = None
@@ -535,8 +533,8 @@ class AsyncAuthenticator(_Shared[UserT]):
 
     async def _grant_lease(self, fingerprint: bytes) -> _Lease | None:
         """A lease for reads that begin now, once the store knows that this process uses leases."""
-        register = self._ports.store
-        if self._cache is None or not isinstance(register, AsyncLeaseRegister):
+        register = self._ports.leases
+        if self._cache is None or register is None:
             return None
         if not self._lease_is_recorded:
             try:

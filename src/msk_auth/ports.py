@@ -35,6 +35,7 @@ class SyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
+        self.leases = store if isinstance(store, LeaseRegister) else None
         self._find_owner = find_owner
         self._find_session = find_session
         self._key_limits = key_limits
@@ -60,10 +61,10 @@ class SyncPorts(Generic[UserT]):
         self._clock.sleep(seconds_to_wait(self._longest_lease()))
 
     def _longest_lease(self) -> timedelta | None:
-        if not isinstance(self.store, LeaseRegister):
+        if self.leases is None:
             return timedelta(0)
         try:
-            return self.store.longest_lease()
+            return self.leases.longest_lease()
         except Exception:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
             _log.warning(
                 "the longest lease is not known; waiting for the allowed maximum", exc_info=True
@@ -86,6 +87,7 @@ class AsyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
+        self.leases = store if isinstance(store, AsyncLeaseRegister) else None
         self._find_owner = find_owner
         self._find_session = find_session
         self._key_limits = key_limits
@@ -117,10 +119,10 @@ class AsyncPorts(Generic[UserT]):
         await self._clock.async_sleep(seconds_to_wait(await self._longest_lease()))
 
     async def _longest_lease(self) -> timedelta | None:
-        if not isinstance(self.store, AsyncLeaseRegister):
+        if self.leases is None:
             return timedelta(0)
         try:
-            return await self.store.longest_lease()
+            return await self.leases.longest_lease()
         except Exception:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
             _log.warning(
                 "the longest lease is not known; waiting for the allowed maximum", exc_info=True
