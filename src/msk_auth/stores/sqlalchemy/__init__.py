@@ -1,8 +1,23 @@
-"""Keys in a database, through SQLAlchemy: SQLite, PostgreSQL, MariaDB and MySQL, blocking and asynchronous."""
+"""Keys in a database, through SQLAlchemy: SQLite, PostgreSQL, MariaDB and MySQL, blocking and asynchronous.
+
+The table is made in one of two ways. The library owns it: call
+:func:`msk_auth.stores.sqlalchemy.migrations.upgrade` at start. Or the application does: call :func:`api_key_table`
+with its own metadata, so that its own migrations make the table with the others, and hand the table to the store.
+
+On SQLite call :func:`prepare_sqlite` with the engine first.
+"""
 
 from __future__ import annotations
 
 from ._schema import api_key_table
+from ._sqlite import prepare_sqlite
+from ._stores import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from ._types import UtcMicroseconds
 
-__all__ = ["UtcMicroseconds", "api_key_table"]
+__all__ = [
+    "AsyncSQLAlchemyKeyStore",
+    "SQLAlchemyKeyStore",
+    "UtcMicroseconds",
+    "api_key_table",
+    "prepare_sqlite",
+]

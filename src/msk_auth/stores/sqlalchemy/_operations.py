@@ -1,0 +1,310 @@
+"""What the store does, as functions of a connection inside a transaction: written once, run by both shells.
+
+Three rules make them right under any number of processes, at any isolation level:
+
+1. A change is one conditional `UPDATE` of the columns it is about. Nothing that was read is written back, so a
+   stale reader can undo nothing, and "set once" is a condition that the database checks.
+2. Whoever adds a key under a limit first takes the owner's turn: it increments the owner's register, and the
+   database lets the next one do so only after this transaction has ended. The row is made by the first increment,
+   so an owner without any key has a turn to take as well. Only then are the keys counted.
+3. Whatever writes begins with a write. A transaction of SQLite that begins by reading sees an old state by the
+   time it wants to write, and fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
+from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
+
+from ._schema import registers_of
+
+FIELDS: Final = tuple(field.name for field in fields(ApiKey))
+"""The columns of a record, in the order in which :class:`~msk_auth.ApiKey` takes them."""
+
+_LONGEST_LEASE: Final = "longest_lease"
+_TURN: Final = "turn:"
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class KeyOperations:
+    """The operations on one table of keys.
+
+    Args:
+        table: Made by :func:`~msk_auth.stores.sqlalchemy.api_key_table`.
+        dialect: SQLAlchemy's name of the database.
+
+    Raises:
+        ConfigurationError: The table was made otherwise, or the database is not supported.
+    """
+
+    def __init__(self, table: Table, dialect: str) -> None:
+        if dialect not in {"sqlite", "postgresql", "mysql", "mariadb"}:
+            raise ConfigurationError(
+                f"Keys cannot be kept in {dialect!r}: use SQLite, PostgreSQL, MariaDB or MySQL."
+            )
+        self.table = table
+        self._keys = table.c
+        self._registers = registers_of(table)
+        self._dialect = dialect
+        self._columns = [table.c[name] for name in FIELDS]
+        self._find = select(*self._columns).where(table.c.id == bindparam("key_id"))
+
+    def find(self, connection: Connection, key_id: str) -> ApiKey | None:
+        row = connection.execute(self._find, {"key_id": key_id}).one_or_none()
+        return None if row is None else _record(row)
+
+    def insert(
+        self, connection: Connection, record: ApiKey, *, max_active: int | None, now: datetime
+    ) -> None:
+        if max_active is not None:
+            self._take_turn(connection, record.owner_id)
+        self._add(connection, record, max_active, now)
+
+    def list(self, connection: Connection, query: KeyQuery) -> Sequence[ApiKey]:
+        rows = connection.execute(self._page(query)).all()
+        return [_record(row) for row in rows]
+
+    def revoke(
+        self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
+    ) -> ApiKey | None:
+        own = self._is_own(key_id, owner_id)
+        connection.execute(
+            update(self.table).where(own, self._keys.revoked_at.is_(None)).values(revoked_at=at)
+        )
+        return self._find_where(connection, own)
+
+    def delete(
+        self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
+    ) -> ApiKey | None:
+        revoked_at = func.coalesce(self._keys.revoked_at, self._moment(at))
+        changed = connection.execute(
+            update(self.table)
+            .where(self._is_own(key_id, owner_id))
+            .values(revoked_at=revoked_at, deleted_at=at)
+        )
+        return self.find(connection, key_id) if changed.rowcount else None
+
+    def expire(
+        self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
+    ) -> ApiKey | None:
+        own = self._is_own(key_id, owner_id)
+        later = or_(self._keys.expires_at.is_(None), self._keys.expires_at > at)
+        connection.execute(update(self.table).where(own, later).values(expires_at=at))
+        return self._find_where(connection, own)
+
+    def rotate(
+        self,
+        connection: Connection,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> ApiKey | None:
+        if max_active is not None:
+            self._take_turn(connection, successor.owner_id)
+        own = self._is_own(key_id, successor.owner_id)
+        retired = connection.execute(
+            update(self.table)
+            .where(own, or_(*self._active_stretches(now)), self._keys.replaced_by.is_(None))
+            .values(replaced_by=successor.id, **self._end(ends_at, now))
+        )
+        if not retired.rowcount:
+            if self._find_where(connection, own) is None:
+                return None
+            raise KeyNotActive
+        self._add(connection, successor, max_active, now)
+        return self._find_where(connection, own)
+
+    def touch(self, connection: Connection, last_used: Sequence[tuple[str, datetime]]) -> None:
+        at = bindparam("used_at", type_=self._keys.last_used_at.type)
+        earlier = or_(self._keys.last_used_at.is_(None), self._keys.last_used_at < at)
+        statement = (
+            update(self.table)
+            .where(self._keys.id == bindparam("key_id"), earlier)
+            .values(last_used_at=at)
+        )
+        parameters = [{"key_id": key_id, "used_at": used_at} for key_id, used_at in last_used]
+        connection.execute(statement, parameters)
+
+    def replace_digest(self, connection: Connection, key_id: str, *, old: str, new: str) -> None:
+        connection.execute(
+            update(self.table)
+            .where(self._keys.id == key_id, self._keys.digest == old)
+            .values(digest=new)
+        )
+
+    def longest_lease(self, connection: Connection) -> timedelta:
+        registers = self._registers.c
+        microseconds = connection.scalar(
+            select(registers.value).where(registers.name == _LONGEST_LEASE)
+        )
+        return timedelta(microseconds=microseconds or 0)
+
+    def raise_longest_lease(self, connection: Connection, to: timedelta) -> None:
+        microseconds = to // _MICROSECOND
+        value = self._registers.c.value
+        higher = case((value < microseconds, microseconds), else_=value)
+        self._upsert_register(connection, _LONGEST_LEASE, microseconds, higher)
+
+    def _is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
+        keys = self._keys
+        return and_(keys.id == key_id, keys.owner_id == owner_id, keys.deleted_at.is_(None))
+
+    def _find_where(self, connection: Connection, where: ColumnElement[bool]) -> ApiKey | None:
+        row = connection.execute(select(*self._columns).where(where)).one_or_none()
+        return None if row is None else _record(row)
+
+    def _end(self, ends_at: datetime, now: datetime) -> dict[str, Any]:
+        """What retires a predecessor: revoking it now, or an end that is never put off."""
+        if ends_at <= now:
+            return {"revoked_at": now}
+        expires_at, end = self._keys.expires_at, self._moment(ends_at)
+        return {"expires_at": case((expires_at < end, expires_at), else_=end)}
+
+    def _add(
+        self, connection: Connection, record: ApiKey, max_active: int | None, now: datetime
+    ) -> None:
+        values = {name: getattr(record, name) for name in FIELDS}
+        connection.execute(insert(self.table).values(values))
+        # Counted afterwards, so that what is counted is what the owner would have.
+        if max_active is not None:
+            active = self.count_active(connection, record.owner_id, now, up_to=max_active + 1)
+            if active > max_active:
+                raise KeyLimitReached(max_active)
+
+    def count_active(
+        self, connection: Connection, owner_id: str, now: datetime, *, up_to: int
+    ) -> int:
+        """How many active keys the owner has, at least if it is more than `up_to`.
+
+        However many keys there are, ended ones or active ones, no more than twice `up_to` are looked at.
+        """
+        stretches = (
+            select(literal(1))
+            .where(self._keys.owner_id == owner_id, stretch)
+            .limit(up_to)
+            .subquery()
+            for stretch in self._active_stretches(now)
+        )
+        never, later = (
+            select(func.count()).select_from(stretch).scalar_subquery() for stretch in stretches
+        )
+        return int(connection.execute(select(never + later)).scalar_one())
+
+    def _active_stretches(self, now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """The active keys of an owner as the two unbroken parts of the index that they are."""
+        keys = self._keys
+        not_revoked = keys.revoked_at.is_(None)
+        return (
+            and_(not_revoked, keys.expires_at.is_(None)),
+            and_(not_revoked, keys.expires_at > now),
+        )
+
+    def _take_turn(self, connection: Connection, owner_id: str) -> None:
+        value = self._registers.c.value
+        self._upsert_register(connection, f"{_TURN}{owner_id}", 1, value + 1)
+
+    def _upsert_register(
+        self, connection: Connection, name: str, first: int, then: ColumnElement[int]
+    ) -> None:
+        """Set a register to `first`, or to `then` if there is one; its row stays locked until the end."""
+        row = {"name": name, "value": first}
+        match self._dialect:
+            case "postgresql":
+                statement: Any = postgresql.insert(self._registers).values(row)
+                statement = statement.on_conflict_do_update(
+                    index_elements=["name"], set_={"value": then}
+                )
+            case "sqlite":
+                statement = sqlite.insert(self._registers).values(row)
+                statement = statement.on_conflict_do_update(
+                    index_elements=["name"], set_={"value": then}
+                )
+            case _:
+                statement = mysql.insert(self._registers).values(row)
+                statement = statement.on_duplicate_key_update(value=then)
+        connection.execute(statement)
+
+    def _page(self, query: KeyQuery) -> Select[Any]:
+        keys = self._keys
+        state: ColumnElement[bool]
+        match query.status:
+            case KeyStatus.ACTIVE:
+                return self._active_page(query)
+            case KeyStatus.REVOKED:
+                state = keys.revoked_at.is_not(None)
+            case KeyStatus.EXPIRED:
+                state = and_(keys.revoked_at.is_(None), keys.expires_at <= query.now)
+            case None:
+                state = true()
+        return self._newest(query, keys.deleted_at.is_(None), state, same=[keys.deleted_at])
+
+    def _active_page(self, query: KeyQuery) -> Select[Any]:
+        # Read off the index of active keys: an owner may have a few of them and 100,000 ended ones.
+        never, later = self._active_stretches(query.now)
+        never_page = self._newest(query, never, same=[self._keys.revoked_at, self._keys.expires_at])
+        later_page = self._newest(query, later, same=[])
+        either = union_all(select(never_page.subquery()), select(later_page.subquery())).subquery()
+        return (
+            select(either)
+            .order_by(either.c.created_at.desc(), either.c.id.desc())
+            .limit(query.limit)
+        )
+
+    def _newest(
+        self, query: KeyQuery, *where: ColumnElement[bool], same: Sequence[ColumnElement[Any]]
+    ) -> Select[Any]:
+        """A page, newest first.
+
+        Args:
+            query: The owner, the place to go on from and the size.
+            where: Which keys.
+            same: The columns of the index that `where` holds to NULL. Sorting by them too changes nothing,
+                and tells PostgreSQL that the index has the rows in order.
+        """
+        keys = self._keys
+        order = [column.desc() for column in (*same, keys.created_at, keys.id)]
+        statement = select(*self._columns).where(keys.owner_id == query.owner_id, *where)
+        if query.after is not None:
+            created_at, key_id = query.after
+            place = tuple_(self._moment(created_at), literal(key_id, keys.id.type))
+            statement = statement.where(tuple_(keys.created_at, keys.id) < place)
+            if self._dialect in {"mysql", "mariadb"}:
+                # They do not look up pairs in an index.
+                statement = statement.where(keys.created_at <= created_at)
+        return statement.order_by(*order).limit(query.limit)
+
+    def _moment(self, at: datetime) -> ColumnElement[Any]:
+        return literal(at, self._keys.created_at.type)
+
+
+def _record(row: Row[Any]) -> ApiKey:
+    return ApiKey(*tuple[Any, ...](row))

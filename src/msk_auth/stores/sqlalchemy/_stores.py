@@ -1,0 +1,320 @@
+"""The two stores: the operations in transactions of a blocking and of an asynchronous engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, MetaData, StaticPool, Table
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from msk_auth.core.model import ApiKey, KeyQuery
+
+from ._operations import KeyOperations
+from ._schema import api_key_table
+from ._sqlite import NotNow, SQLiteReader, begin_immediate
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MAX_WAIT_SECONDS: Final = 10.0
+"""How long a writer waits for the writers of its own process before it, on SQLite."""
+
+_TOUCHES_AT_ONCE: Final = 500
+"""How many keys one transaction touches: no revocation waits long for one of them."""
+
+
+class _Shared:
+    """What both stores prepare in the same way.
+
+    Reads are single statements outside of a transaction: they see what was committed last, at whatever isolation
+    the application works, and take one round trip.
+
+    Writers of SQLite take turns within their process. The database would let only one of them write anyway, and
+    makes the others look again after longer and longer pauses, in no order.
+    """
+
+    def __init__(self, engine: Engine, table: Table | None) -> None:
+        table = api_key_table(MetaData()) if table is None else table
+        self._operations = KeyOperations(table, engine.dialect.name)
+        self._is_sqlite = engine.dialect.name == "sqlite"
+        # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
+        self._is_one_connection = isinstance(engine.pool, StaticPool)
+        self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
+        self._for_reading = self._derive(engine, "AUTOCOMMIT")
+        self._for_writing = self._derive(engine, "READ COMMITTED")
+
+    def _derive(self, engine: Engine, isolation: str) -> Engine:
+        # On SQLite the driver's mode stays as the application set it: `begin_immediate` copes with all of them.
+        derived = engine.execution_options(
+            **({} if self._is_sqlite else {"isolation_level": isolation})
+        )
+        # Errors are logged, and the parameters of these statements are digests and names.
+        derived.hide_parameters = True
+        return derived
+
+    def _find_quickly(self, key_id: str) -> ApiKey | None:
+        """As `find`, if the short way is open.
+
+        Raises:
+            NotNow: It is not.
+        """
+        if self._reader is None:
+            raise NotNow
+        return self._reader.find(key_id)
+
+    def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
+        if self._reader is not None and not self._reader.is_located:
+            self._reader.locate(connection)
+        return self._operations.find(connection, key_id)
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+class SQLAlchemyKeyStore(_Shared):
+    """A :class:`~msk_auth.KeyStore` in a database; safe to use from several threads.
+
+    Args:
+        engine: Of SQLite, PostgreSQL, MariaDB or MySQL. It stays the application's to dispose of.
+        table: Made by :func:`api_key_table`; None means a table of the default name, as made by
+            `msk_auth.stores.sqlalchemy.migrations`.
+
+    Raises:
+        ConfigurationError: The database is not supported or the table was made otherwise.
+    """
+
+    def __init__(self, engine: Engine, table: Table | None = None) -> None:
+        super().__init__(engine, table)
+        self._turn = threading.Lock()
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        try:
+            return self._find_quickly(key_id)
+        except NotNow:
+            return self._read(self._find, key_id)
+
+    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+        """See :class:`~msk_auth.KeyStore`.
+
+        Raises:
+            KeyLimitReached: The owner would have more active keys than allowed.
+            sqlalchemy.exc.IntegrityError: There is a key with this id.
+        """
+        self._write(self._operations.insert, record, max_active=max_active, now=now)
+
+    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._read(self._operations.list, query)
+
+    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(self._operations.revoke, key_id, owner_id=owner_id, at=at)
+
+    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(self._operations.delete, key_id, owner_id=owner_id, at=at)
+
+    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(self._operations.expire, key_id, owner_id=owner_id, at=at)
+
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`.
+
+        Raises:
+            KeyNotActive: The predecessor is revoked, expired or already rotated.
+            KeyLimitReached: The owner would have more active keys than allowed.
+            sqlalchemy.exc.IntegrityError: There is a key with the successor's id.
+        """
+        return self._write(
+            self._operations.rotate,
+            key_id,
+            successor=successor,
+            ends_at=ends_at,
+            max_active=max_active,
+            now=now,
+        )
+
+    def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        for some in _batches(last_used):
+            self._write(self._operations.touch, some)
+
+    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        self._write(self._operations.replace_digest, key_id, old=old, new=new)
+
+    def longest_lease(self) -> timedelta:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        return self._read(self._operations.longest_lease)
+
+    def raise_longest_lease(self, to: timedelta) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        self._write(self._operations.raise_longest_lease, to)
+
+    def close(self) -> None:
+        """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
+        self._close()
+
+    def _read(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with self._turns(self._is_one_connection), self._for_reading.connect() as connection:
+            return work(connection, *args, **kwargs)
+
+    def _write(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with self._turns(self._is_sqlite), self._for_writing.begin() as connection:
+            if self._is_sqlite:
+                begin_immediate(connection)
+            return work(connection, *args, **kwargs)
+
+    @contextmanager
+    def _turns(self, are_taken: bool) -> Generator[None]:
+        if not are_taken:
+            yield
+            return
+        if not self._turn.acquire(timeout=_MAX_WAIT_SECONDS):
+            raise TimeoutError("the database is still busy with earlier writes")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+class AsyncSQLAlchemyKeyStore(_Shared):
+    """An :class:`~msk_auth.AsyncKeyStore` in a database.
+
+    Args:
+        engine: Of SQLite (aiosqlite), PostgreSQL (psycopg or asyncpg), MariaDB or MySQL (aiomysql or asyncmy).
+            It stays the application's to dispose of.
+        table: As for :class:`SQLAlchemyKeyStore`.
+
+    Raises:
+        ConfigurationError: The database is not supported or the table was made otherwise.
+    """
+
+    def __init__(self, engine: AsyncEngine, table: Table | None = None) -> None:
+        super().__init__(engine.sync_engine, table)
+        self._read_engine = AsyncEngine(self._for_reading)
+        self._write_engine = AsyncEngine(self._for_writing)
+        self._turn = asyncio.Lock()
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        try:
+            return self._find_quickly(key_id)
+        except NotNow:
+            return await self._read(self._find, key_id)
+
+    async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+        """See :meth:`SQLAlchemyKeyStore.insert`."""
+        await self._write(self._operations.insert, record, max_active=max_active, now=now)
+
+    async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.KeyStore`."""
+        return await self._read(self._operations.list, query)
+
+    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return await self._write(self._operations.revoke, key_id, owner_id=owner_id, at=at)
+
+    async def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return await self._write(self._operations.delete, key_id, owner_id=owner_id, at=at)
+
+    async def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return await self._write(self._operations.expire, key_id, owner_id=owner_id, at=at)
+
+    async def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> ApiKey | None:
+        """See :meth:`SQLAlchemyKeyStore.rotate`."""
+        return await self._write(
+            self._operations.rotate,
+            key_id,
+            successor=successor,
+            ends_at=ends_at,
+            max_active=max_active,
+            now=now,
+        )
+
+    async def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        for some in _batches(last_used):
+            await self._write(self._operations.touch, some)
+
+    async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        await self._write(self._operations.replace_digest, key_id, old=old, new=new)
+
+    async def longest_lease(self) -> timedelta:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        return await self._read(self._operations.longest_lease)
+
+    async def raise_longest_lease(self, to: timedelta) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        await self._write(self._operations.raise_longest_lease, to)
+
+    async def aclose(self) -> None:
+        """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
+        self._close()
+
+    async def _read(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        async with (
+            self._turns(self._is_one_connection),
+            self._read_engine.connect() as connection,
+        ):
+            return await connection.run_sync(work, *args, **kwargs)
+
+    async def _write(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        async with self._turns(self._is_sqlite), self._write_engine.begin() as connection:
+            if self._is_sqlite:
+                await connection.run_sync(begin_immediate)
+            return await connection.run_sync(work, *args, **kwargs)
+
+    @asynccontextmanager
+    async def _turns(self, are_taken: bool) -> AsyncGenerator[None]:
+        if not are_taken:
+            yield
+            return
+        async with asyncio.timeout(_MAX_WAIT_SECONDS):
+            await self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+def _batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, datetime]]]:
+    # In one order everywhere: two processes that flush the same keys wait for each other instead of deadlocking.
+    ordered = sorted(last_used.items())
+    for start in range(0, len(ordered), _TOUCHES_AT_ONCE):
+        yield ordered[start : start + _TOUCHES_AT_ONCE]
