@@ -29,10 +29,8 @@ from msk_auth import ConfigurationError, StoreUnavailable
 _log = logging.getLogger(__name__)
 
 _BLOCK_SECONDS: Final = 8.0
-"""The longest time from asking for a connection to the end of a `read()` or `write()` block."""
-
+# The longest wait for a connection of the pool, for a new connection, and for SQLite's lock.
 _WAIT_SECONDS: Final = 5
-"""The longest wait for a connection of the pool, for a new connection, and for SQLite's lock."""
 
 _POOL: Final = {"pool_size": 5, "max_overflow": 5, "pool_timeout": _WAIT_SECONDS}
 
@@ -46,8 +44,6 @@ _REFUSALS: Final = (
 _WRITES: Final = "task_service_writes"
 
 _PRAGMAS: Final = (
-    # First: changing the journal mode may itself meet another process.
-    f"PRAGMA busy_timeout = {_WAIT_SECONDS * 1000}",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
@@ -70,13 +66,15 @@ class Database:
 
     Args:
         engine: An engine of SQLite (aiosqlite) or PostgreSQL (psycopg).
+        block_seconds: The longest time from asking for a connection to the end of a `read()` or `write()` block.
 
     Attributes:
         engine: The engine, for the store of API keys.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, *, block_seconds: float = _BLOCK_SECONDS) -> None:
         self.engine = engine
+        self._block_seconds = block_seconds
         self._is_sqlite = engine.dialect.name == "sqlite"
         # asyncio.Lock wakes its waiters in the order in which they came.
         self._turn = asyncio.Lock()
@@ -100,12 +98,8 @@ class Database:
         """
         parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return cls(_sqlite_engine(parsed))
-        return cls(
-            create_async_engine(
-                parsed, hide_parameters=True, connect_args=dict(_POSTGRES_CONNECT), **_POOL
-            )
-        )
+            return cls(_sqlite_engine(parsed, _WAIT_SECONDS))
+        return cls(_postgres_engine(parsed))
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
@@ -131,13 +125,19 @@ class Database:
                 await stack.enter_async_context(self._turn)
             yield await stack.enter_async_context(self._writer.begin())
 
+    def with_patience(self, seconds: float) -> Database:
+        """The same database once more, for work that may take and wait longer. Close it as well."""
+        url = self.engine.url
+        engine = _sqlite_engine(url, seconds) if self._is_sqlite else _postgres_engine(url)
+        return Database(engine, block_seconds=seconds)
+
     async def close(self) -> None:
         """Close all connections."""
         await self.engine.dispose()
 
     @asynccontextmanager
     async def _bounded(self) -> AsyncGenerator[None]:
-        limit = asyncio.timeout(_BLOCK_SECONDS)
+        limit = asyncio.timeout(self._block_seconds)
         try:
             async with limit:
                 yield
@@ -203,7 +203,13 @@ def parse_url(url: str) -> URL:
             )
 
 
-def _sqlite_engine(url: URL) -> AsyncEngine:
+def _postgres_engine(url: URL) -> AsyncEngine:
+    return create_async_engine(
+        url, hide_parameters=True, connect_args=dict(_POSTGRES_CONNECT), **_POOL
+    )
+
+
+def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
     path = Path(url.database or "")
     try:
         # Made here and not by SQLite, whose file would be readable by everybody; WAL and SHM take over its mode.
@@ -223,7 +229,8 @@ def _sqlite_engine(url: URL) -> AsyncEngine:
     @event.listens_for(engine.sync_engine, "connect")
     def _set_up(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
-        for pragma in _PRAGMAS:
+        # First: changing the journal mode may itself meet another process.
+        for pragma in (f"PRAGMA busy_timeout = {lock_seconds * 1000:.0f}", *_PRAGMAS):
             cursor.execute(pragma)
         cursor.close()
 
