@@ -59,7 +59,7 @@ export function focusOn(name) {
 
 /** A table whose roles survive the phone's layout. A column is `[heading, cell(item), class, labelled on a phone]`. */
 export const table = (label, columns, items, rowClass = () => null) => h("table", { role: "table", "aria-label": label },
-  h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(([heading]) => h("th", { role: "columnheader" }, heading)))),
+  h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(([heading, , style]) => h("th", { role: "columnheader", class: style }, heading)))),
   h("tbody", { role: "rowgroup" }, items.map((item) => h("tr", { role: "row", class: rowClass(item) },
     columns.map(([heading, cell, style, labelled]) => h("td", { role: "cell", class: style, "data-label": labelled && heading }, cell(item)))))));
 

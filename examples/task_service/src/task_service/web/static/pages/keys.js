@@ -57,7 +57,7 @@ const COLUMNS = [
   ["Last used", (key) => when(key.last_used_at), null, true],
   ["Expires", expiry, null, true],
   ["Status", ({ status }) => h("span", { class: `badge ${STATUS[status][1]}` }, STATUS[status][0])],
-  ["", actions, "row-actions"],
+  ["Actions", actions, "row-actions"],
 ];
 
 const search = $("#search");
@@ -84,7 +84,8 @@ function draw() {
 }
 
 function changed() {
-  const query = new URLSearchParams({ status: wanted, search: search.value, sort: sort.value });
+  const chosen = Object.entries({ status: wanted, search: search.value, sort: sort.value });
+  const query = new URLSearchParams(chosen.filter(([, value]) => value && value !== "created"));
   history.replaceState(null, "", `?${query}`);
   draw();
 }

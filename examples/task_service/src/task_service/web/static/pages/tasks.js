@@ -19,7 +19,7 @@ const COLUMNS = [
     ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run)) : quiet("Never"))],
   ["When", ({ last_run: run }) => run && quiet(when(run.created_at))],
   ["Duration", ({ last_run: run }) => run && quiet(took(run))],
-  ["", (task) => me.may("tasks:run") && button([icon("play"), "Run"], `run:${task.id}`, async () => {
+  ["Actions", (task) => me.may("tasks:run") && button([icon("play"), "Run"], `run:${task.id}`, async () => {
     await startRun(task.id);
     say(`${task.name} was started.`);
     await tasks.refresh();

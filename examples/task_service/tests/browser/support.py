@@ -1,0 +1,196 @@
+"""What the browser tests share: the service as a process, a browser that notices everything, and steps people take."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from axe_playwright_python.async_playwright import Axe
+from httpx2 import Client, HTTPError
+from playwright.async_api import ConsoleMessage, Page, Request, Response, expect
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+COMMAND = [sys.executable, "-m", "task_service", "serve"]
+USERNAME = "admin"
+PASSWORD = "seven quiet herons at dusk"
+KEY = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}\b")
+
+_LINK = re.compile(r"(http://\S+)/set-password#(\S+)")
+_START_SECONDS = 60.0
+
+
+class LiveService:
+    """The service as people start it: a process with a data folder of its own.
+
+    Attributes:
+        url: Where it answers.
+        token: The secret of its one-time link.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self._log = (data_dir / "stderr.log").open("wb")
+        self._process = subprocess.Popen(
+            COMMAND,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={
+                **os.environ,
+                "TASK_SERVICE_DATA_DIR": str(data_dir / "data"),
+                "TASK_SERVICE_PORT": str(port),
+            },
+        )
+        lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
+        self._reader.start()
+        try:
+            self.url, self.token = _first_link(lines)
+            _wait_until_it_answers(self.url)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _read(self, lines: queue.Queue[str]) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            for line in stdout:
+                lines.put(line)
+
+    def stop(self) -> None:
+        """End the process, and wait for it."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._log.close()
+
+    def set_first_password(self) -> None:
+        """What the page behind the one-time link does."""
+        answer = self.request("POST", "/api/auth/set-password", token=self.token, password=PASSWORD)
+        assert answer == 204
+
+    def request(self, method: str, path: str, key: str | None = None, **body: str) -> int:
+        """The status that a program gets, with an API key if it has one."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        with Client(base_url=self.url, headers=headers) as client:
+            return client.request(method, path, json=body or None).status_code
+
+
+def _first_link(lines: queue.Queue[str]) -> tuple[str, str]:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        found = _LINK.search(lines.get(timeout=max(0.1, deadline - time.monotonic())))
+        if found is not None:
+            return found[1], found[2]
+
+
+def _wait_until_it_answers(url: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            with Client(base_url=url) as client:
+                if client.get("/login").status_code == 200:
+                    return
+        except HTTPError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+class Watch:
+    """Remembers what must not happen on a page: errors, violations of the policy, requests that fail.
+
+    Attributes:
+        expected: Statuses that the test provokes on purpose.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.expected: set[int] = set()
+        self._complaints: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self._complaints.append(f"error: {error}"))
+        page.on("requestfailed", self._failed)
+        page.on("response", self._answered)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        # A status that is refused is told by `_answered`, which knows whether it is expected.
+        if (
+            message.type in {"error", "warning"}
+            and "responded with a status of" not in message.text
+        ):
+            self._complaints.append(f"console: {message.text}")
+
+    def _failed(self, request: Request) -> None:
+        # Leaving a page ends its streams; that is no failure.
+        if request.failure != "net::ERR_ABORTED":
+            self._complaints.append(f"request: {request.url} {request.failure}")
+
+    def _answered(self, response: Response) -> None:
+        if response.status >= 400 and response.status not in self.expected:
+            self._complaints.append(f"answer: {response.status} {response.url}")
+
+    def assert_clean(self) -> None:
+        """Fail if the page complained."""
+        assert self._complaints == []
+
+
+async def assert_accessible(page: Page, state: str) -> None:
+    """axe finds nothing, in any of its rules."""
+    results = await Axe().run(page)
+    assert results.violations_count == 0, f"{state}: {results.generate_report()}"
+
+
+async def assert_fits(page: Page, state: str) -> None:
+    """The page does not scroll sideways."""
+    wide = await page.evaluate(
+        "() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    assert wide[0] <= wide[1], f"{state}: {wide[0]} in {wide[1]} px"
+
+
+async def log_in(page: Page, username: str = USERNAME, password: str = PASSWORD) -> None:
+    """Fill in the log-in form that is shown."""
+    await page.get_by_label("User name").fill(username)
+    await page.get_by_label("Password").fill(password)
+    await page.get_by_role("button", name="Log in").click()
+
+
+async def create_key(page: Page, name: str) -> str:
+    """Make a key on the page of keys; its value, which is no longer shown when this returns."""
+    await page.get_by_role("button", name="New API Key").click()
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_role("button", name="Create key").click()
+    value = await revealed_key(page)
+    await page.get_by_role("button", name="I have saved this key").click()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    return value
+
+
+async def revealed_key(page: Page) -> str:
+    """The value that is shown now, once it is."""
+    value = page.get_by_label("The key’s value")
+    await expect(value).to_have_text(KEY)
+    return await value.inner_text()

@@ -1,0 +1,145 @@
+"""Every page, dialog and state: accessible in light and dark, and no wider than the window."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .support import Watch, assert_accessible, assert_fits, create_key
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+
+async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    await page.goto("/login")
+    yield "login"
+    await page.goto("/login?reason=session-ended&next=/keys")
+    yield "login with a reason"
+    watch.expected |= {401, 422}
+    await page.get_by_label("User name").fill("nobody-" + "x" * 50)
+    await page.get_by_label("Password").fill("wrong")
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("alert").first).to_be_visible()
+    yield "login refused"
+    await page.goto("/set-password")
+    await expect(page.get_by_text("one-time link")).to_be_visible()
+    yield "set password without a link"
+    await page.goto("/set-password#not-a-token")
+    await page.reload()
+    await page.goto("/login")
+    await page.goto("/set-password#not-a-token")
+    await page.get_by_role("button", name="Set password").click()
+    await expect(page.get_by_text("Please").first).to_be_visible()
+    yield "set password with errors"
+
+
+async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    await page.goto("/tasks")
+    await expect(page.get_by_role("table")).to_be_visible()
+    yield "tasks"
+    await page.get_by_role("button", name="Menu of").click()
+    await expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    yield "menu"
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="New task").click()
+    dialog = page.get_by_role("dialog")
+    for handler in await dialog.get_by_label("What it does").locator("option").all_inner_texts():
+        await dialog.get_by_label("What it does").select_option(label=handler)
+        yield f"new task: {handler}"
+    await dialog.get_by_role("button", name="Create task").click()
+    await expect(dialog.get_by_text("Please").first).to_be_visible()
+    yield "new task with errors"
+    await page.keyboard.press("Escape")
+    await page.get_by_role("row").nth(1).get_by_role("link").first.click()
+    await expect(page.get_by_role("button", name="Edit")).to_be_visible()
+    await page.get_by_text("Start it from a program").click()
+    yield "task"
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded", timeout=20_000)
+    await expect(page.get_by_role("log")).to_contain_text("Hello")
+    yield "task with a run"
+    await page.get_by_role("button", name="Delete").click()
+    yield "delete task"
+    await page.keyboard.press("Escape")
+    watch.expected.add(404)
+    await page.goto("/tasks/tsk_none")
+    await expect(page.get_by_role("alert").first).to_be_visible()
+    yield "task that is not there"
+
+
+async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    await page.goto("/keys")
+    await create_key(page, "a key with a long name " * 4)
+    await expect(page.get_by_role("table")).to_be_visible()
+    yield "keys"
+    await page.get_by_label("Search by name or id").fill("no such key")
+    await expect(page.get_by_text("No key matches.")).to_be_visible()
+    yield "no key found"
+    await page.get_by_label("Search by name or id").fill("")
+    await page.get_by_role("button", name="New API Key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Lifetime").select_option("custom")
+    await dialog.get_by_label("Only this:").check()
+    await dialog.get_by_role("button", name="Create key").click()
+    await expect(dialog.get_by_text("Please").first).to_be_visible()
+    yield "new key with errors"
+    await dialog.get_by_label("Name", exact=True).fill("short-lived")
+    await dialog.get_by_label("days", exact=True).fill("3")
+    await dialog.get_by_role("button", name="Create key").click()
+    await expect(page.get_by_label("The key’s value")).to_be_visible()
+    yield "value revealed"
+    await page.get_by_role("button", name="Copy key").click()
+    await expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("Copied.")
+    yield "value copied"
+    await page.get_by_role("button", name="I have saved this key").click()
+    row = page.get_by_role("row").filter(has_text="short-lived").first
+    await expect(row).to_contain_text("in 3 days")
+    await row.get_by_role("button", name="Rotate").click()
+    yield "rotate"
+    await page.keyboard.press("Escape")
+    await row.get_by_role("button", name="Revoke").click()
+    yield "revoke"
+    await page.get_by_role("button", name="Revoke key").click()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.get_by_role("button", name="Revoked").click()
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("Revoked")
+    yield "revoked keys"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("states", [_public_states, _task_states, _key_states])
+async def test_every_state_is_accessible_and_fits(open_page, states, scheme, width) -> None:
+    page, watch = await open_page(
+        width=width, scheme=scheme, logged_in=states is not _public_states
+    )
+    seen = 0
+    async for state in states(page, watch):
+        await assert_fits(page, state)
+        await assert_accessible(page, state)
+        seen += 1
+    assert seen >= 5
+
+
+async def test_motion_stops_for_whoever_prefers_that(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    script = "() => document.body.append(Object.assign(document.createElement('i'), {className: 'badge busy'}))"
+    await page.evaluate(script)
+    name = "() => getComputedStyle(document.querySelector('i.busy'), '::before').animationName"
+    assert await page.evaluate(name) == "pulse"
+    await page.emulate_media(reduced_motion="reduce")
+    assert await page.evaluate(name) == "none"
+
+
+async def test_on_paper_there_is_the_list_and_nothing_to_press(open_page: Open) -> None:
+    page, _ = await open_page(scheme="dark")
+    await page.goto("/tasks")
+    await expect(page.get_by_role("table")).to_be_visible()
+    await page.emulate_media(media="print")
+    await expect(page.get_by_role("table")).to_be_visible()
+    await expect(page.locator(".topbar")).to_be_hidden()
+    await expect(page.get_by_role("button")).to_have_count(0)

@@ -1,0 +1,126 @@
+"""The first minute of a new service, from the printed link to a key that is dead again, as a person lives it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from .support import PASSWORD, USERNAME, LiveService, Watch, log_in, revealed_key
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+
+async def test_from_the_link_to_a_revoked_key(browser: Browser, new_service: LiveService) -> None:
+    async with await browser.new_context(
+        base_url=new_service.url, permissions=["clipboard-read", "clipboard-write"]
+    ) as context:
+        page = await context.new_page()
+        watch = Watch(page)
+
+        # The first password. The link's secret leaves the address bar and its history at once.
+        await page.goto(f"/set-password#{new_service.token}")
+        await expect(page).to_have_url(f"{new_service.url}/set-password")
+        await page.get_by_label("New password").fill(PASSWORD)
+        await page.get_by_label("The same again").fill(PASSWORD)
+        await page.get_by_role("button", name="Set password").click()
+        await page.wait_for_url("**/login?reason=password-set")
+        await expect(page.get_by_role("status")).to_have_text(
+            "Your password is set. Log in with it."
+        )
+
+        # Logging in. No script can read the cookie.
+        await log_in(page, USERNAME, PASSWORD)
+        await page.wait_for_url("**/tasks")
+        assert await page.evaluate("document.cookie") == ""
+        example = page.get_by_role("row").nth(1)
+        name = await example.get_by_role("link").first.inner_text()
+        await expect(example).to_contain_text("Never")
+
+        # A new key, under the avatar menu.
+        await page.get_by_role("button", name=f"Menu of {USERNAME}").click()
+        await page.get_by_role("link", name="API Keys").click()
+        await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
+        await page.get_by_role("button", name="New API Key").click()
+        await page.get_by_label("Name", exact=True).fill("ci pipeline")
+        await page.get_by_role("button", name="Create key").click()
+
+        # Its value: selected with one click, copied with feedback, and a command that is ready.
+        reveal = page.get_by_role("dialog", name="Save this key now")
+        value = reveal.get_by_label("The key’s value")
+        key = await revealed_key(page)
+        await value.click()
+        assert await page.evaluate("String(getSelection())") == key
+        await reveal.get_by_role("button", name="Copy key").click()
+        await expect(reveal.get_by_role("status")).to_have_text("Copied.")
+        assert await page.evaluate("navigator.clipboard.readText()") == key
+        command = await reveal.get_by_label("A command to try it").inner_text()
+        assert f'-H "Authorization: Bearer {key}"' in command
+        path = command.removeprefix("curl -X POST").split(new_service.url)[1]
+        assert path.startswith("/api/tasks/tsk_")
+        assert path.endswith("/run")
+
+        # Gone for good: acknowledged, on reload, on Back.
+        await reveal.get_by_role("button", name="I have saved this key").click()
+        await expect(reveal).to_be_hidden()
+        row = page.get_by_role("row").filter(has_text="ci pipeline")
+        await expect(row).to_contain_text("Never")
+        assert key not in await page.content()
+        await page.reload()
+        await expect(row).to_be_visible()
+        assert key not in await page.content()
+        await page.get_by_role("link", name="Tasks").click()
+        await page.wait_for_url("**/tasks")
+        await page.go_back()
+        await expect(row).to_be_visible()
+        assert key not in await page.content()
+        assert key not in str(await context.storage_state())
+        assert (
+            await page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+            == "[{},{}]"
+        )
+
+        # What the command does: the task runs, and the page shows it with its output.
+        await page.goto("/tasks")
+        await expect(page.get_by_role("row").nth(1)).to_contain_text(name)
+        assert new_service.request("POST", path, key) == 202
+        succeeded = page.get_by_role("link", name="Succeeded")
+        await expect(succeeded).to_be_visible(timeout=20_000)
+        await succeeded.click()
+        await expect(page.get_by_role("log")).to_contain_text("Hello")
+        await expect(page.get_by_text(f"with key {key[4:16]}")).to_be_visible()
+
+        # Rotated with an overlap: both work, the old one says what replaced it.
+        await page.goto("/keys")
+        await page.get_by_role("button", name="Rotate ci pipeline").click()
+        await page.get_by_label("The old key works on for").select_option("an hour")
+        await page.get_by_role("button", name="Rotate key").click()
+        successor = await revealed_key(page)
+        await page.get_by_role("button", name="I have saved this key").click()
+        assert successor != key
+        await expect(page.get_by_text(f"Replaced by {successor[4:16]}")).to_be_visible()
+        assert new_service.request("GET", "/api/tasks", key) == 200
+        assert new_service.request("GET", "/api/tasks", successor) == 200
+
+        # Revoked: asked by name, dead at once.
+        row = page.get_by_role("row").filter(has_text=f"msk_{successor[4:16]}")
+        await row.get_by_role("button", name="Revoke ci pipeline").click()
+        confirm = page.get_by_role("dialog", name="Revoke ci pipeline?")
+        await expect(confirm).to_contain_text(f"msk_{successor[4:16]}")
+        await confirm.get_by_role("button", name="Revoke key").click()
+        await expect(row).to_contain_text("Revoked")
+        assert new_service.request("GET", "/api/tasks", successor) == 401
+        assert new_service.request("GET", "/api/tasks", key) == 200
+
+        # Deleted: off the list.
+        await row.get_by_role("button", name="Delete ci pipeline").click()
+        await page.get_by_role("button", name="Delete key").click()
+        await expect(row).to_have_count(0)
+
+        # The link was good once.
+        watch.expected.add(410)
+        await page.goto(f"/set-password#{new_service.token}")
+        await page.get_by_label("New password").fill(PASSWORD)
+        await page.get_by_label("The same again").fill(PASSWORD)
+        await page.get_by_role("button", name="Set password").click()
+        await expect(page.get_by_role("alert")).to_contain_text("used already")
+        watch.assert_clean()

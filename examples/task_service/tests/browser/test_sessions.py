@@ -1,0 +1,198 @@
+"""The login in the browser: its end, what survives it, and what another site can do with it (nothing)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .support import LiveService, create_key, log_in, revealed_key
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+
+async def _own_login(open_page: Open, path: str) -> Page:
+    """A page with a login of its own, which the test may end."""
+    page, watch = await open_page(logged_in=False)
+    watch.expected.add(401)
+    await page.goto(path)
+    await log_in(page)
+    await page.wait_for_url(f"**{path}")
+    return page
+
+
+async def _end_session(page: Page) -> None:
+    await page.context.clear_cookies()
+
+
+async def test_a_half_filled_form_survives_the_end_of_the_session(open_page: Open) -> None:
+    page = await _own_login(open_page, "/keys")
+    await page.get_by_role("button", name="New API Key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name", exact=True).fill("half-filled")
+    await dialog.get_by_label("Lifetime").select_option("custom")
+    await dialog.get_by_label("days", exact=True).fill("12")
+    await dialog.get_by_label("Only this:").check()
+    await dialog.get_by_label("tasks:run").check()
+    await _end_session(page)
+    await dialog.get_by_role("button", name="Create key").click()
+    await page.wait_for_url("**/login?next=%2Fkeys&reason=session-ended")
+    await expect(page.get_by_role("status")).to_contain_text("Your session has ended")
+
+    await log_in(page)
+    await page.wait_for_url("**/keys")
+    await expect(dialog.get_by_label("Name", exact=True)).to_have_value("half-filled")
+    await expect(dialog.get_by_label("days", exact=True)).to_have_value("12")
+    await expect(dialog.get_by_label("tasks:run")).to_be_checked()
+    await expect(dialog.get_by_label("tasks:write")).not_to_be_checked()
+    await dialog.get_by_role("button", name="Create key").click()
+    await page.get_by_role("button", name="I have saved this key").click()
+    row = page.get_by_role("row").filter(has_text="half-filled")
+    await expect(row).to_contain_text("tasks:run")
+    await expect(row).to_contain_text("in 12 days")
+    assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def test_secrets_in_a_form_do_not_survive_it(open_page: Open) -> None:
+    page = await _own_login(open_page, "/tasks")
+    await page.get_by_role("button", name="New task").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name", exact=True).fill("Calls out")
+    await dialog.get_by_label("What it does").select_option("http_request")
+    await dialog.get_by_label("Url").fill("https://example.org/")
+    await dialog.get_by_label("Headers").fill("X-Password: hunter2")
+    await dialog.get_by_label("Body").fill(f"key=msk_{'A' * 12}_{'B' * 38}")
+    await _end_session(page)
+    await dialog.get_by_role("button", name="Create task").click()
+    await page.wait_for_url("**/login?**")
+    stored = await page.evaluate("JSON.stringify({...sessionStorage})")
+    assert "https://example.org/" in stored
+    assert "hunter2" not in stored
+    assert "msk_" not in stored
+    await log_in(page)
+    await page.wait_for_url("**/tasks")
+    await expect(dialog.get_by_label("Url")).to_have_value("https://example.org/")
+    await expect(dialog.get_by_label("Headers")).to_have_value("")
+    await expect(dialog.get_by_label("Body")).to_have_value("")
+
+
+async def test_a_page_that_only_looks_on_notices_the_end_too(open_page: Open) -> None:
+    page = await _own_login(open_page, "/tasks")
+    await expect(page.get_by_role("table")).to_be_visible()
+    await _end_session(page)
+    await page.wait_for_url("**/login?next=%2Ftasks&reason=session-ended", timeout=20_000)
+
+
+async def test_after_logging_out_back_shows_nothing(open_page: Open) -> None:
+    page = await _own_login(open_page, "/keys")
+    await create_key(page, "seen before")
+    await page.get_by_role("link", name="Tasks").click()
+    await expect(page.get_by_role("table")).to_be_visible()
+    await page.get_by_role("button", name="Menu of").click()
+    await page.get_by_role("button", name="Log out").click()
+    await page.wait_for_url("**/login")
+    for _ in range(2):
+        await page.go_back()
+        await page.wait_for_url("**/login?next=**")
+        await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        assert "seen before" not in await page.content()
+
+
+async def test_leaving_with_an_unsaved_key_asks_first_and_forgets_it(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    await page.get_by_role("button", name="New API Key").click()
+    await page.get_by_label("Name", exact=True).fill("left behind")
+    await page.get_by_role("button", name="Create key").click()
+    key = await revealed_key(page)
+    asked: list[str] = []
+
+    async def leave(dialog) -> None:
+        asked.append(dialog.type)
+        await dialog.accept()
+
+    page.on("dialog", leave)
+    await page.goto("/tasks")
+    assert asked == ["beforeunload"]
+    await page.go_back()
+    await expect(page.get_by_role("row").filter(has_text="left behind").first).to_be_visible()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    assert key not in await page.content()
+
+
+@pytest.fixture
+def other_site(live_service: LiveService) -> Iterator[str]:
+    """A page of another origin whose forms aim at the service. A port makes an origin, not a site, so SameSite does
+    not help here: what refuses is the service."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            action = self.path.partition("?")[2]
+            body = f'<form method="post" action="{live_service.url}{action}"><input name="username" value="x"><input name="password" value="y"><button>Win</button></form>'
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("target", ["/logout", "/login", "/api/auth/logout"])
+async def test_a_form_on_another_origin_changes_nothing(
+    open_page: Open, other_site: str, target: str
+) -> None:
+    page, watch = await open_page()
+    watch.expected |= {403, 404}  # 404: the other site's own favicon
+    await page.goto(f"{other_site}/favicon.ico?{target}")
+    async with page.expect_response(f"**{target}") as answered:
+        await page.get_by_role("button", name="Win").click()
+    assert (await answered.value).status == 403
+    await page.goto("/tasks")
+    await expect(page.get_by_role("table")).to_be_visible()
+
+
+async def test_a_script_on_another_origin_cannot_make_a_key(
+    open_page: Open, live_service: LiveService, other_site: str
+) -> None:
+    page, watch = await open_page()
+    watch.expected.add(403)
+    await page.goto(f"{other_site}/favicon.ico?/")
+    outcome = await page.evaluate(
+        """async (url) => fetch(url, {
+            method: "POST", credentials: "include", mode: "no-cors",
+            headers: {"Content-Type": "text/plain"}, body: '{"name": "stolen"}',
+        }).then((answer) => answer.type, String)""",
+        f"{live_service.url}/api/keys",
+    )
+    # It may not even see what it was answered.
+    assert outcome in {"opaque", "TypeError: Failed to fetch"}
+    await page.goto("/keys")
+    await page.get_by_label("Search by name or id").or_(page.locator("#empty")).first.wait_for()
+    await expect(page.get_by_text("stolen")).to_have_count(0)
+
+
+async def test_the_first_content_is_there_within_300_milliseconds(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")  # the first visit fills the cache, as for everybody who lives here
+    await page.goto("/keys")
+    paint = await page.evaluate(
+        """() => new Promise((done) => new PerformanceObserver((list) => {
+            const [first] = list.getEntriesByName("first-contentful-paint");
+            if (first) done(first.startTime);
+        }).observe({type: "paint", buffered: true}))"""
+    )
+    assert 0 < paint < 300
