@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from msk_auth import ConfigurationError
 from task_service import server as server_module
-from task_service.server import MAX_HEAD_BYTES, Server
+from task_service.server import MAX_HEAD_BYTES, Server, bind
 
 pytestmark = pytest.mark.anyio
 
@@ -54,14 +54,21 @@ class Running:
 
 @asynccontextmanager
 async def running(grace: int = 5) -> AsyncIterator[Running]:
-    app, stopping = App(), []
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    app, stopping, started = App(), [], asyncio.Event()
+
+    async def tell() -> None:
+        started.set()
+
+    listener = bind("127.0.0.1", 0)
     server = Server(
-        app, host="127.0.0.1", grace_seconds=grace, on_stopping=lambda: stopping.append("now")
+        app,
+        host="127.0.0.1",
+        grace_seconds=grace,
+        on_started=tell,
+        on_stopping=lambda: stopping.append("now"),
     )
     task = asyncio.create_task(server._serve(sockets=[listener]))
-    await until(lambda: server.started)
+    await started.wait()
     try:
         yield Running(app, server, listener.getsockname()[1], task, stopping)
     finally:
@@ -153,3 +160,15 @@ async def test_stopping_is_told_first_and_accepted_requests_are_finished() -> No
         it.app.finish.set()
         assert (await everything(reader)).endswith(b"ok")
     assert it.stopping == ["now"]
+
+
+def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"The port {port} on 127.0.0.1 is taken"):
+            bind("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_told_in_one_line() -> None:
+    with pytest.raises(ConfigurationError, match="no address that this machine can listen on"):
+        bind("192.0.2.1", 8000)

@@ -9,14 +9,17 @@ request has a deadline: its head, and the rest of a body that was answered early
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from asyncio import TimerHandle
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
+
+from msk_auth import ConfigurationError
 
 HEAD_SECONDS: Final = 10.0
 """How long a client may take to send a request's line and headers."""
@@ -29,6 +32,53 @@ _KEEP_ALIVE_SECONDS: Final = 5
 _MAX_CONNECTIONS: Final = 512
 
 _HEAD_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket for :meth:`Server.run`, which does not accept anybody yet.
+
+    Args:
+        host: A name or an address of this machine.
+        port: 0 takes a free one; `getsockname()` tells which.
+
+    Raises:
+        ConfigurationError: It cannot be had; the message says why, and what to do.
+    """
+    listener: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        # A restart need not wait until the last connections of its predecessor are forgotten.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # uvicorn listens later; a port that another program listens on is refused here and now.
+        listener.listen()
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise ConfigurationError(_why_not(error, host, port)) from error
+    return listener
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"The port {port} on {host} is taken by another program."
+                " Stop that, or choose another port with TASK_SERVICE_PORT."
+            )
+        case errno.EACCES:
+            return (
+                f"The port {port} may only be used by root."
+                " Choose one from 1024 on with TASK_SERVICE_PORT."
+            )
+        case _:
+            return (
+                f"{host} is no address that this machine can listen on ({error.strerror})."
+                " Choose another with TASK_SERVICE_HOST."
+            )
 
 
 class ImpatientProtocol(HttpToolsProtocol):
@@ -116,6 +166,7 @@ class Server(uvicorn.Server):
         app: The ASGI application.
         host: The address it is bound to, for uvicorn's own messages.
         grace_seconds: How long accepted requests may take to finish after a signal to stop.
+        on_started: Awaited once the service accepts requests.
         on_stopping: Called once, on the event loop, before the connections are waited for.
     """
 
@@ -125,6 +176,7 @@ class Server(uvicorn.Server):
         *,
         host: str,
         grace_seconds: int,
+        on_started: Callable[[], Awaitable[None]],
         on_stopping: Callable[[], None],
     ) -> None:
         super().__init__(
@@ -144,7 +196,14 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=grace_seconds,
             )
         )
+        self._on_started = on_started
         self._on_stopping = on_stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, accept, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            await self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let what was accepted finish, then stop the application."""

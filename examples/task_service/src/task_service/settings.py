@@ -97,15 +97,17 @@ def _default_database_url(data: Mapping[str, Any]) -> str:
 
 
 def _default_base_url(data: Mapping[str, Any]) -> str:
-    host, port = data["host"], data["port"]
+    host = data["host"]
+    # Port 0 is any free one; which it is becomes known when it is taken.
+    port = f":{data['port']}" if data["port"] else ""
     try:
         address = ip_address(host)
     except ValueError:
-        return f"http://{host}:{port}"
+        return f"http://{host}{port}"
     if address.is_unspecified:
         # 0.0.0.0 is where to listen, not where to go.
-        return f"http://{'127.0.0.1' if address.version == 4 else '[::1]'}:{port}"
-    return f"http://{host}:{port}" if address.version == 4 else f"http://[{host}]:{port}"
+        return f"http://{'127.0.0.1' if address.version == 4 else '[::1]'}{port}"
+    return f"http://{host}{port}" if address.version == 4 else f"http://[{host}]{port}"
 
 
 class Settings(BaseSettings):
@@ -113,7 +115,7 @@ class Settings(BaseSettings):
 
     Attributes:
         host: The address to listen on.
-        port: The port to listen on.
+        port: The port to listen on; 0 takes a free one.
         data_dir: Where secrets and the SQLite database are; `$XDG_STATE_HOME/task-service` by default.
         database_url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`; a file in `data_dir` by
             default.
@@ -137,7 +139,7 @@ class Settings(BaseSettings):
     )
 
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
     data_dir: Annotated[Path, AfterValidator(_folder)] = Field(default_factory=_default_data_dir)
     database_url: Annotated[str, AfterValidator(_database_url)] = Field(
         default_factory=_default_database_url, repr=False

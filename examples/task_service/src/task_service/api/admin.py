@@ -1,0 +1,246 @@
+"""What administrators do: the live configuration, users, the audit log. No API key ever gets here.
+
+Besides the guard of each route, :class:`_Closed` stands behind all of them and guards the address itself: a method
+or path that no route has is refused to a key and to strangers before it is said that there is nothing.
+"""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from msk_auth import Policy, Principal, require_interactive
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.audit import Audit, AuditQuery
+from task_service.accounts.config import ConfigStore, ServiceConfig
+from task_service.accounts.invitations import Invitation, Invitations
+from task_service.accounts.shapes import audit_json, user_json
+from task_service.accounts.users import User, Users
+
+from .json_body import JsonRoute
+
+CONFIG: Final = "admin:config"
+USERS: Final = "admin:users"
+AUDIT: Final = "admin:audit"
+
+PREFIX: Final = "/api/admin"
+
+# What stands behind each part; what has no part needs all of it.
+_GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
+    (f"{PREFIX}/config", require_interactive(CONFIG)),
+    (f"{PREFIX}/users", require_interactive(USERS)),
+    (f"{PREFIX}/audit", require_interactive(AUDIT)),
+    (PREFIX, require_interactive(CONFIG, USERS, AUDIT)),
+)
+
+UserId = Annotated[str, Path(alias="userId")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class NewUser(_Body):
+    """The body of `POST /api/admin/users`."""
+
+    username: str
+    role: Literal["user", "admin"]
+
+
+class UserChanges(_Body):
+    """The body of `PATCH /api/admin/users/{userId}`: what is left out stays."""
+
+    roles: list[str] | None = None
+    disabled: bool | None = None
+
+
+class UserShape(BaseModel):
+    """A user, for administrators."""
+
+    id: str
+    username: str
+    roles: list[str]
+    disabled: bool
+    created_at: datetime
+    last_login_at: datetime | None
+    has_password: bool
+
+
+class UserList(BaseModel):
+    """A page of users, newest first."""
+
+    items: list[UserShape]
+    next_cursor: str | None
+
+
+class InvitationShape(BaseModel):
+    """A user and the link with which they choose their password; the link is shown once."""
+
+    user: UserShape
+    invitation_url: str
+    expires_at: datetime
+
+
+class Actor(BaseModel):
+    """Who did something, by the name they have now."""
+
+    id: str
+    username: str | None
+
+
+class UsedCredential(BaseModel):
+    """With which key or login session; `kind` is `system` for the service itself, `none` for strangers."""
+
+    kind: str
+    id: str | None
+
+
+class AuditEntryShape(BaseModel):
+    """One thing that happened."""
+
+    id: int
+    at: datetime
+    action: str
+    actor: Actor | None
+    credential: UsedCredential
+    target: str | None
+    address: str | None
+    details: dict[str, Any]
+
+
+class AuditList(BaseModel):
+    """A page of the audit log, newest first."""
+
+    items: list[AuditEntryShape]
+    next_cursor: str | None
+
+
+def admin_router(
+    auth: FastAPIAuth[User],
+    config: ConfigStore,
+    users: Users,
+    invitations: Invitations,
+    audit: Audit,
+    *,
+    base_url: str,
+) -> APIRouter:
+    """The routes under `/api/admin`.
+
+    Args:
+        auth: Guards them.
+        config: The live configuration.
+        users: The users.
+        invitations: Makes the links with which users choose their passwords.
+        audit: The audit log.
+        base_url: The origin of the links.
+    """
+    router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
+    configurer = Annotated[Principal[User], auth.require_interactive(CONFIG)]
+    user_admin = Annotated[Principal[User], auth.require_interactive(USERS)]
+
+    @router.get("/config", dependencies=[auth.require_interactive(CONFIG)])
+    async def get_config() -> ServiceConfig:
+        return await config.current()
+
+    @router.patch("/config")
+    async def change_config(principal: configurer, changes: dict[str, Any]) -> ServiceConfig:
+        """Change any of the settings; it takes effect at once."""
+        return await config.update(changes, by=principal)
+
+    @router.get("/users", dependencies=[auth.require_interactive(USERS)])
+    async def list_users(cursor: str | None = None, limit: int = 50) -> UserList:
+        page = await users.list(cursor=cursor, limit=limit)
+        return UserList(items=[_shown(user) for user in page.items], next_cursor=page.next_cursor)
+
+    @router.post("/users", status_code=201)
+    async def create_user(
+        principal: user_admin, new: NewUser, response: Response
+    ) -> InvitationShape:
+        """Add a user, who chooses their own password with the link in the answer."""
+        user = await users.create(new.username, [new.role], by=principal)
+        response.headers["location"] = f"{PREFIX}/users/{user.id}"
+        return shown_once(await invitations.create(user.id, by=principal))
+
+    @router.get("/users/{userId}", dependencies=[auth.require_interactive(USERS)])
+    async def get_user(user_id: UserId) -> UserShape:
+        return _shown(await users.get(user_id))
+
+    @router.patch("/users/{userId}")
+    async def change_user(
+        principal: user_admin, user_id: UserId, changes: UserChanges
+    ) -> UserShape:
+        """Give a user other roles, disable or enable them. Who is disabled is out when this answers."""
+        user = await users.change(
+            user_id, by=principal, roles=changes.roles, disabled=changes.disabled
+        )
+        return _shown(user)
+
+    @router.post("/users/{userId}/invitation", status_code=201)
+    async def invite_user(principal: user_admin, user_id: UserId) -> InvitationShape:
+        """A new link; those before it are void."""
+        return shown_once(await invitations.create(user_id, by=principal))
+
+    @router.get("/audit", dependencies=[auth.require_interactive(AUDIT)])
+    async def list_audit(
+        actor_id: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: AwareDatetime | None = None,
+        until: AwareDatetime | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> AuditList:
+        """What happened. An `action` that ends with a dot, such as `key.`, means all that begin with it."""
+        page = await audit.list(
+            AuditQuery(actor_id, action, target, since, until), cursor=cursor, limit=limit
+        )
+        items = [AuditEntryShape.model_validate(audit_json(entry)) for entry in page.items]
+        return AuditList(items=items, next_cursor=page.next_cursor)
+
+    def shown_once(invitation: Invitation) -> InvitationShape:
+        return InvitationShape(
+            user=_shown(invitation.user),
+            invitation_url=invitation.url(base_url),
+            expires_at=invitation.expires_at,
+        )
+
+    closed = _Closed(auth, [route for route in router.routes if isinstance(route, Route)])
+    for path in (PREFIX, PREFIX + "/{rest:path}"):
+        router.routes.append(Route(path, closed, include_in_schema=False))
+    return router
+
+
+class _Closed:
+    """Answers what no route answers: every method of every other address under :data:`PREFIX`."""
+
+    def __init__(self, auth: FastAPIAuth[User], routes: Sequence[Route]) -> None:
+        self._auth = auth
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        policy = next(
+            policy for prefix, policy in _GUARDS if path == prefix or path.startswith(f"{prefix}/")
+        )
+        await self._auth.admit(Request(scope), policy)
+        allowed = {
+            method
+            for route in self._routes
+            if route.path_regex.match(path)
+            for method in route.methods or ()
+        }
+        if not allowed:
+            raise HTTPException(404)
+        raise HTTPException(405, headers={"Allow": ", ".join(sorted(allowed))})
+
+
+def _shown(user: User) -> UserShape:
+    return UserShape.model_validate(user_json(user))

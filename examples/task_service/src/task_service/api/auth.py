@@ -1,0 +1,163 @@
+"""Logging in and out, one's own account, and who one is to the service."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Path
+from pydantic import BaseModel, ConfigDict
+
+from msk_auth import Principal
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.invitations import Invitations
+from task_service.accounts.login import Login
+from task_service.accounts.sessions import Sessions
+from task_service.accounts.shapes import session_json
+from task_service.accounts.users import User
+from task_service.request_record import request_address
+
+from .json_body import JsonRoute
+
+
+class _Body(BaseModel):
+    # The values are passwords and tokens: an error must not quote them, not even in a log.
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class Credentials(_Body):
+    """The body of `POST /api/auth/login`."""
+
+    username: str
+    password: str
+
+
+class ChosenPassword(_Body):
+    """The body of `POST /api/auth/set-password`: the one-time link's token, and the password that was chosen."""
+
+    token: str
+    password: str
+
+
+class PasswordChange(_Body):
+    """The body of `POST /api/auth/change-password`."""
+
+    current_password: str
+    new_password: str
+
+
+class LoginToken(BaseModel):
+    """A login (RFC 6749, section 5.1)."""
+
+    access_token: str
+    token_type: Literal["Bearer"] = "Bearer"
+    expires_in: int
+
+
+class Person(BaseModel):
+    """Whoever a request acts for."""
+
+    id: str
+    username: str
+    roles: list[str]
+
+
+class PresentedCredential(BaseModel):
+    """How that is known."""
+
+    kind: str
+    key_id: str | None
+    authenticated_at: datetime
+
+
+class Me(BaseModel):
+    """Who the service takes the caller for, and what it would allow."""
+
+    user: Person
+    permissions: list[str]
+    credential: PresentedCredential
+
+
+class SessionShape(BaseModel):
+    """One of the caller's own logins; `current` marks the one that asks."""
+
+    id: str
+    authenticated_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    address: str | None
+    user_agent: str | None
+    current: bool
+
+
+class SessionList(BaseModel):
+    """All open sessions, the most recent login first."""
+
+    items: list[SessionShape]
+    next_cursor: None = None
+
+
+def auth_router(
+    auth: FastAPIAuth[User], login: Login, sessions: Sessions, invitations: Invitations
+) -> APIRouter:
+    """The routes under `/api/auth`."""
+    router = APIRouter(prefix="/api/auth", tags=["Account"], route_class=JsonRoute)
+    anybody = Annotated[Principal[User], auth.principal]
+    person = Annotated[Principal[User], auth.require_interactive()]
+
+    @router.post("/login")
+    async def log_in(
+        credentials: Credentials, user_agent: Annotated[str | None, Header()] = None
+    ) -> LoginToken:
+        logged_in = await login.log_in(
+            credentials.username,
+            credentials.password,
+            address=request_address(),
+            user_agent=user_agent,
+        )
+        return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
+
+    @router.post("/logout", status_code=204)
+    async def log_out(principal: person) -> None:
+        await login.log_out(principal)
+
+    @router.get("/me")
+    async def who_am_i(principal: anybody) -> Me:
+        user = principal.user
+        return Me(
+            user=Person(id=user.id, username=user.username, roles=list(user.roles)),
+            permissions=sorted(principal.permissions),
+            credential=PresentedCredential(
+                kind=principal.kind.value,
+                key_id=principal.key_id,
+                authenticated_at=principal.authenticated_at,
+            ),
+        )
+
+    @router.post("/set-password", status_code=204)
+    async def set_password(chosen: ChosenPassword) -> None:
+        """Redeem a one-time link."""
+        await invitations.redeem(chosen.token, chosen.password)
+
+    @router.post("/change-password", status_code=204)
+    async def change_password(principal: person, change: PasswordChange) -> None:
+        """Replace one's password; one's other sessions end."""
+        await login.change_password(principal, change.current_password, change.new_password)
+
+    @router.get("/sessions")
+    async def list_sessions(principal: person) -> SessionList:
+        found = await sessions.list_open(principal.owner.id)
+        return SessionList(
+            items=[
+                SessionShape.model_validate(session_json(each, current_id=principal.session_id))
+                for each in found
+            ]
+        )
+
+    @router.delete("/sessions/{sessionId}", status_code=204)
+    async def end_session(
+        principal: person, session_id: Annotated[str, Path(alias="sessionId")]
+    ) -> None:
+        await sessions.end(session_id, by=principal)
+
+    return router

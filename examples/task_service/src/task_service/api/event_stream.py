@@ -1,0 +1,87 @@
+"""An answer that goes on: server-sent events (WHATWG HTML, section 9.2), which end when anybody is through with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+HEARTBEAT: Final = b":\n\n"
+"""A comment: nobody reads it, but the connection does not look dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One event.
+
+    Attributes:
+        name: What kind of event.
+        data: One line of text, such as JSON.
+        id: What the client names when it comes back (`Last-Event-ID`).
+    """
+
+    name: str
+    data: str
+    id: str | None = None
+
+    def encode(self) -> bytes:
+        """As it is sent."""
+        head = "" if self.id is None else f"id: {self.id}\n"
+        return f"{head}event: {self.name}\ndata: {self.data}\n\n".encode()
+
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class EventStream(Response):
+    """Sends what `produce` writes until it returns, the client goes away, or the service stops.
+
+    Whatever comes first, all of its tasks have ended when the answer has: none is left behind.
+
+    Args:
+        produce: Is given a function that sends bytes.
+        stopping: Set when the service is about to stop.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, produce: Callable[[Write], Awaitable[None]], *, stopping: asyncio.Event
+    ) -> None:
+        # Not a length that is known: the base class would send one of 0.
+        super().__init__(headers={"x-accel-buffering": "no", "vary": "accept"})
+        del self.headers["content-length"]
+        self._produce = produce
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+
+        async def write(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        async with asyncio.TaskGroup() as group:
+            ends = [
+                group.create_task(_awaited(self._produce(write))),
+                group.create_task(until_gone()),
+                group.create_task(_awaited(self._stopping.wait())),
+            ]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends:
+                task.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _awaited(awaitable: Awaitable[object]) -> None:
+    await awaitable

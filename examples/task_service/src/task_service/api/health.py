@@ -1,0 +1,64 @@
+"""What machines that watch over the service ask; public, and says nothing about anybody."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from sqlalchemy import text
+from starlette.responses import JSONResponse, Response
+
+from msk_auth import StoreUnavailable, TokenProfile
+from task_service.db.engine import Database
+from task_service.observability import Metrics
+from task_service.tasks.census import RunCensus
+
+
+class Health(BaseModel):
+    """All is well."""
+
+    status: Literal["ok"] = "ok"
+
+
+def health_router(
+    db: Database, metrics: Metrics, census: RunCensus, tokens: TokenProfile
+) -> APIRouter:
+    """`/healthz`, `/readyz`, `/metrics`, and the public keys of the logins if they are asymmetric."""
+    router = APIRouter(tags=["Operation"])
+
+    @router.get("/healthz")
+    async def alive() -> Health:
+        """The process answers."""
+        return Health()
+
+    @router.get("/readyz")
+    async def ready() -> Health:
+        """The process can serve: its database answers. 503 otherwise."""
+        async with db.read() as connection:
+            await connection.execute(text("SELECT 1"))
+        return Health()
+
+    @router.get("/metrics", response_class=Response, responses=_METRICS_RESPONSES)
+    async def measure() -> Response:
+        """The metrics in Prometheus' text format."""
+        try:
+            metrics.set_runs(await census.counts())
+        except StoreUnavailable:
+            # The rest is worth all the more while the database is gone; stale numbers would be a lie.
+            metrics.set_runs({})
+        return Response(metrics.render(), media_type=metrics.content_type)
+
+    if tokens.jwks()["keys"]:
+
+        @router.get("/.well-known/jwks.json", response_class=JSONResponse)
+        async def public_keys() -> JSONResponse:
+            """The public keys with which logins are signed (RFC 7517)."""
+            return JSONResponse(tokens.jwks(), headers={"cache-control": "public, max-age=300"})
+
+    return router
+
+
+_METRICS_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {}}, "description": "The metrics."}
+}

@@ -1,0 +1,141 @@
+"""Runs: look at one, cancel it, follow its log."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+import asyncio
+import re
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Path, Request, Response
+from starlette.responses import PlainTextResponse
+
+from msk_auth import Clock, InputInvalid, Policy, Principal, Problem, require
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.users import User
+from task_service.tasks.follow import LogFollower
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import LogLine, Run
+
+from .event_stream import HEARTBEAT, EventStream, ServerEvent, Write
+from .json_body import JsonRoute
+from .trail import Trail
+
+RECHECK: Final = timedelta(seconds=2)
+"""How long a stream goes on without asking again whether it may. A follower must give a heartbeat as often."""
+
+HEARTBEAT_SECONDS: Final = 15.0
+
+RunId = Annotated[str, Path(alias="runId")]
+
+_READ: Final[Policy] = require("tasks:read")
+_LAST_EVENT_ID: Final = re.compile(r"[0-9]{1,10}")
+
+
+def runs_router(
+    auth: FastAPIAuth[User],
+    runs: Runs,
+    follower: LogFollower,
+    trail: Trail,
+    *,
+    clock: Clock,
+    stopping: asyncio.Event,
+) -> APIRouter:
+    """The routes under `/api/runs`.
+
+    Args:
+        auth: Guards them.
+        runs: Where they are.
+        follower: Follows logs; gives a heartbeat every :data:`RECHECK`.
+        trail: Where cancellations are recorded.
+        clock: Measures when to ask again and when to show life.
+        stopping: Set when the service is about to stop: streams end then.
+    """
+    router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
+    reader = Annotated[Principal[User], auth.require("tasks:read")]
+    starter = Annotated[Principal[User], auth.require("tasks:run")]
+
+    @router.get("/{runId}")
+    async def get_run(principal: reader, run_id: RunId) -> Run:
+        return await runs.get(principal, run_id)
+
+    @router.post("/{runId}/cancel")
+    async def cancel_run(principal: starter, run_id: RunId) -> Run:
+        run = await runs.cancel(principal, run_id)
+        await trail.add(principal, "run.cancelled", run_id)
+        return run
+
+    @router.get("/{runId}/log", response_class=PlainTextResponse, responses=_LOG_RESPONSES)
+    async def read_log(
+        request: Request,
+        principal: reader,
+        run_id: RunId,
+        accept: Annotated[str, Header()] = "*/*",
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        await runs.get(principal, run_id)
+        if "text/plain" in accept and "text/event-stream" not in accept:
+            return PlainTextResponse(await _whole_log(runs, run_id), headers={"vary": "accept"})
+        reader_at = _parse_last_event_id(last_event_id)
+        authorization = [value for name, value in request.headers.raw if name == b"authorization"]
+
+        async def still_admitted() -> Principal[User]:
+            # Asked of the authenticator itself: the adapter remembers what it answered for this request.
+            now = await auth.authenticator.authenticate(authorization)
+            auth.authenticator.authorize(now, _READ)
+            await runs.get(now, run_id)
+            return now
+
+        async def produce(write: Write) -> None:
+            asked_at = spoke_at = clock.monotonic()
+            # A refusal, a vanished run or a database that does not answer end the stream. The client comes back with
+            # the last id that it has, and is told then.
+            with suppress(Problem):
+                async with aclosing(follower.follow_log(run_id, reader_at)) as items:
+                    async for item in items:
+                        if clock.monotonic() - asked_at >= RECHECK.total_seconds():
+                            await still_admitted()
+                            asked_at = clock.monotonic()
+                        if isinstance(item, LogLine):
+                            await write(_log_event(item).encode())
+                        elif clock.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
+                            await write(HEARTBEAT)
+                        else:
+                            continue
+                        spoke_at = clock.monotonic()
+                run = await runs.get(await still_admitted(), run_id)
+                await write(ServerEvent("end", run.model_dump_json()).encode())
+
+        return EventStream(produce, stopping=stopping)
+
+    return router
+
+
+_LOG_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The log: events `log` and `end` as they happen, or the text so far with `Accept: text/plain`.",
+        "content": {"text/event-stream": {}, "text/plain": {}},
+    }
+}
+
+
+def _log_event(line: LogLine) -> ServerEvent:
+    return ServerEvent("log", line.model_dump_json(), id=str(line.seq))
+
+
+async def _whole_log(runs: Runs, run_id: str) -> str:
+    texts: list[str] = []
+    seq = 0
+    while lines := await runs.read_log(run_id, seq):
+        texts += [line.text for line in lines]
+        seq = lines[-1].seq
+    return "".join(texts)
+
+
+def _parse_last_event_id(text: str | None) -> int:
+    if text is None or text == "":
+        return 0
+    if _LAST_EVENT_ID.fullmatch(text) is None:
+        raise InputInvalid.of("Last-Event-ID", "Send the id of the last event that you have.")
+    return int(text)

@@ -1,0 +1,90 @@
+"""Tasks: list, make, read, change, delete and run them."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Response
+from pydantic import BaseModel
+
+from msk_auth import Principal
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.users import User
+from task_service.handlers import HandlerDescription, HandlerRegistry
+from task_service.tasks.queries import DEFAULT_PAGE
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import NewTask, Run, RunPage, Task, TaskChanges, TaskPage
+from task_service.tasks.tasks import Tasks
+
+from .json_body import JsonRoute
+from .trail import Trail
+
+TaskId = Annotated[str, Path(alias="taskId")]
+
+
+class HandlerList(BaseModel):
+    """The handlers of this deployment."""
+
+    items: list[HandlerDescription]
+
+
+def tasks_router(
+    auth: FastAPIAuth[User], tasks: Tasks, runs: Runs, registry: HandlerRegistry, trail: Trail
+) -> APIRouter:
+    """The routes under `/api/tasks`, and the list of handlers that a task can name."""
+    router = APIRouter(prefix="/api", tags=["Tasks"], route_class=JsonRoute)
+    reader = Annotated[Principal[User], auth.require("tasks:read")]
+    writer = Annotated[Principal[User], auth.require("tasks:write")]
+    starter = Annotated[Principal[User], auth.require("tasks:run")]
+
+    @router.get("/handlers", dependencies=[auth.principal])
+    async def list_handlers() -> HandlerList:
+        return HandlerList(items=registry.describe())
+
+    @router.get("/tasks")
+    async def list_tasks(
+        principal: reader, cursor: str | None = None, limit: int = DEFAULT_PAGE
+    ) -> TaskPage:
+        return await tasks.list(principal, cursor=cursor, limit=limit)
+
+    @router.post("/tasks", status_code=201)
+    async def create_task(principal: writer, new: NewTask, response: Response) -> Task:
+        task = await tasks.create(principal, new)
+        await trail.add(principal, "task.created", task.id, name=task.name, handler=task.handler)
+        response.headers["location"] = f"/api/tasks/{task.id}"
+        return task
+
+    @router.get("/tasks/{taskId}")
+    async def get_task(principal: reader, task_id: TaskId) -> Task:
+        return await tasks.get(principal, task_id)
+
+    @router.patch("/tasks/{taskId}")
+    async def change_task(principal: writer, task_id: TaskId, changes: TaskChanges) -> Task:
+        task = await tasks.patch(principal, task_id, changes)
+        await trail.add(principal, "task.changed", task.id, fields=sorted(changes.model_fields_set))
+        return task
+
+    @router.delete("/tasks/{taskId}", status_code=204)
+    async def delete_task(principal: writer, task_id: TaskId) -> None:
+        await tasks.delete(principal, task_id)
+        await trail.add(principal, "task.deleted", task_id)
+
+    @router.post("/tasks/{taskId}/run", status_code=202)
+    async def run_task(
+        principal: starter,
+        task_id: TaskId,
+        response: Response,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Run:
+        run = await runs.request(principal, task_id, idempotency_key=idempotency_key)
+        await trail.add(principal, "run.requested", run.id, task_id=task_id)
+        response.headers["location"] = f"/api/runs/{run.id}"
+        return run
+
+    @router.get("/tasks/{taskId}/runs")
+    async def list_runs(
+        principal: reader, task_id: TaskId, cursor: str | None = None, limit: int = DEFAULT_PAGE
+    ) -> RunPage:
+        return await runs.list(principal, task_id, cursor=cursor, limit=limit)
+
+    return router

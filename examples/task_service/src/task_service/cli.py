@@ -1,0 +1,206 @@
+"""The command `task-service`.
+
+What a deployer can cause is told in one line on stderr, with exit code 1 and without a traceback; wrong usage is
+click's, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn
+
+import click
+from sqlalchemy import make_url
+
+from msk_auth import MskAuthError
+
+from .accounts.users import ROLE_PERMISSIONS
+from .app import Services, create_app
+from .db.migrate import migrate as migrate_database
+from .doctor import examine
+from .observability import configure_logging
+from .server import Server, bind
+from .settings import Settings, load_settings
+from .tasks.example import add_example_task
+
+_REQUEST_GRACE_SECONDS: Final = 10
+
+
+class _Commands(click.Group):
+    """Says what went wrong in a line; what is nobody's fault but ours keeps its traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except MskAuthError as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="task-service")
+def main() -> None:
+    """A task service whose API takes interactive logins and API keys.
+
+    Its settings are environment variables that begin with TASK_SERVICE_, such as TASK_SERVICE_PORT.
+    """
+
+
+@main.command()
+def serve() -> None:
+    """Serve the API and the pages, and execute runs."""
+    settings = load_settings()
+    listener = bind(settings.host, settings.port)
+    settings = _with_port(settings, listener)
+    configure_logging(settings.log_format, settings.log_level)
+    # The lifespan does it too. Here what is wrong with the database is told in one line.
+    asyncio.run(_migrate(settings))
+    app = create_app(settings)
+    services: Services = app.state.services
+    server = Server(
+        app,
+        host=settings.host,
+        grace_seconds=_REQUEST_GRACE_SECONDS,
+        on_started=lambda: _greet(services),
+        on_stopping=services.stopping.set,
+    )
+    # uvicorn raises the signal that stopped it once more when it is done, so that its caller knows.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        _leave()
+
+
+@main.command()
+def worker() -> None:
+    """Execute runs, beside a `serve` elsewhere on the same PostgreSQL database."""
+    settings = load_settings()
+    if make_url(settings.database_url).get_backend_name() == "sqlite":
+        raise click.UsageError(
+            "With SQLite the runs are executed by `task-service serve` itself, on one machine."
+            " For workers of their own set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
+        )
+    configure_logging(settings.log_format, settings.log_level)
+    asyncio.run(_work(settings))
+
+
+@main.command()
+def migrate() -> None:
+    """Bring the database to this version's schema."""
+    settings = load_settings()
+    asyncio.run(_migrate(settings))
+    click.echo("The database has this version's schema.")
+
+
+@main.group()
+def users() -> None:
+    """Create and disable users."""
+
+
+@users.command("create")
+@click.argument("name")
+@click.option("--role", type=click.Choice(sorted(ROLE_PERMISSIONS)), required=True)
+@click.option(
+    "--password-stdin",
+    is_flag=True,
+    help="Read the password from standard input instead of printing a link to choose one.",
+)
+def create_user(name: str, role: str, password_stdin: bool) -> None:
+    """Add the user NAME, and print a one-time link with which they choose their password."""
+    password = sys.stdin.readline().rstrip("\r\n") if password_stdin else None
+    asyncio.run(_create_user(load_settings(), name, role, password))
+
+
+@users.command("disable")
+@click.argument("name")
+def disable_user(name: str) -> None:
+    """Refuse every login and every key of the user NAME from now on."""
+    asyncio.run(_disable_user(load_settings(), name))
+
+
+@main.command()
+def doctor() -> None:
+    """Examine settings, files, database and port, and say what to do."""
+    all_ok = True
+    for finding in examine():
+        all_ok = all_ok and finding.ok
+        click.echo(f"{'ok' if finding.ok else 'problem':8} {finding.subject}: {finding.said}")
+    if not all_ok:
+        sys.exit(1)
+
+
+async def _migrate(settings: Settings) -> None:
+    async with _services(settings):
+        pass
+
+
+async def _greet(services: Services) -> None:
+    """Tell whoever started the service where it is, and how to get in."""
+    invitation = await services.invitations.create_for_first_administrator()
+    base_url = services.settings.base_url
+    click.echo(f"\n  The task service is at  {base_url}")
+    if invitation is None:
+        click.echo(f"  Log in at               {base_url}/login")
+    else:
+        await add_example_task(services.db, services.clock, invitation.user.id)
+        click.echo(f"  Choose a password for the administrator {invitation.user.username!r}:")
+        click.echo(f"                          {invitation.url(base_url)}")
+    click.echo(f"  Its data is in          {services.settings.data_dir}\n")
+
+
+async def _work(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with _services(settings) as services:
+        logging.getLogger(__name__).info("executing runs as %s", services.runner.worker_id)
+        await services.execute_runs(stop)
+
+
+async def _create_user(settings: Settings, name: str, role: str, password: str | None) -> None:
+    async with _services(settings) as services:
+        user = await services.users.create(name, [role], password=password)
+        if password is None:
+            invitation = await services.invitations.create(user.id)
+            click.echo(f"{user.username} can choose a password, once, with this link:")
+            click.echo(invitation.url(settings.base_url))
+        else:
+            click.echo(f"{user.username} can log in.")
+
+
+async def _disable_user(settings: Settings, name: str) -> None:
+    async with _services(settings) as services:
+        user = await services.users.get_by_name(name)
+        await services.users.change(user.id, disabled=True)
+        click.echo(f"{user.username} is disabled.")
+
+
+@asynccontextmanager
+async def _services(settings: Settings) -> AsyncIterator[Services]:
+    """The parts of the service on a database of this version's schema, for a command."""
+    services = Services.build(settings)
+    try:
+        await migrate_database(services.db)
+        yield services
+    finally:
+        await services.close()
+
+
+def _with_port(settings: Settings, listener: socket.socket) -> Settings:
+    """The settings with the port that was taken, if any would do; what follows from it follows anew."""
+    if settings.port != 0:
+        return settings
+    chosen = settings.model_dump(include=settings.model_fields_set)
+    return Settings(**{**chosen, "port": listener.getsockname()[1]})
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(0)
