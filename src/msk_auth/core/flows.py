@@ -58,6 +58,9 @@ MAX_LIFETIME: Final = timedelta(days=36_500)
 
 _MANAGE: Final = require_interactive()
 _KEY_ID: Final = re.compile(r"[0-9A-Za-z]{1,64}")
+_DAY: Final = timedelta(days=1)
+# Letters and symbols by class, and yet nothing is seen of them: fillers, joiners, a blank.
+_INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +149,11 @@ def _authenticate_key(rules: Rules, credential: str, now: datetime) -> Flow[Auth
     if matches is not True:
         raise KeyUnknown(key_id=presented.id)
     # From here on the caller holds the right secret and may learn why it does not work.
-    match record.status(now):
-        case KeyStatus.REVOKED:
-            raise KeyRevoked(key_id=record.id)
-        case KeyStatus.EXPIRED:
-            raise KeyExpired(key_id=record.id)
-        case KeyStatus.ACTIVE:
-            pass
+    status = record.status(now)
+    if status is KeyStatus.REVOKED:
+        raise KeyRevoked(key_id=record.id)
+    if status is not KeyStatus.ACTIVE:
+        raise KeyExpired(key_id=record.id)
     owner = yield from _find_standing_owner(record.owner_id)
     if owner is None:
         raise OwnerDisabled(key_id=record.id)
@@ -175,7 +176,9 @@ def _authenticate_token(rules: Rules, credential: str, now: datetime) -> Flow[Au
         if claims.session_id is None:
             raise TokenInvalid
         session = yield from steps.find_session(claims.session_id)
-        if session is None or session.owner_id != claims.subject or session.ended_at is not None:
+        if session is None or session.id != claims.session_id:
+            raise TokenRevoked
+        if session.owner_id != claims.subject or session.ended_at is not None:
             raise TokenRevoked
         if session.expires_at is not None:
             if now >= session.expires_at:
@@ -270,6 +273,8 @@ def expire_key(
 ) -> Flow[Changed[ApiKey]]:
     """Bring a key's end forward to `at`; never put it off. Interactive only."""
     _MANAGE.check(principal, now)
+    if at.utcoffset() is None:
+        raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
     step = steps.ExpireKey(_checked_id(key_id), principal.owner.id, at)
     record = _present((yield from steps.narrow_key(step)))
     return Changed(record, KeyExpirySet(now, principal, record))
@@ -330,10 +335,14 @@ def _present(record: ApiKey | None) -> ApiKey:
 
 
 def _clean_name(name: str, wrong: list[FieldError]) -> str:
-    clean = unicodedata.normalize("NFC", name).strip()
+    clean = name.strip()
+    # Four code points compose to one at most, so what is longer is too long in any case; and
+    # normalising takes time that grows with the square of the length.
+    if len(clean) <= 4 * MAX_NAME_LENGTH:
+        clean = unicodedata.normalize("NFC", clean)
     if not 1 <= len(clean) <= MAX_NAME_LENGTH:
         wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
-    elif not clean.isprintable():
+    elif not clean.isprintable() or _INVISIBLE.search(clean) is not None:
         wrong.append(
             FieldError("name", "The name contains control or invisible characters. Leave them out.")
         )
@@ -344,6 +353,10 @@ def _clean_scopes(
     scopes: Iterable[str] | None, principal: Principal[Any], wrong: list[FieldError]
 ) -> frozenset[str] | None:
     if scopes is None:
+        return None
+    if isinstance(scopes, str):
+        # Taken as an iterable it would be a set of letters.
+        wrong.append(FieldError("scopes", "Give a list of scopes, not one text."))
         return None
     clean = frozenset(scopes)
     if len(clean) > MAX_SCOPES:
@@ -362,8 +375,12 @@ def _end_of_life(
     lifetime: Lifetime, limits: KeyLimits, now: datetime, wrong: list[FieldError]
 ) -> datetime | None:
     longest = limits.max_lifetime
+    ceiling = MAX_LIFETIME if longest is None else min(longest, MAX_LIFETIME)
+    days = f"{ceiling / _DAY:g}"
     if lifetime == "default":
         chosen = longest if limits.default_lifetime is None else limits.default_lifetime
+        # Nobody asked for this length, so it gives way to the maximum.
+        chosen = None if chosen is None else min(chosen, ceiling)
     elif lifetime == "unlimited":
         chosen = None
     else:
@@ -371,14 +388,11 @@ def _end_of_life(
     if chosen is None:
         if longest is not None:
             wrong.append(
-                FieldError(
-                    "expires_in_days", f"Keys must expire here, after {longest.days} days at most."
-                )
+                FieldError("expires_in_days", f"Keys must expire here, after {days} days at most.")
             )
         return None
-    ceiling = MAX_LIFETIME if longest is None else min(longest, MAX_LIFETIME)
     if not timedelta(0) < chosen <= ceiling:
-        wrong.append(FieldError("expires_in_days", f"Choose between 1 and {ceiling.days} days."))
+        wrong.append(FieldError("expires_in_days", f"Choose more than 0 and at most {days} days."))
         return None
     return now + chosen
 
@@ -386,4 +400,4 @@ def _end_of_life(
 def _end_of_successor(record: ApiKey, limits: KeyLimits, now: datetime) -> datetime | None:
     lived = None if record.expires_at is None else record.expires_at - record.created_at
     bounds = [length for length in (lived, limits.max_lifetime) if length is not None]
-    return now + min(bounds) if bounds else None
+    return now + min(*bounds, MAX_LIFETIME) if bounds else None

@@ -157,8 +157,8 @@ class KeyLimits:
 
     Attributes:
         max_active: How many active keys one owner may have; None means any number.
-        default_lifetime: The lifetime of a key for which none is asked; None means that it does not
-            expire.
+        default_lifetime: The lifetime of a key for which none is asked, cut down to `max_lifetime`;
+            None means `max_lifetime`, and without one that the key does not expire.
         max_lifetime: The longest lifetime that can be asked for; None means any, and none at all.
     """
 

@@ -1,0 +1,510 @@
+"""Authentication from header to principal: what is checked, in which order, and what each outcome is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import (
+    MICROSECOND,
+    NOW,
+    World,
+    profile,
+    signing_key,
+    token,
+)
+from tests.core.test_digest import FakeSlow, count_work
+
+from msk_auth import (
+    ConfigurationError,
+    CredentialKind,
+    CredentialRefused,
+    CredentialsMissing,
+    CredentialUsed,
+    KeyExpired,
+    KeyFormat,
+    KeyHasher,
+    KeyMalformed,
+    KeyRevoked,
+    KeyUnknown,
+    Owner,
+    OwnerDisabled,
+    PepperRing,
+    Principal,
+    Problem,
+    Refusal,
+    RequestMalformed,
+    Session,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+)
+from msk_auth.core.keys import checksum
+
+MakeWorld = Callable[..., World]
+DAY = timedelta(days=1)
+
+
+def told(world: World, credential: str) -> Problem:
+    """The refusal of a credential, which must be reported once and leave nothing behind."""
+    world.call("flush")
+    world.forget_calls()
+    with pytest.raises(Problem) as refused:
+        world.enter(credential)
+    (event,) = world.events
+    key_id = refused.value.key_id if isinstance(refused.value, CredentialRefused) else None
+    assert event == Refusal(world.clock.moment, refused.value.code, key_id)
+    world.call("flush")
+    assert "touch" not in world.store.calls
+    return refused.value
+
+
+# Nothing, and what is no credential of ours.
+
+
+@pytest.mark.parametrize("headers", [[], [""], ["Basic abc"]])
+def test_no_credentials_are_told_to_send_some(world: World, headers: list[str]) -> None:
+    with pytest.raises(CredentialsMissing) as refused:
+        world.call("authenticate", headers)
+    assert refused.value.challenge() == {}
+    assert world.events == [Refusal(NOW, "credentials_missing", None)]
+    assert (world.store.calls, world.asked_owners) == ([], [])
+
+
+@pytest.mark.parametrize("headers", [["Bearer"], ["Bearer a b"], ["Bearer x"] * 2, [b"\xff"]])
+def test_a_broken_header_is_malformed(world: World, headers: list[Any]) -> None:
+    with pytest.raises(RequestMalformed):
+        world.call("authenticate", headers)
+    assert world.events == [Refusal(NOW, "request_malformed", None)]
+    assert (world.store.calls, world.asked_owners) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [
+        "x",
+        "msk",
+        "msk_",
+        "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9P",
+        "MSK_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O",
+        "other_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O",
+        "msk_.a.b",
+        "msk_" + "A" * 8000,
+        "sha256",
+    ],
+)
+def test_garbage_is_refused_without_touching_the_store(world: World, credential: str) -> None:
+    # Guarantee G7.
+    assert type(told(world, credential)) is KeyMalformed
+    assert (world.store.calls, world.asked_owners) == ([], [])
+
+
+@pytest.mark.parametrize("credential", [".", "a.b", "a.b.c", "..", f"{token()}."])
+def test_what_has_dots_is_refused_as_a_token(world: World, credential: str) -> None:
+    assert type(told(world, credential)) is TokenInvalid
+    assert (world.store.calls, world.asked_owners) == ([], [])
+
+
+# Keys.
+
+
+def test_a_key_acts_as_its_owner(world: World) -> None:
+    created = world.create()
+    world.forget_calls()
+    principal = world.enter(created.value.reveal())
+    assert principal == Principal(
+        world.owners["ann"],
+        CredentialKind.API_KEY,
+        world.owners["ann"].permissions,
+        authenticated_at=NOW,
+        key_id=created.record.id,
+    )
+    assert principal.user == "Ann"
+    assert world.store.calls == ["find"]
+    assert world.asked_owners == ["ann"]
+    assert world.events == [CredentialUsed(NOW, principal)]
+
+
+@pytest.mark.parametrize("form", ["Bearer {}", "bearer   {}", " BEARER {} "])
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_every_spelling_of_the_header_gives_the_same_principal(
+    world: World, form: str, as_bytes: bool
+) -> None:
+    created = world.create()
+    header = form.format(created.value.reveal())
+    principal = world.call("authenticate", [header.encode() if as_bytes else header])
+    assert principal.key_id == created.record.id
+
+
+def with_wrong_secret(world: World, key_id: str) -> str:
+    """A well-formed key of this id with a secret of its own."""
+    other = world.auth.rules.key_format.generate().reveal()
+    body = f"msk_{key_id}_{other[17:49]}"
+    return body + checksum(body)
+
+
+HASHERS = {
+    "plain": KeyHasher(),
+    "peppered": KeyHasher(PepperRing({"1": b"1" * 32}, current="1")),
+}
+
+
+@pytest.mark.parametrize("hasher", HASHERS.values(), ids=HASHERS)
+def test_an_unknown_key_and_a_wrong_secret_cannot_be_told_apart(
+    make_world: MakeWorld, hasher: KeyHasher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(hasher=hasher)
+    created = world.create()
+    wrong = with_wrong_secret(world, created.record.id)
+    unknown = KeyFormat().generate().reveal()
+    work = count_work(monkeypatch)
+    answers, costs, calls = [], [], []
+    for credential in (wrong, unknown):
+        work.clear()
+        answers.append(told(world, credential))
+        costs.append(work.copy())
+        calls.append((world.store.calls.copy(), world.asked_owners.copy()))
+    assert [type(answer) for answer in answers] == [KeyUnknown, KeyUnknown]
+    assert answers[0].detail == answers[1].detail
+    assert answers[0].challenge() == answers[1].challenge()
+    assert costs[0] == costs[1] != []
+    assert calls[0] == calls[1] == (["find"], [])
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "active": {},
+    "revoked": {"revoked_at": NOW},
+    "expired": {"expires_at": NOW},
+    "deleted": {"revoked_at": NOW, "deleted_at": NOW},
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_keys_state_is_told_only_to_the_right_secret(world: World, state: str) -> None:
+    created = world.create()
+    world.store.put(replace(created.record, **STATES[state]))
+    world.owners["ann"] = replace(world.owners["ann"], disabled=True)
+    refused = told(world, with_wrong_secret(world, created.record.id))
+    assert type(refused) is KeyUnknown
+    assert refused.key_id == created.record.id
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("revoked", KeyRevoked), ("expired", KeyExpired), ("deleted", KeyRevoked)],
+)
+def test_a_key_that_is_not_active_is_refused_before_its_owner_is_looked_at(
+    world: World, state: str, expected: type[Problem]
+) -> None:
+    created = world.create()
+    world.store.put(replace(created.record, **STATES[state]))
+    refused = told(world, created.value.reveal())
+    assert type(refused) is expected
+    assert refused.key_id == created.record.id
+    assert world.asked_owners == []
+
+
+def test_a_key_works_until_its_last_microsecond(world: World) -> None:
+    created = world.create(lifetime=DAY)
+    world.clock.moment = NOW + DAY - MICROSECOND
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+    world.clock.moment = NOW + DAY
+    assert type(told(world, created.value.reveal())) is KeyExpired
+
+
+def test_a_revoked_key_stays_revoked_when_the_clock_goes_back(world: World) -> None:
+    created = world.create()
+    world.call("revoke_key", world.login(), created.record.id)
+    world.clock.moment = NOW - DAY
+    assert type(told(world, created.value.reveal())) is KeyRevoked
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        None,
+        Owner("ann", frozenset({"tasks:read"}), "Ann", disabled=True),
+        Owner("bob", frozenset({"tasks:read"}), "Bob"),  # a look-up that answers with somebody else
+        Owner("", frozenset(), "nobody"),
+    ],
+    ids=["gone", "disabled", "somebody else", "nobody"],
+)
+def test_a_key_without_its_owner_standing_is_refused(world: World, owner: Any) -> None:
+    created = world.create()
+    world.owners["ann"] = owner
+    refused = told(world, created.value.reveal())
+    assert type(refused) is OwnerDisabled
+    assert refused.key_id == created.record.id
+
+
+def test_a_disabled_owner_who_is_enabled_again_has_the_key_back(world: World) -> None:
+    created, ann = world.create(), world.owners["ann"]
+    world.owners["ann"] = replace(ann, disabled=True)
+    told(world, created.value.reveal())
+    world.owners["ann"] = ann
+    assert world.enter(created.value.reveal()).owner == ann
+
+
+# Live permissions (guarantee G4): the owner's permissions now, cut down to the key's scopes.
+
+
+@pytest.mark.parametrize(
+    ("owner_now", "scopes", "expected"),
+    [
+        ({"r", "w"}, None, {"r", "w"}),
+        ({"r", "w", "x"}, None, {"r", "w", "x"}),  # a later permission too
+        ({"r"}, None, {"r"}),
+        (set(), None, set()),
+        ({"r", "w"}, {"r"}, {"r"}),
+        ({"r", "w"}, {"r", "w"}, {"r", "w"}),
+        ({"w"}, {"r"}, set()),
+        ({"r", "w", "x"}, {"r"}, {"r"}),
+        ({"r", "w"}, set(), set()),
+        (set(), set(), set()),
+    ],
+)
+def test_effective_permissions_are_the_owners_now_within_the_scopes(
+    world: World, owner_now: set[str], scopes: set[str] | None, expected: set[str]
+) -> None:
+    world.owners["ann"] = Owner("ann", frozenset({"r", "w"}), "Ann")
+    created = world.create(scopes=scopes)
+    world.owners["ann"] = Owner("ann", frozenset(owner_now), "Ann")
+    assert world.enter(created.value.reveal()).permissions == expected
+
+
+# Digests.
+
+
+def test_a_digest_planted_in_the_row_of_another_key_opens_nothing(world: World) -> None:
+    mine, theirs = world.create("bob"), world.create("ann")
+    world.store.put(replace(theirs.record, digest=mine.record.digest))
+    assert type(told(world, theirs.value.reveal())) is KeyUnknown
+    # And a row that claims the other's id answers for nobody.
+    world.store.put(replace(mine.record, digest=theirs.record.digest))
+    assert type(told(world, mine.value.reveal())) is KeyUnknown
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:", "é", "\ud800", "msk", ":" * 100])
+def test_a_row_with_garbage_for_a_digest_opens_nothing(world: World, digest: str) -> None:
+    created = world.create()
+    world.store.put(replace(created.record, digest=digest))
+    assert type(told(world, created.value.reveal())) is KeyUnknown
+
+
+def test_the_stored_digest_is_no_credential(world: World) -> None:
+    created = world.create()
+    for credential in (created.record.digest, created.record.digest[7:], created.value.mask):
+        with pytest.raises((KeyMalformed, RequestMalformed)):
+            world.enter(credential)
+
+
+def test_peppers_rotate_while_keys_are_used(make_world: MakeWorld) -> None:
+    old, both, new = (
+        KeyHasher(PepperRing(peppers, current=current))
+        for peppers, current in (
+            ({"1": b"1" * 32}, "1"),
+            ({"1": b"1" * 32, "2": b"2" * 32}, "2"),
+            ({"2": b"2" * 32}, "2"),
+        )
+    )
+    world = make_world(hasher=KeyHasher())
+    used, unused = world.create(), world.create()
+
+    def restart(hasher: KeyHasher) -> World:
+        later = make_world(hasher=hasher)
+        later.store.inner = world.store.inner
+        return later
+
+    for hasher, prefix in ((old, "hmac-sha256:1:"), (both, "hmac-sha256:2:")):
+        step = restart(hasher)
+        for _ in range(3):
+            step.enter(used.value.reveal())
+        step.call("flush")
+        assert step.store.calls.count("replace_digest") == 1
+        assert step.store.get(used.record.id).digest.startswith(prefix)
+        step.enter(used.value.reveal())
+        step.call("flush")
+        assert step.store.calls.count("replace_digest") == 1
+    last = restart(new)
+    assert last.enter(used.value.reveal()).key_id == used.record.id
+    assert last.enter(unused.value.reveal()).key_id == unused.record.id
+    strict = restart(KeyHasher(PepperRing({"2": b"2" * 32}, current="2"), accept_unpeppered=False))
+    assert type(told(strict, unused.value.reveal())) is KeyUnknown
+
+
+def test_an_upgrade_never_overwrites_a_digest_that_changed_meanwhile(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(hasher=HASHERS["peppered"])
+    created = world.create()
+    plain = replace(created.record, digest=KeyHasher().digest(created.value.reveal()))
+    world.store.put(plain)
+    world.enter(created.value.reveal())
+    world.store.put(replace(plain, digest="changed"))
+    world.call("flush")
+    assert world.store.get(created.record.id).digest == "changed"
+
+
+def test_an_imported_key_with_a_slow_digest_works_and_keeps_it(make_world: MakeWorld) -> None:
+    slow = FakeSlow()
+    world = make_world(hasher=KeyHasher(slow=slow))
+    created = world.create()
+    key = created.value.reveal()
+    world.store.put(replace(created.record, digest=f"$slow${key[::-1]}"))
+    assert world.enter(key).key_id == created.record.id
+    assert slow.verified == 1
+    world.call("flush")
+    assert "replace_digest" not in world.store.calls
+    assert type(told(world, with_wrong_secret(world, created.record.id))) is KeyUnknown
+
+
+@pytest.mark.parametrize("answer", [None, 1, "yes", object()])
+def test_a_slow_scheme_that_does_not_say_true_verifies_nothing(
+    make_world: MakeWorld, answer: object
+) -> None:
+    slow = FakeSlow()
+    slow.verify = lambda *_: answer  # type: ignore[method-assign]
+    world = make_world(hasher=KeyHasher(slow=slow))
+    created = world.create()
+    world.store.put(replace(created.record, digest="$slow$"))
+    assert type(told(world, created.value.reveal())) is KeyUnknown
+
+
+def test_a_brand_of_its_own_is_the_only_one_an_application_reads(make_world: MakeWorld) -> None:
+    world = make_world(key_format=KeyFormat("acme"))
+    created = world.create()
+    assert created.value.reveal().startswith("acme_")
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+    assert type(told(world, KeyFormat().generate().reveal())) is KeyMalformed
+
+
+# Login tokens.
+
+
+def test_a_login_token_acts_as_its_subject(world: World) -> None:
+    logged_in = NOW - timedelta(minutes=5)
+    principal = world.enter(token(auth_time=int(logged_in.timestamp())))
+    assert principal == Principal(
+        world.owners["ann"],
+        CredentialKind.INTERACTIVE,
+        world.owners["ann"].permissions,
+        authenticated_at=logged_in,
+        session_id="s1",
+    )
+    assert principal.is_interactive
+    assert world.store.calls == []
+    assert world.events == [CredentialUsed(NOW, principal)]
+    world.call("flush")
+    assert world.store.calls == []
+
+
+def test_an_expired_token_is_called_expired(world: World) -> None:
+    world.clock.advance(timedelta(hours=1))
+    assert type(told(world, token())) is TokenExpired
+    assert world.asked_owners == []
+
+
+def test_without_a_profile_no_token_is_accepted(make_world: MakeWorld) -> None:
+    assert type(told(make_world(tokens=()), token())) is TokenInvalid
+
+
+SESSIONS: dict[str, Any] = {
+    "unknown": None,
+    "of somebody else": Session("s1", "bob"),
+    "another one": Session("s2", "ann"),
+    "ended": Session("s1", "ann", ended_at=NOW),
+    "ended in the future": Session("s1", "ann", ended_at=NOW + DAY),
+    "over this moment": Session("s1", "ann", expires_at=NOW),
+    "over": Session("s1", "ann", expires_at=NOW - DAY),
+}
+
+
+@pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
+def test_a_token_of_a_session_that_is_not_open_is_revoked(world: World, session: Any) -> None:
+    world.sessions["s1"] = session
+    assert type(told(world, token())) is TokenRevoked
+    assert world.asked_owners == []
+
+
+def test_who_was_idle_for_too_long_is_told_so(world: World) -> None:
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW)
+    assert told(world, token()).detail == (
+        "This login was idle for too long or has reached its longest time. Log in again."
+    )
+
+
+def test_a_session_is_open_until_its_last_microsecond(world: World) -> None:
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + MICROSECOND)
+    assert world.enter(token()).session_id == "s1"
+
+
+def test_a_token_without_a_session_is_refused_where_sessions_are_kept(world: World) -> None:
+    assert type(told(world, token(sid=None))) is TokenInvalid
+
+
+def test_sessions_are_not_asked_for_where_none_are_kept(make_world: MakeWorld) -> None:
+    world = make_world(find_session=None)
+    world.sessions.clear()
+    assert world.enter(token()).session_id == "s1"
+    assert world.enter(token(sid=None)).session_id is None
+
+
+def test_an_external_issuers_sessions_are_not_ours(make_world: MakeWorld) -> None:
+    world = make_world(tokens=[profile(has_sessions=False, interactive=lambda _: False)])
+    world.sessions.clear()
+    principal = world.enter(token(sid="theirs"))
+    assert principal.kind is CredentialKind.TOKEN
+    assert not principal.is_interactive
+    assert principal.session_id == "theirs"
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [None, Owner("ann", frozenset(), "Ann", disabled=True), Owner("bob", frozenset(), "Bob")],
+    ids=["gone", "disabled", "somebody else"],
+)
+def test_a_token_whose_owner_does_not_stand_is_revoked(world: World, owner: Any) -> None:
+    world.owners["ann"] = owner
+    assert type(told(world, token())) is TokenRevoked
+
+
+def test_a_token_has_its_owners_permissions_now(world: World) -> None:
+    world.owners["ann"] = Owner("ann", frozenset({"new"}), "Ann")
+    assert world.enter(token(scope="admin:config", permissions=["old"])).permissions == {"new"}
+
+
+def test_each_issuer_has_its_own_keys(make_world: MakeWorld) -> None:
+    theirs = profile(signing_key("ES256"), issuer="https://login.example", has_sessions=False)
+    world = make_world(tokens=[profile(), theirs])
+    issued = theirs.issue(subject="bob", now=NOW, lifetime=DAY)
+    assert world.enter(issued).owner.id == "bob"
+    assert world.enter(token()).owner.id == "ann"
+
+
+def test_two_profiles_of_one_issuer_are_refused_while_starting(make_world: MakeWorld) -> None:
+    with pytest.raises(ConfigurationError, match="same issuer"):
+        make_world(tokens=[profile(), profile()])
+
+
+@pytest.mark.parametrize("realm", ['a"b', "a\\b", "a\r\nb", "é", "\x00"])
+def test_a_realm_that_would_break_the_challenge_is_refused_while_starting(
+    make_world: MakeWorld, realm: str
+) -> None:
+    with pytest.raises(ConfigurationError, match="realm"):
+        make_world(realm=realm)
+
+
+# Whatever comes in.
+
+
+@given(header=st.binary() | st.text() | st.text().map("Bearer {}".format))
+def test_no_header_gives_anything_but_a_refusal(header: str | bytes) -> None:
+    world = World("sync")
+    with pytest.raises((CredentialsMissing, RequestMalformed, KeyMalformed, TokenInvalid)):
+        world.call("authenticate", [header])
+    assert world.store.calls == []

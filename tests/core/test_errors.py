@@ -1,0 +1,146 @@
+"""The answers (design, section 4), against the table as it stands there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from msk_auth import (
+    CredentialRefused,
+    CredentialsMissing,
+    FieldError,
+    InputInvalid,
+    InteractiveRequired,
+    KeyExpired,
+    KeyLimitReached,
+    KeyMalformed,
+    KeyNotActive,
+    KeyNotFound,
+    KeyRevoked,
+    KeyUnknown,
+    LoginTooOld,
+    NotFound,
+    OwnerDisabled,
+    PermissionDenied,
+    Problem,
+    RequestMalformed,
+    StoreUnavailable,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+    TooManyAttempts,
+)
+
+INVALID_TOKEN = {"error": "invalid_token"}
+USER_AUTHENTICATION = "insufficient_user_authentication"
+
+TABLE = [
+    # situation, status, challenge, code, retry_after
+    (CredentialsMissing(), 401, {}, "credentials_missing", None),
+    (RequestMalformed(), 400, {"error": "invalid_request"}, "request_malformed", None),
+    (KeyMalformed(), 401, INVALID_TOKEN, "key_malformed", None),
+    (KeyUnknown(), 401, INVALID_TOKEN, "key_unknown", None),
+    (KeyRevoked(), 401, INVALID_TOKEN, "key_revoked", None),
+    (KeyExpired(), 401, INVALID_TOKEN, "key_expired", None),
+    (OwnerDisabled(), 401, INVALID_TOKEN, "owner_disabled", None),
+    (TokenInvalid(), 401, INVALID_TOKEN, "token_invalid", None),
+    (TokenExpired(), 401, INVALID_TOKEN, "token_expired", None),
+    (TokenRevoked(), 401, INVALID_TOKEN, "token_revoked", None),
+    (
+        PermissionDenied({"b", "a"}),
+        403,
+        {"error": "insufficient_scope", "scope": "a b"},
+        "permission_denied",
+        None,
+    ),
+    (InteractiveRequired(), 403, {"error": USER_AUTHENTICATION}, "interactive_required", None),
+    (
+        LoginTooOld(timedelta(minutes=5)),
+        401,
+        {"error": USER_AUTHENTICATION, "max_age": "300"},
+        "login_too_old",
+        None,
+    ),
+    (NotFound(), 404, None, "not_found", None),
+    (KeyNotFound(), 404, None, "key_not_found", None),
+    (KeyLimitReached(5), 409, None, "key_limit_reached", None),
+    (KeyNotActive(), 409, None, "key_not_active", None),
+    (InputInvalid.of("name", "wrong"), 422, None, "input_invalid", None),
+    (TooManyAttempts(30), 429, None, "too_many_attempts", 30),
+    (StoreUnavailable(), 503, None, "store_unavailable", 5),
+    (Problem(), 500, None, "internal_error", None),
+]
+
+
+def classes(root: type[Problem]) -> set[type[Problem]]:
+    return {root}.union(*(classes(child) for child in root.__subclasses__()))
+
+
+@pytest.mark.parametrize(("problem", "status", "challenge", "code", "retry_after"), TABLE)
+def test_each_situation_has_its_answer(
+    problem: Problem,
+    status: int,
+    challenge: dict[str, str] | None,
+    code: str,
+    retry_after: int | None,
+) -> None:
+    assert (problem.status, problem.code, problem.retry_after) == (status, code, retry_after)
+    assert problem.challenge() == challenge
+    assert problem.title
+    assert problem.detail == str(problem)
+
+
+def test_the_table_is_complete_and_every_code_its_own() -> None:
+    ours = {cls for cls in classes(Problem) if cls.__module__ == "msk_auth.core.errors"}
+    assert ours - {type(row[0]) for row in TABLE} == {CredentialRefused}
+    codes = [row[3] for row in TABLE]
+    titles = [row[0].title for row in TABLE]
+    assert len(set(codes)) == len(codes)
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_detail_can_be_said_differently() -> None:
+    assert TokenRevoked("Idle for too long.").detail == "Idle for too long."
+    assert TokenRevoked().detail == "This login has ended. Log in again."
+
+
+def test_a_refusal_may_carry_the_keys_public_id_and_never_shows_it() -> None:
+    refusal = KeyRevoked(key_id="AAAAAAAAAAAA")
+    assert refusal.key_id == "AAAAAAAAAAAA"
+    assert "AAAAAAAAAAAA" not in f"{refusal} {refusal!r} {refusal.members()}"
+
+
+def test_invalid_input_names_each_field() -> None:
+    problem = InputInvalid(
+        [FieldError("name", "Too long."), FieldError("", "Not an object."), FieldError("a.b", "?")]
+    )
+    assert problem.members() == {
+        "errors": [
+            {"field": "name", "message": "Too long."},
+            {"field": "", "message": "Not an object."},
+            {"field": "a.b", "message": "?"},
+        ]
+    }
+    assert problem.detail == "name: Too long.; Not an object.; a.b: ?"
+
+
+def test_other_answers_have_no_further_members() -> None:
+    assert NotFound().members() == {}
+
+
+def test_numbers_are_said_where_they_help() -> None:
+    assert KeyLimitReached(5).detail == (
+        "An account may have 5 active API keys. Revoke one that is no longer used first."
+    )
+    assert KeyLimitReached(5).limit == 5
+    assert TooManyAttempts(30).detail == "Too many attempts. Try again in 30 seconds."
+
+
+def test_an_application_adds_its_own_answers() -> None:
+    class TaskNotFound(NotFound):
+        code = "task_not_found"
+        title = "The task was not found"
+
+    assert (TaskNotFound().status, TaskNotFound().challenge()) == (404, None)
+    assert TaskNotFound().detail == NotFound.default_detail

@@ -1,0 +1,751 @@
+"""Creating, listing, revoking, rotating, expiring and deleting keys: who may, what is accepted, what is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import MICROSECOND, NOW, SECOND, World
+
+from msk_auth import (
+    ApiKey,
+    CredentialKind,
+    FieldError,
+    InputInvalid,
+    InteractiveRequired,
+    KeyCreated,
+    KeyDeleted,
+    KeyExpired,
+    KeyExpirySet,
+    KeyLimitReached,
+    KeyLimits,
+    KeyNotActive,
+    KeyNotFound,
+    KeyRevocation,
+    KeyRevoked,
+    KeyRotated,
+    KeyStatus,
+    Owner,
+    PageCursor,
+    Problem,
+    local_principal,
+)
+
+MakeWorld = Callable[..., World]
+DAY = timedelta(days=1)
+
+
+def wrong_fields(world: World, method: str, *args: Any, **options: Any) -> tuple[FieldError, ...]:
+    """What is said about input that must be refused before anything is written."""
+    world.forget_calls()
+    with pytest.raises(InputInvalid) as refused:
+        world.call(method, world.login(), *args, **options)
+    assert not {"insert", "revoke", "delete", "expire", "rotate"} & set(world.store.calls)
+    assert world.events == []
+    return refused.value.errors
+
+
+def wrong_field(world: World, method: str, *args: Any, **options: Any) -> str:
+    (error,) = wrong_fields(world, method, *args, **options)
+    return error.field
+
+
+# Guarantee G3 and the specification, section 5, rule 4: no key makes, ends or replaces keys.
+
+MANAGE: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    "create_key": lambda _: ((), {"name": "more"}),
+    "rotate_key": lambda key_id: ((key_id,), {}),
+    "revoke_key": lambda key_id: ((key_id,), {}),
+    "delete_key": lambda key_id: ((key_id,), {}),
+    "expire_key": lambda key_id: ((key_id,), {"at": NOW + DAY}),
+}
+READ: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    "get_key": lambda key_id: ((key_id,), {}),
+    "list_keys": lambda _: ((), {}),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [CredentialKind.API_KEY, CredentialKind.TOKEN, "interactive", None]
+)
+@pytest.mark.parametrize("method", MANAGE)
+def test_only_a_login_manages_keys(world: World, method: str, kind: Any) -> None:
+    created = world.create()
+    world.forget_calls()
+    caller = replace(world.login(), kind=kind)
+    args, options = MANAGE[method](created.record.id)
+    with pytest.raises(InteractiveRequired) as refused:
+        world.call(method, caller, *args, **options)
+    assert refused.value.status == 403
+    assert refused.value.challenge() == {"error": "insufficient_user_authentication"}
+    assert (world.store.calls, world.events) == ([], [])
+    assert world.store.get(created.record.id) == created.record
+
+
+@pytest.mark.parametrize("method", MANAGE)
+def test_a_key_learns_nothing_about_its_input(world: World, method: str) -> None:
+    # The refusal comes before any look at names, ids and times: a key cannot probe with them.
+    wrong: dict[str, dict[str, Any]] = {
+        "create_key": {"name": "", "scopes": "x", "lifetime": timedelta(0)},
+        "rotate_key": {"key_id": "\x00", "overlap": -DAY},
+        "revoke_key": {"key_id": "\x00"},
+        "delete_key": {"key_id": "\x00"},
+        "expire_key": {"key_id": "\x00", "at": NOW.replace(tzinfo=None)},
+    }
+    caller = replace(world.login(), kind=CredentialKind.API_KEY)
+    with pytest.raises(InteractiveRequired):
+        world.call(method, caller, **wrong[method])
+
+
+@pytest.mark.parametrize("kind", CredentialKind)
+@pytest.mark.parametrize("method", READ)
+def test_every_credential_may_look_at_its_owners_keys(
+    world: World, method: str, kind: CredentialKind
+) -> None:
+    created = world.create()
+    args, options = READ[method](created.record.id)
+    found = world.call(method, replace(world.login(), kind=kind), *args, **options)
+    assert (found if method == "get_key" else found.items[0]) == created.record
+
+
+def test_a_login_of_any_age_manages_keys(world: World) -> None:
+    caller = world.login(age=timedelta(days=999))
+    assert world.call("create_key", caller, name="ci").record.name == "ci"
+
+
+def test_local_code_manages_keys(world: World) -> None:
+    caller = local_principal(world.owners["ann"], at=NOW)
+    assert world.call("create_key", caller, name="ci").record.owner_id == "ann"
+
+
+# Other owners' keys, and ids that are none: one answer for both, and no question to the store for the latter.
+
+NO_ID = ["", " ", "a b", "%", "_" * 12, "*", "A" * 65, "A" * 1_000_000, "A\x00", "A\n", "é", "٣", "\ud800", "../x", "' OR 1=1 --", "msk_AAAAAAAAAAAA_x"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
+)
+def test_anothers_key_and_no_key_are_the_same(world: World, method: str) -> None:
+    created = world.create("ann")
+    world.forget_calls()
+    answers = []
+    for key_id in (created.record.id, "Z" * 12, "Z"):
+        args, options = (MANAGE | READ)[method](key_id)
+        with pytest.raises(KeyNotFound) as refused:
+            world.call(method, world.login("bob"), *args, **options)
+        answers.append((refused.value.status, refused.value.detail, refused.value.challenge()))
+    assert answers == [(404, "You have no API key with this id.", None)] * 3
+    assert world.events == []
+    assert world.store.get(created.record.id) == created.record
+
+
+@pytest.mark.parametrize(
+    "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
+)
+@pytest.mark.parametrize("key_id", NO_ID, ids=range(len(NO_ID)))
+def test_what_cannot_be_an_id_is_not_looked_for(world: World, method: str, key_id: str) -> None:
+    args, options = (MANAGE | READ)[method](key_id)
+    with pytest.raises(KeyNotFound):
+        world.call(method, world.login(), *args, **options)
+    assert world.store.calls == []
+
+
+@pytest.mark.parametrize(
+    "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
+)
+def test_a_deleted_key_is_not_there_any_more(world: World, method: str) -> None:
+    created = world.create()
+    world.call("delete_key", world.login(), created.record.id)
+    args, options = (MANAGE | READ)[method](created.record.id)
+    with pytest.raises(KeyNotFound):
+        world.call(method, world.login(), *args, **options)
+
+
+# Creating.
+
+
+def test_a_created_key_is_stored_as_a_digest_and_shown_once(world: World) -> None:
+    created = world.call(
+        "create_key", world.login(), name="ci", scopes=["tasks:read"], lifetime=30 * DAY
+    )
+    record = created.record
+    assert record == ApiKey(
+        id=created.value.id,
+        name="ci",
+        owner_id="ann",
+        digest=world.auth.rules.hasher.digest(created.value.reveal()),
+        scopes=frozenset({"tasks:read"}),
+        created_at=NOW,
+        expires_at=NOW + 30 * DAY,
+    )
+    assert world.store.get(record.id) == record
+    assert world.events == [KeyCreated(NOW, world.login(), record)]
+    secret = created.value.reveal()[17:]
+    assert secret not in f"{created!r} {record!r} {world.events!r} {vars(world.store.inner)!r}"
+
+
+def test_by_default_a_key_has_all_its_owner_has_and_does_not_expire(world: World) -> None:
+    record = world.create().record
+    assert (record.scopes, record.expires_at) == (None, None)
+    assert (record.last_used_at, record.revoked_at, record.replaced_by) == (None, None, None)
+
+
+def test_a_key_belongs_to_who_made_it(world: World) -> None:
+    assert world.create("bob").record.owner_id == "bob"
+
+
+@pytest.mark.parametrize(
+    ("given_name", "stored"),
+    [
+        ("x", "x"),
+        ("  build server  ", "build server"),
+        ("\t\n ci \u3000", "ci"),
+        ("Cafe\u0301", "Café"),
+        ("\u1112\u1161\u11ab", "한"),
+        ("x" * 100, "x" * 100),
+        ("e\u0301" * 100, "é" * 100),
+        ("\u1f82" * 100, "\u1f82" * 100),
+        ("\u03b1\u0313\u0300\u0345" * 100, "\u1f82" * 100),
+        ("名前 Ü ß 🚀", "名前 Ü ß 🚀"),
+        ("❤\ufe0f", "❤\ufe0f"),
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("'; DROP TABLE keys; --", "'; DROP TABLE keys; --"),
+        ("null", "null"),
+    ],
+)
+def test_a_name_is_normalised_and_otherwise_kept(
+    world: World, given_name: str, stored: str
+) -> None:
+    assert world.create(name=given_name).record.name == stored
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "\t\r\n",
+        "\u3000\u2003",
+        "x" * 101,
+        "e\u0301" * 101,
+        "x" * 100 + " y",
+        "x" + " " * 1000 + "y",
+        "a\x00b",
+        "a\nb",
+        "a\tb",
+        "a\x7fb",
+        "a\u0085b",
+        "a\u00a0b",  # NO-BREAK SPACE
+        "\u200b",  # ZERO WIDTH SPACE
+        "ci\u200b",
+        "\ufeffci",
+        "\u202eic",  # RIGHT-TO-LEFT OVERRIDE
+        "a\u2066b",  # LEFT-TO-RIGHT ISOLATE
+        "a\u2028b",
+        "a\u00adb",  # SOFT HYPHEN
+        "\ud800",
+        "a\udfffb",
+        "\ue000",  # private use
+        "\U000e0041",  # tag characters
+        "\uffff",
+        "\u3164",  # HANGUL FILLER
+        "\u2800",  # BRAILLE PATTERN BLANK
+        "a\u115fb",
+        "a\u034fb",
+    ],
+    ids=range(30),
+)
+def test_a_name_that_cannot_be_seen_or_is_too_long_is_refused(world: World, name: str) -> None:
+    assert wrong_field(world, "create_key", name=name) == "name"
+
+
+def test_a_hostile_name_is_refused_in_time_that_grows_with_its_length() -> None:
+    # Normalising runs of combining characters takes quadratic time: seconds for these.
+    world = World("sync")
+    start = time.perf_counter()
+    assert wrong_field(world, "create_key", name="a" + "\u0301\u0316" * 200_000) == "name"
+    assert time.perf_counter() - start < 0.5
+
+
+@given(st.text())
+def test_any_text_is_refused_or_a_printable_name(name: str) -> None:
+    world = World("sync")
+    try:
+        stored = world.create(name=name).record.name
+    except InputInvalid as problem:
+        refused = [error.field for error in problem.errors]
+    else:
+        refused = []
+    if refused:
+        assert refused == ["name"]
+        assert world.store.calls == []
+        return
+    assert 1 <= len(stored) <= 100
+    assert stored.isprintable()
+    assert stored == stored.strip()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "stored"),
+    [
+        (None, None),
+        ([], set()),
+        (set(), set()),
+        (("tasks:read", "tasks:read"), {"tasks:read"}),
+        (["tasks:run", "tasks:read"], {"tasks:read", "tasks:run"}),
+        ({"tasks:read": True}.keys(), {"tasks:read"}),
+    ],
+)
+def test_scopes_are_kept_as_a_set_and_none_is_not_empty(
+    world: World, scopes: Any, stored: set[str] | None
+) -> None:
+    assert world.create(scopes=scopes).record.scopes == stored
+
+
+@pytest.mark.parametrize(
+    ("scopes", "said"),
+    [
+        (["tasks:write"], "You do not have all of these permissions yourself: tasks:write."),
+        (
+            ["z", "tasks:read", "b"],
+            "You do not have all of these permissions yourself: b, z.",
+        ),
+        ([""], "You do not have all of these permissions yourself."),
+        (["\x00"], "You do not have all of these permissions yourself."),
+        (["<b>", "\u202e", "x" * 101], "You do not have all of these permissions yourself: <b>."),
+        (["*"], "You do not have all of these permissions yourself: *."),
+        ([f"p{i}" for i in range(101)], "Choose at most 100 scopes."),
+        ("tasks:read", "Give a list of scopes, not one text."),
+        ("", "Give a list of scopes, not one text."),
+    ],
+)
+def test_scopes_beyond_ones_own_permissions_are_refused(
+    world: World, scopes: Any, said: str
+) -> None:
+    assert wrong_fields(world, "create_key", name="ci", scopes=scopes) == (
+        FieldError("scopes", said),
+    )
+
+
+def test_a_text_is_no_list_even_where_each_letter_is_a_permission(world: World) -> None:
+    world.owners["ann"] = Owner("ann", frozenset("abc"), "Ann")
+    assert wrong_field(world, "create_key", name="ci", scopes="abc") == "scopes"
+
+
+def test_a_hundred_scopes_are_not_too_many(world: World) -> None:
+    scopes = frozenset(f"p{i}" for i in range(100))
+    world.owners["ann"] = Owner("ann", scopes, "Ann")
+    assert world.create(scopes=scopes).record.scopes == scopes
+
+
+def days(number: float) -> timedelta:
+    return timedelta(days=number)
+
+
+LIFETIMES = [
+    # default, maximum, asked for, the key's lifetime
+    (None, None, "default", None),
+    (None, None, "unlimited", None),
+    (None, None, days(30), days(30)),
+    (None, None, MICROSECOND, MICROSECOND),
+    (None, None, days(36_500), days(36_500)),
+    (days(30), None, "default", days(30)),
+    (days(30), None, "unlimited", None),
+    (days(30), None, days(60), days(60)),
+    (None, days(90), "default", days(90)),
+    (None, days(90), days(90), days(90)),
+    (days(30), days(90), "default", days(30)),
+    (days(30), days(90), days(90), days(90)),
+    (days(90), days(30), "default", days(30)),  # the default gives way
+    (None, days(40_000), "default", days(36_500)),
+    (None, timedelta.max, "default", days(36_500)),
+    (timedelta.max, None, "default", days(36_500)),
+]
+
+
+@pytest.mark.parametrize(("default", "longest", "asked", "expected"), LIFETIMES)
+def test_a_lifetime_is_what_was_asked_for_within_the_limits(
+    world: World,
+    default: timedelta | None,
+    longest: timedelta | None,
+    asked: Any,
+    expected: timedelta | None,
+) -> None:
+    world.limits = KeyLimits(default_lifetime=default, max_lifetime=longest)
+    expires_at = world.create(lifetime=asked).record.expires_at
+    assert expires_at == (None if expected is None else NOW + expected)
+
+
+@pytest.mark.parametrize(
+    ("longest", "asked", "said"),
+    [
+        (None, timedelta(0), "Choose more than 0 and at most 36500 days."),
+        (None, -MICROSECOND, "Choose more than 0 and at most 36500 days."),
+        (None, timedelta.min, "Choose more than 0 and at most 36500 days."),
+        (None, days(36_500) + MICROSECOND, "Choose more than 0 and at most 36500 days."),
+        (None, timedelta.max, "Choose more than 0 and at most 36500 days."),
+        (days(90), days(90) + MICROSECOND, "Choose more than 0 and at most 90 days."),
+        (days(0.5), days(1), "Choose more than 0 and at most 0.5 days."),
+        (days(90), "unlimited", "Keys must expire here, after 90 days at most."),
+        (days(0), "default", "Choose more than 0 and at most 0 days."),
+    ],
+)
+def test_a_lifetime_beyond_the_limits_is_refused(
+    world: World, longest: timedelta | None, asked: Any, said: str
+) -> None:
+    world.limits = KeyLimits(max_lifetime=longest)
+    assert wrong_fields(world, "create_key", name="ci", lifetime=asked) == (
+        FieldError("expires_in_days", said),
+    )
+
+
+def test_everything_that_is_wrong_is_said_at_once(world: World) -> None:
+    errors = wrong_fields(world, "create_key", name="", scopes=["x"], lifetime=timedelta(0))
+    assert [error.field for error in errors] == ["name", "scopes", "expires_in_days"]
+
+
+def test_the_limit_of_active_keys_counts_active_ones_of_the_same_owner(world: World) -> None:
+    world.limits = KeyLimits(max_active=2)
+    first, second = world.create(), world.create()
+    world.create("bob")
+    world.forget_calls()
+    with pytest.raises(KeyLimitReached) as refused:
+        world.create()
+    assert (refused.value.status, refused.value.limit) == (409, 2)
+    assert world.events == []
+    world.call("revoke_key", world.login(), first.record.id)
+    third = world.create(lifetime=DAY)
+    with pytest.raises(KeyLimitReached):
+        world.create()
+    world.clock.advance(DAY)
+    assert third.record.status(world.clock.moment) is KeyStatus.EXPIRED
+    world.create()
+    world.call("delete_key", world.login(), second.record.id)
+    world.create()
+
+
+def test_a_limit_of_none_at_all_lets_nobody_create(world: World) -> None:
+    world.limits = KeyLimits(max_active=0)
+    with pytest.raises(KeyLimitReached):
+        world.create()
+
+
+@pytest.mark.parametrize("limits", [KeyLimits(max_active=1), None])
+def test_limits_are_a_value_or_asked_for_each_time(make_world: MakeWorld, limits: Any) -> None:
+    world = make_world() if limits is None else make_world(key_limits=limits)
+    world.limits = KeyLimits(max_active=1)
+    world.create()
+    with pytest.raises(KeyLimitReached):
+        world.create()
+    world.limits = KeyLimits(max_active=2)
+    if limits is None:
+        world.create()
+    else:
+        with pytest.raises(KeyLimitReached):
+            world.create()
+
+
+# Revoking, deleting, expiring.
+
+
+def test_a_revoked_key_is_dead_at_once_and_for_good(world: World) -> None:
+    created = world.create()
+    world.forget_calls()
+    record = world.call("revoke_key", world.login(), created.record.id)
+    assert record == replace(created.record, revoked_at=NOW)
+    assert world.events == [KeyRevocation(NOW, world.login(), record)]
+    with pytest.raises(KeyRevoked):
+        world.enter(created.value.reveal())
+    world.clock.advance(DAY)
+    assert world.call("revoke_key", world.login(), created.record.id) == record
+    world.call("expire_key", world.login(), created.record.id, at=NOW + 9 * DAY)
+    with pytest.raises(KeyRevoked):
+        world.enter(created.value.reveal())
+
+
+def test_a_deleted_key_is_revoked_unlisted_and_remembered(world: World) -> None:
+    created = world.create()
+    world.forget_calls()
+    assert world.call("delete_key", world.login(), created.record.id) is None
+    stored = world.store.get(created.record.id)
+    assert (stored.revoked_at, stored.deleted_at) == (NOW, NOW)
+    assert world.events == [KeyDeleted(NOW, world.login(), stored)]
+    assert world.call("list_keys", world.login()).items == ()
+    with pytest.raises(KeyRevoked):
+        world.enter(created.value.reveal())
+
+
+def test_a_keys_end_is_brought_forward_and_never_put_off(world: World) -> None:
+    created = world.create(lifetime=10 * DAY)
+    world.forget_calls()
+    sooner = world.call("expire_key", world.login(), created.record.id, at=NOW + DAY)
+    assert sooner.expires_at == NOW + DAY
+    assert world.events == [KeyExpirySet(NOW, world.login(), sooner)]
+    later = world.call("expire_key", world.login(), created.record.id, at=NOW + 20 * DAY)
+    assert later.expires_at == NOW + DAY
+    world.call("expire_key", world.login(), created.record.id, at=NOW)
+    with pytest.raises(KeyExpired):
+        world.enter(created.value.reveal())
+
+
+def test_an_end_without_a_time_zone_is_refused(world: World) -> None:
+    created = world.create()
+    naive = datetime(2026, 5, 2, 12, 0)  # noqa: DTZ001
+    assert wrong_field(world, "expire_key", created.record.id, at=naive) == "expires_at"
+
+
+# Rotating.
+
+
+def test_a_successor_takes_over_at_once_by_default(world: World) -> None:
+    created = world.create(scopes=["tasks:read"], lifetime=10 * DAY)
+    world.clock.advance(DAY)
+    world.forget_calls()
+    caller = world.login()
+    successor = world.call("rotate_key", caller, created.record.id)
+    now = world.clock.moment
+    assert replace(successor.record, id="", digest="", created_at=NOW, expires_at=None) == replace(
+        created.record, id="", digest="", expires_at=None
+    )
+    assert (successor.record.created_at, successor.record.expires_at) == (now, now + 10 * DAY)
+    predecessor = world.store.get(created.record.id)
+    assert (predecessor.revoked_at, predecessor.replaced_by) == (now, successor.record.id)
+    assert world.events == [KeyRotated(now, caller, predecessor, successor.record)]
+    assert world.enter(successor.value.reveal()).key_id == successor.record.id
+    with pytest.raises(KeyRevoked):
+        world.enter(created.value.reveal())
+
+
+def test_with_an_overlap_both_live_until_it_ends(world: World) -> None:
+    created = world.create()
+    successor = world.call("rotate_key", world.login(), created.record.id, overlap=DAY)
+    assert world.store.get(created.record.id).expires_at == NOW + DAY
+    world.clock.moment = NOW + DAY - MICROSECOND
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+    assert world.enter(successor.value.reveal()).key_id == successor.record.id
+    world.clock.moment = NOW + DAY
+    with pytest.raises(KeyExpired):
+        world.enter(created.value.reveal())
+
+
+def test_an_overlap_never_outlives_the_predecessors_own_end(world: World) -> None:
+    created = world.create(lifetime=DAY)
+    world.call("rotate_key", world.login(), created.record.id, overlap=30 * DAY)
+    assert world.store.get(created.record.id).expires_at == NOW + DAY
+
+
+@pytest.mark.parametrize(
+    "overlap", [-MICROSECOND, timedelta.min, 90 * DAY + MICROSECOND, timedelta.max]
+)
+def test_an_overlap_out_of_range_is_refused(world: World, overlap: timedelta) -> None:
+    created = world.create()
+    (error,) = wrong_fields(world, "rotate_key", created.record.id, overlap=overlap)
+    assert error == FieldError("overlap_seconds", "Choose between 0 and 7776000 seconds.")
+
+
+@pytest.mark.parametrize("overlap", [timedelta(0), SECOND, 90 * DAY])
+def test_an_overlap_within_the_range_is_taken(world: World, overlap: timedelta) -> None:
+    created = world.create()
+    world.call("rotate_key", world.login(), created.record.id, overlap=overlap)
+
+
+SUCCESSORS = [
+    # the predecessor's lifetime, the maximum now, the successor's lifetime
+    (None, None, None),
+    (10 * DAY, None, 10 * DAY),
+    (10 * DAY, 5 * DAY, 5 * DAY),
+    (10 * DAY, 20 * DAY, 10 * DAY),
+    (None, 5 * DAY, 5 * DAY),
+    (None, timedelta.max, 36_500 * DAY),
+]
+
+
+@pytest.mark.parametrize(("lived", "longest", "expected"), SUCCESSORS)
+def test_a_successor_lives_as_long_as_its_predecessor_was_meant_to(
+    world: World, lived: timedelta | None, longest: timedelta | None, expected: timedelta | None
+) -> None:
+    created = world.create(lifetime="unlimited" if lived is None else lived)
+    world.limits = KeyLimits(max_lifetime=longest)
+    successor = world.call("rotate_key", world.login(), created.record.id)
+    assert successor.record.expires_at == (None if expected is None else NOW + expected)
+
+
+def test_a_key_imported_with_an_end_far_away_can_be_rotated(world: World) -> None:
+    created = world.create()
+    world.store.put(replace(created.record, expires_at=NOW.replace(year=9999)))
+    successor = world.call("rotate_key", world.login(), created.record.id)
+    assert successor.record.expires_at == NOW + 36_500 * DAY
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"revoked_at": NOW}, {"expires_at": NOW}, {"replaced_by": "B" * 12}],
+    ids=["revoked", "expired", "rotated"],
+)
+def test_only_an_active_key_is_rotated_and_only_once(world: World, changes: dict[str, Any]) -> None:
+    created = world.create()
+    world.store.put(replace(created.record, **changes))
+    world.forget_calls()
+    with pytest.raises(KeyNotActive) as refused:
+        world.call("rotate_key", world.login(), created.record.id)
+    assert refused.value.status == 409
+    assert (world.store.calls, world.events) == (["find"], [])
+
+
+def test_two_rotations_at_once_make_one_successor(world: World) -> None:
+    # The second one read the record before the first one wrote: the store has the last word.
+    created = world.create()
+    world.call("rotate_key", world.login(), created.record.id)
+    world.store.answers["find"] = created.record
+    with pytest.raises(KeyNotActive):
+        world.call("rotate_key", world.login(), created.record.id)
+
+
+def test_a_key_that_vanishes_while_it_is_rotated_is_not_found(world: World) -> None:
+    created = world.create()
+    world.store.answers["rotate"] = None
+    world.forget_calls()
+    with pytest.raises(KeyNotFound):
+        world.call("rotate_key", world.login(), created.record.id)
+    assert world.events == []
+
+
+def test_rotation_counts_towards_the_limit_while_both_live(world: World) -> None:
+    world.limits = KeyLimits(max_active=1)
+    created = world.create()
+    with pytest.raises(KeyLimitReached):
+        world.call("rotate_key", world.login(), created.record.id, overlap=SECOND)
+    assert world.store.get(created.record.id) == created.record
+    world.call("rotate_key", world.login(), created.record.id)
+
+
+def test_rotation_gives_nobody_more_than_before(world: World) -> None:
+    created = world.create(scopes=["tasks:read"])
+    world.owners["ann"] = Owner("ann", frozenset({"admin:config"}), "Ann")
+    successor = world.call("rotate_key", world.login(), created.record.id)
+    assert successor.record.scopes == {"tasks:read"}
+    assert world.enter(successor.value.reveal()).permissions == frozenset()
+
+
+# Listing.
+
+
+def test_pages_hold_every_key_once_newest_first(world: World) -> None:
+    ids = []
+    for number in range(7):
+        world.clock.advance(SECOND * (number % 3 == 0))  # some of the same moment
+        ids.append(world.create(name=f"key {number}").record.id)
+    world.create("bob")
+    seen: list[ApiKey] = []
+    cursor = None
+    for size in (3, 3, 1):
+        page = world.call("list_keys", world.login(), cursor=cursor, limit=3)
+        assert len(page.items) == size
+        seen += page.items
+        cursor = page.next_cursor
+    assert cursor is None
+    assert sorted(record.id for record in seen) == sorted(ids)
+    positions = [(record.created_at, record.id) for record in seen]
+    assert positions == sorted(positions, reverse=True)
+
+
+@pytest.mark.parametrize(("keys", "more"), [(0, False), (1, False), (2, False), (3, True)])
+def test_there_is_a_next_page_only_where_something_is_left(
+    world: World, keys: int, more: bool
+) -> None:
+    for _ in range(keys):
+        world.create()
+    page = world.call("list_keys", world.login(), limit=2)
+    assert len(page.items) == min(keys, 2)
+    assert (page.next_cursor is not None) is more
+    if more:
+        last = page.items[-1]
+        assert PageCursor.decode(page.next_cursor) == (last.created_at, last.id)
+
+
+def test_the_status_chooses_among_keys(world: World) -> None:
+    active = world.create().record
+    revoked = world.call("revoke_key", world.login(), world.create().record.id)
+    expired = world.create(lifetime=MICROSECOND).record
+    world.clock.advance(MICROSECOND)
+    for status, record in zip(KeyStatus, (active, revoked, expired), strict=True):
+        assert world.call("list_keys", world.login(), status=status).items == (record,)
+    assert len(world.call("list_keys", world.login()).items) == 3
+
+
+@pytest.mark.parametrize("limit", [0, -1, 201, 10**9])
+def test_a_page_size_out_of_range_is_refused(world: World, limit: int) -> None:
+    (error,) = wrong_fields(world, "list_keys", limit=limit)
+    assert error == FieldError("limit", "Choose between 1 and 200.")
+    assert world.store.calls == []
+
+
+@pytest.mark.parametrize("limit", [1, 200])
+def test_the_store_is_asked_for_one_more_than_the_page(world: World, limit: int) -> None:
+    world.create()
+    world.call("list_keys", world.login(), limit=limit)
+    ((query,), _) = world.store.arguments[-1]
+    assert (query.owner_id, query.limit, query.now) == ("ann", limit + 1, NOW)
+    assert (query.after, query.status) == (None, None)
+
+
+@given(st.text())
+def test_a_cursor_that_is_none_is_refused_without_touching_the_store(cursor: str) -> None:
+    world = World("sync")
+    with pytest.raises(InputInvalid):
+        PageCursor.decode(cursor)
+    assert wrong_field(world, "list_keys", cursor=cursor) == "cursor"
+    assert world.store.calls == []
+
+
+def test_an_empty_cursor_is_not_the_beginning(world: World) -> None:
+    assert wrong_field(world, "list_keys", cursor="") == "cursor"
+
+
+# What narrows access waits for the leases of other processes; what widens it does not.
+
+
+@pytest.mark.parametrize("method", MANAGE)
+def test_narrowing_waits_after_it_committed(world: World, method: str) -> None:
+    created = world.create()
+    order: list[str] = []
+    world.auth._ports.wait_out_leases = (
+        (lambda: order.append(f"waited after {world.store.calls[-1]}"))
+        if world.driver == "sync"
+        else _async_append(order, world)
+    )
+    args, options = MANAGE[method](created.record.id)
+    world.call(method, world.login(), *args, **options)
+    written = method.removesuffix("_key")
+    assert order == ([] if method == "create_key" else [f"waited after {written}"])
+
+
+def _async_append(order: list[str], world: World) -> Callable[[], Any]:
+    async def wait() -> None:
+        order.append(f"waited after {world.store.calls[-1]}")
+
+    return wait
+
+
+@pytest.mark.parametrize("method", MANAGE | READ)
+def test_a_store_that_fails_is_unavailable_and_nothing_is_reported(
+    world: World, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    created = world.create()
+    world.forget_calls()
+    world.store.fail(ConnectionError("the database is gone"))
+    args, options = (MANAGE | READ)[method](created.record.id)
+    with pytest.raises(Problem) as refused:
+        world.call(method, world.login(), *args, **options)
+    assert (refused.value.status, refused.value.retry_after) == (503, 5)
+    assert "database" not in refused.value.detail
+    assert isinstance(refused.value.__cause__, ConnectionError)
+    assert world.events == []
+    assert "the database is gone" in caplog.text
