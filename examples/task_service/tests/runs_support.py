@@ -122,7 +122,7 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
     """A fresh database of this kind with its tables and the users above."""
     async with contextlib.AsyncExitStack() as stack:
         if kind == "postgresql":
-            url = await stack.enter_async_context(_postgres())
+            url = await stack.enter_async_context(fresh_postgres())
         else:
             url = f"sqlite:///{folder / 'test.sqlite3'}"
         db = Database.open(url)
@@ -145,7 +145,8 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
 
 
 @contextlib.asynccontextmanager
-async def _postgres() -> AsyncIterator[str]:
+async def fresh_postgres() -> AsyncIterator[str]:
+    """The URL of an empty database of its own."""
     name = f"task_service_{secrets.token_hex(6)}"
     try:
         admin = await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True, connect_timeout=3)

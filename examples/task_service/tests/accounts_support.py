@@ -1,0 +1,164 @@
+"""What the tests of accounts share: migrated databases, and all services of accounts on one of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from argon2.profiles import CHEAPEST
+from examples.task_service.tests.runs_support import FakeClock, fresh_postgres
+from sqlalchemy import select
+
+from msk_auth import CredentialKind, KeyRing, Principal, SigningKey, TokenProfile
+from task_service.accounts.audit import Audit
+from task_service.accounts.config import MAX_SESSION_LIFETIME, ConfigStore
+from task_service.accounts.invitations import Invitations
+from task_service.accounts.login import Login
+from task_service.accounts.passwords import Passwords
+from task_service.accounts.sessions import Sessions
+from task_service.accounts.throttle import LoginThrottle
+from task_service.accounts.users import User, Users
+from task_service.db import schema
+from task_service.db.engine import Database
+from task_service.db.migrate import migrate
+
+PASSWORD = "nine violet submarines"
+OTHER_PASSWORD = "seven teal locomotives"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+KINDS = ["sqlite", "postgresql"]
+
+
+@contextlib.asynccontextmanager
+async def database_url(kind: str, folder: Path) -> AsyncIterator[str]:
+    """Where an empty database of this kind is."""
+    if kind == "postgresql":
+        async with fresh_postgres() as url:
+            yield url
+    else:
+        yield f"sqlite:///{folder / 'test.sqlite3'}"
+
+
+class CountingPasswords(Passwords):
+    """Counts the hashes that are computed, so that equal work is asserted without a stopwatch."""
+
+    def __init__(self) -> None:
+        super().__init__(CHEAPEST)
+        self.hashed = 0
+        self.verified = 0
+
+    async def hash(self, password: str) -> str:
+        self.hashed += 1
+        return await super().hash(password)
+
+    async def verify(self, password: str, encoded: str | None) -> bool:
+        self.verified += 1
+        return await super().verify(password, encoded)
+
+
+@dataclass
+class World:
+    """One deployment."""
+
+    db: Database
+    clock: FakeClock
+    audit: Audit
+    passwords: CountingPasswords
+    users: Users
+    invitations: Invitations
+    sessions: Sessions
+    config: ConfigStore
+    login: Login
+    throttle: LoginThrottle
+    tokens: TokenProfile
+    narrowed: list[None]
+
+    async def user(self, name: str = "ann", *roles: str, password: str | None = PASSWORD) -> User:
+        """A new user."""
+        return await self.users.create(name, roles or ["user"], password=password)
+
+    async def actions(self) -> list[str]:
+        """What the audit log holds, oldest first."""
+        return [row["action"] for row in await self.rows("audit", order_by="id")]
+
+    async def rows(self, table: str, order_by: str | None = None) -> list[Mapping[str, Any]]:
+        """All rows of a table."""
+        found = schema.metadata.tables[table]
+        statement = select(found)
+        if order_by is not None:
+            statement = statement.order_by(found.c[order_by])
+        async with self.db.read() as connection:
+            return list((await connection.execute(statement)).mappings())
+
+
+@contextlib.asynccontextmanager
+async def world(kind: str, folder: Path) -> AsyncIterator[World]:
+    """All services of accounts on a fresh, migrated database."""
+    async with database_url(kind, folder) as url, contextlib.AsyncExitStack() as stack:
+        db = Database.open(url)
+        stack.push_async_callback(db.close)
+        await migrate(db)
+        passwords = CountingPasswords()
+        stack.callback(passwords.close)
+        yield compose(db, passwords)
+
+
+def compose(db: Database, passwords: CountingPasswords) -> World:
+    """The services of one process on a database."""
+    clock = FakeClock()
+    narrowed: list[None] = []
+
+    async def access_narrowed() -> None:
+        narrowed.append(None)
+
+    tokens = TokenProfile(
+        issuer="https://tasks.test",
+        audience="https://tasks.test",
+        keys=KeyRing([SigningKey.generate("k1", "HS256")]),
+        max_lifetime=MAX_SESSION_LIFETIME,
+    )
+    audit = Audit(db, clock)
+    users = Users(db, clock, audit=audit, passwords=passwords, access_narrowed=access_narrowed)
+    invitations = Invitations(
+        db, clock, users=users, audit=audit, passwords=passwords, access_narrowed=access_narrowed
+    )
+    sessions = Sessions(db, clock, tokens=tokens, audit=audit, access_narrowed=access_narrowed)
+    config = ConfigStore(db, clock, audit=audit, access_narrowed=access_narrowed)
+    throttle = LoginThrottle(clock)
+    login = Login(
+        db,
+        clock,
+        users=users,
+        sessions=sessions,
+        passwords=passwords,
+        config=config,
+        audit=audit,
+        throttle=throttle,
+        access_narrowed=access_narrowed,
+    )
+    return World(
+        db=db,
+        clock=clock,
+        audit=audit,
+        passwords=passwords,
+        users=users,
+        invitations=invitations,
+        sessions=sessions,
+        config=config,
+        login=login,
+        throttle=throttle,
+        tokens=tokens,
+        narrowed=narrowed,
+    )
+
+
+def principal(user: User, *, session_id: str | None = None) -> Principal[User]:
+    """A user who is logged in."""
+    owner = user.to_owner()
+    return Principal(
+        owner, CredentialKind.INTERACTIVE, owner.permissions, START, session_id=session_id
+    )
