@@ -1,9 +1,17 @@
 from fastapi import FastAPI
+
 from msk_auth import AsyncAuthenticator, Owner
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
-async def find_owner(user_id: str): return Owner(user_id, permissions=frozenset({"tasks:read"}), user=user_id)
+
+
+async def find_owner(user_id): return Owner(user_id, frozenset({"tasks:read"}), user=user_id)  # fmt: skip
+
+
 auth = FastAPIAuth(AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner))
-auth.install(app := FastAPI())
+app = auth.install(FastAPI())
+
+
 @app.get("/tasks", dependencies=[auth.require("tasks:read")])
-async def tasks(): return ["water the plants"]
+async def tasks():
+    return ["water the plants"]

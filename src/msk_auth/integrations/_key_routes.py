@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl, quote
 
 from msk_auth.clock import Clock
-from msk_auth.core.errors import FieldError, InputInvalid
+from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid
 from msk_auth.core.flows import CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import ApiKey, KeyPage, KeyStatus
@@ -70,6 +70,19 @@ class ListRequest:
     status: KeyStatus | None
     cursor: str | None
     limit: int
+
+
+def check_prefix(prefix: str) -> None:
+    """Find out while starting whether key routes can be served under this path.
+
+    Raises:
+        ConfigurationError: It does not begin with a slash, or ends with one.
+    """
+    if not prefix.startswith("/") or prefix.endswith("/"):
+        raise ConfigurationError(
+            f"The prefix {prefix!r} of the key routes does not work. Write it with a slash at its"
+            " beginning and none at its end, such as '/api/keys'."
+        )
 
 
 def parse_create(body: bytes, content_type: str | None) -> CreateRequest:

@@ -23,6 +23,7 @@ from ._http import Answer, Voice
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
 
+AppT = TypeVar("AppT", bound=Starlette)
 EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
@@ -45,8 +46,8 @@ class StarletteBase(Generic[UserT]):
         self.authenticator = authenticator
         self._voice = Voice(authenticator.realm, authenticator.problem_base)
 
-    def install(self, app: Starlette) -> None:
-        """Prepare the application: error handlers, and the authenticator's own lifespan.
+    def install(self, app: AppT) -> AppT:
+        """Prepare an application, and hand it back: error handlers, and the authenticator's lifespan.
 
         Every :class:`~msk_auth.Problem`, HTTP error and unexpected exception is answered with a
         problem document; handlers that the application has already are left alone. The authenticator
@@ -60,7 +61,7 @@ class StarletteBase(Generic[UserT]):
         """
         installed = getattr(app.state, "msk_auth", None)
         if installed is self:
-            return
+            return app
         if installed is not None:
             raise ConfigurationError(
                 f"This application has a {type(installed).__name__} already. Use that one for all"
@@ -69,6 +70,10 @@ class StarletteBase(Generic[UserT]):
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
         app.state.msk_auth = self
+        self._prepare(app)
+        return app
+
+    def _prepare(self, app: Starlette) -> None:
         self._add_handlers(app)
         self._add_lifespan(app)
 

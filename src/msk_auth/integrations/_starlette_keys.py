@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
 
@@ -21,6 +20,7 @@ from ._key_routes import (
     NO_CONTENT,
     READ,
     KeyPresenter,
+    check_prefix,
     parse_create,
     parse_list,
     parse_rotate,
@@ -55,11 +55,7 @@ def key_routes(auth: StarletteBase[Any], prefix: str) -> list[KeyRoute]:
     Raises:
         ConfigurationError: The prefix does not begin with a slash, or ends with one.
     """
-    if not prefix.startswith("/") or prefix.endswith("/"):
-        raise ConfigurationError(
-            f"The prefix {prefix!r} of the key routes does not work. Write it with a slash at its"
-            " beginning and none at its end, such as '/api/keys'."
-        )
+    check_prefix(prefix)
     keys = _Handlers(auth)
     one = "/{key_id}"
     routes: list[tuple[str, str, str, Policy, Handler]] = [

@@ -52,7 +52,7 @@ from msk_auth.core.policy import Policy, require, require_interactive
 
 from ._http import Answer
 from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
-from ._starlette_base import StarletteBase
+from ._starlette_base import AppT, StarletteBase
 from ._starlette_keys import key_routes
 
 __all__ = ["FastAPIAuth", "Guard"]
@@ -132,8 +132,10 @@ class FastAPIAuth(StarletteBase[UserT]):
         Raises:
             ConfigurationError: The prefix does not begin with a slash, or ends with one.
         """
+        routes = key_routes(self, prefix)
         router = APIRouter(prefix=prefix, tags=["API keys"])
-        for route in key_routes(self, prefix):
+        for route in routes:
+            operation = describe_key_route(route.name)
             router.add_api_route(
                 route.path,
                 route.endpoint,
@@ -141,13 +143,23 @@ class FastAPIAuth(StarletteBase[UserT]):
                 name=route.name,
                 # For the documentation and for whoever reads the policy: the endpoint asks anyway.
                 dependencies=[self._guard(route.policy)],
-                openapi_extra=describe_key_route(route.name),
+                # The endpoint's own answer counts; these two keep the document to it.
+                status_code=int(min(operation["responses"])),
                 response_class=Response,
+                openapi_extra=operation,
             )
         return router
 
-    def install(self, app: Starlette) -> None:
-        """As :meth:`StarletteBase.install`; validation errors and the OpenAPI document speak of problems too.
+    def install(self, app: AppT) -> AppT:
+        """Prepare an application, and hand it back: error handlers, OpenAPI, the authenticator's lifespan.
+
+        Every :class:`~msk_auth.Problem`, HTTP error, validation error and unexpected exception is
+        answered with a problem document, and the OpenAPI document says so; handlers that the
+        application has already are left alone. The authenticator is opened after the application's
+        lifespan has begun and closed before it ends, so that what it collected is written while the
+        store is still there.
+
+        An application that is mounted in another one needs an `install` of its own.
 
         Raises:
             ConfigurationError: This is no FastAPI application, it has another adapter already, or
@@ -155,13 +167,17 @@ class FastAPIAuth(StarletteBase[UserT]):
         """
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
-        super().install(app)
-        generate = app.openapi
+        return super().install(app)
+
+    def _prepare(self, app: Starlette) -> None:
+        super()._prepare(app)
+        api = cast("FastAPI", app)
+        generate = api.openapi
 
         def openapi() -> dict[str, Any]:
             return document_problems(generate())
 
-        app.openapi = openapi  # type: ignore[method-assign]
+        api.openapi = openapi  # type: ignore[method-assign]
 
     def _add_handlers(self, app: Starlette) -> None:
         # FastAPI has filled in its own handlers where the application named none.

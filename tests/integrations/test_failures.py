@@ -1,0 +1,278 @@
+"""When something is broken: refused, said so, and nothing told (G1, G5; ASVS 5.0 16.2 and 16.5)."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+import anyio
+import pytest
+from tests.integrations.adapters import ADAPTERS, send
+from tests.integrations.world import PEOPLE, START, World, make_world
+
+from msk_auth import Authenticator, ConfigurationError, KeyLimits, KeyRevoked
+from msk_auth.integrations import _asgi
+from msk_auth.integrations.fastapi import FastAPIAuth
+from msk_auth.integrations.starlette import StarletteAuth
+from msk_auth.stores.memory import MemoryKeyStore
+
+pytestmark = pytest.mark.anyio
+
+GUARDED = [
+    "GET /me",
+    "GET /tasks",
+    "POST /tasks/run",
+    "GET /admin/config",
+    "GET /api/keys",
+    "POST /api/keys",
+]
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapter(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def get(world: World, adapter: str, request: str, credential: str, **more: Any) -> Any:
+    app = ADAPTERS[adapter](world.authenticator)
+    method, _, target = request.partition(" ")
+    return await send(app, method, world.fill(target), world.bearer(credential), **more)
+
+
+@pytest.mark.parametrize("request_line", GUARDED)
+@pytest.mark.parametrize(
+    "error", [OSError("down"), TimeoutError(), StopIteration(), KeyError("x")], ids=repr
+)
+async def test_a_store_that_cannot_answer_is_503(
+    adapter: str, request_line: str, error: Exception
+) -> None:
+    world = await make_world()
+    world.store.broken = error
+    reply = await get(world, adapter, request_line, "key")
+    assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
+    assert reply.header("retry-after") == "5"
+    assert reply.header("www-authenticate") is None
+
+
+async def test_a_public_route_does_not_need_the_store(adapter: str) -> None:
+    world = await make_world()
+    world.store.broken = OSError()
+    assert (await get(world, adapter, "GET /public", "key")).status == 200
+
+
+@pytest.mark.parametrize("request_line", GUARDED)
+@pytest.mark.parametrize("broken", ["raises", "returns None", "returns True"])
+async def test_an_authenticator_gone_wrong_is_503(
+    adapter: str,
+    request_line: str,
+    broken: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = await make_world()
+
+    async def authenticate(authorization: Any) -> Any:
+        if broken == "raises":
+            raise RuntimeError(f"cannot read {authorization[0]!r}")
+        return None if broken == "returns None" else True
+
+    monkeypatch.setattr(world.authenticator, "authenticate", authenticate)
+    with caplog.at_level(logging.DEBUG):
+        reply = await get(world, adapter, request_line, "key")
+    assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
+    assert "authentication cannot answer" in caplog.text
+    assert world.names["key"] not in caplog.text
+
+
+async def test_an_unexpected_exception_is_a_500_that_says_nothing(adapter: str) -> None:
+    world = await make_world()
+    reply = await get(world, adapter, "GET /boom", "key")
+    assert (reply.status, reply.json["code"]) == (500, "internal_error")
+    assert b"swordfish" not in reply.body
+    assert b"Traceback" not in reply.body
+
+
+async def test_the_limit_of_keys_is_409_and_exact_under_parallel_requests(adapter: str) -> None:
+    world = await make_world(KeyLimits(max_active=10))
+    app = ADAPTERS[adapter](world.authenticator)
+    statuses: list[int] = []
+    headers = [*world.bearer("jwt_bob"), (b"content-type", b"application/json")]
+
+    async def create() -> None:
+        reply = await send(app, "POST", b"/api/keys", headers, b'{"name": "one"}')
+        statuses.append(reply.status)
+        if reply.status == 409:
+            assert reply.json["code"] == "key_limit_reached"
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(30):
+            tasks.start_soon(create)
+    # Bob has one key already.
+    assert sorted(statuses) == [201] * 9 + [409] * 21
+
+
+async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) -> None:
+    world = await make_world()
+    app = ADAPTERS[adapter](world.authenticator)
+
+    async def ask(credential: str, owner: str) -> None:
+        reply = await send(app, "GET", b"/me", world.bearer(credential))
+        assert reply.json["owner"] == owner
+
+    async with anyio.create_task_group() as tasks:
+        for credential, owner in [("key", "alice"), ("jwt_bob", "bob"), ("key_admin", "root")] * 20:
+            tasks.start_soon(ask, credential, owner)
+
+
+async def test_a_revoked_key_is_refused_from_the_moment_the_answer_is_there(adapter: str) -> None:
+    world = await make_world()
+    app = ADAPTERS[adapter](world.authenticator)
+    assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
+    revoke = world.fill("/api/keys/<key_id>/revoke")
+    assert (await send(app, "POST", revoke, world.bearer("jwt"))).json["status"] == "revoked"
+    reply = await send(app, "GET", b"/me", world.bearer("key"))
+    assert (reply.status, reply.json["code"]) == (401, "key_revoked")
+
+
+async def test_garbage_never_reaches_the_store(adapter: str) -> None:
+    world = await make_world()
+    world.store.reads = 0
+    for credential in ("key_typo", "key_checksum"):
+        assert (await get(world, adapter, "GET /me", credential)).status == 401
+    assert world.store.reads == 0
+
+
+@pytest.mark.parametrize("target", ["/both", "/me"])
+async def test_a_request_is_authenticated_once_however_many_guards_it_has(
+    adapter: str, target: str
+) -> None:
+    world = await make_world()
+    world.store.reads = 0
+    assert (await get(world, adapter, f"GET {target}", "key")).status == 200
+    assert world.store.reads == 1
+    assert len(world.events) == 1
+
+
+async def test_no_secret_is_in_logs_tracebacks_or_reprs(
+    adapter: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await make_world()
+    app = ADAPTERS[adapter](world.authenticator)
+    headers = [*world.bearer("jwt"), (b"content-type", b"application/json")]
+    with caplog.at_level(logging.DEBUG):
+        created = await send(app, "POST", b"/api/keys", headers, b'{"name": "one"}')
+        key = created.json["key"]
+        sent = [(b"authorization", b"Bearer " + key.encode())]
+        assert (await send(app, "GET", b"/me", sent)).status == 200
+        world.store.broken = OSError("no route to host")
+        assert (await send(app, "GET", b"/me", sent)).status == 503
+        world.store.broken = None
+        location = created.header("location")
+        assert location is not None
+        assert (await send(app, "POST", location.encode() + b"/revoke", headers)).status == 200
+        assert (await send(app, "GET", b"/me", sent)).status == 401
+    told = caplog.text + repr(world.events) + repr(app) + repr(vars(world.store))
+    for secret in (key, key[17:], world.names["key"], world.names["jwt"]):
+        assert secret not in told
+    # Shown once: no later answer has it.
+    for target in (b"/api/keys", location.encode()):
+        assert key[17:].encode() not in (await send(app, "GET", target, headers)).body
+
+
+async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
+    world = await make_world()
+    scope: dict[str, Any] = {"headers": world.bearer("key_revoked")}
+    for _ in range(2):
+        with pytest.raises(KeyRevoked) as refused:
+            await _asgi.authenticate(scope, world.authenticator)
+        frames = {frame.name for frame in traceback.extract_tb(refused.tb)}
+        assert "_authenticate_key" not in frames
+
+
+async def test_changed_headers_are_judged_anew() -> None:
+    """A proxy inside the application must not pass for whoever came before it."""
+    world = await make_world()
+    scope: dict[str, Any] = {"headers": world.bearer("key")}
+    assert (await _asgi.authenticate(scope, world.authenticator)).owner.id == "alice"
+    scope["headers"] = world.bearer("key_bob")
+    assert (await _asgi.authenticate(scope, world.authenticator)).owner.id == "bob"
+    assert _asgi.known_principal(scope, world.authenticator) is not None
+    other = await make_world()
+    assert _asgi.known_principal(scope, other.authenticator) is None
+
+
+class TestSetUpsThatCannotWork:
+    """Each fails while starting, or at the first request, and says what to write instead."""
+
+    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
+    def test_a_blocking_authenticator(self, kind: Any) -> None:
+        blocking = Authenticator(MemoryKeyStore(), find_owner=PEOPLE.get)
+        with pytest.raises(ConfigurationError, match="Write AsyncAuthenticator"):
+            kind(blocking)
+
+    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
+    @pytest.mark.parametrize("wrong", [None, "secret", object()])
+    def test_no_authenticator_at_all(self, kind: Any, wrong: object) -> None:
+        with pytest.raises(ConfigurationError, match="needs an AsyncAuthenticator, not"):
+            kind(wrong)
+
+    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
+    @pytest.mark.parametrize("prefix", ["", "/", "api/keys", "/api/keys/"])
+    async def test_a_prefix_that_does_not_join(self, kind: Any, prefix: str) -> None:
+        auth = kind((await make_world()).authenticator)
+        with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
+            auth.key_routes(prefix=prefix)
+
+    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
+    async def test_a_permission_that_is_none(self, kind: Any) -> None:
+        auth = kind((await make_world()).authenticator)
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            auth.require("tasks:read tasks:run")
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            auth.require_interactive("")
+
+    async def test_two_adapters_on_one_application(self, adapter: str) -> None:
+        world = await make_world()
+        app = ADAPTERS[adapter](world.authenticator)
+        kind = type(app.state.msk_auth)
+        with pytest.raises(ConfigurationError, match=r"has a .*Auth already"):
+            kind(world.authenticator).install(app)
+        # The same one twice is no harm.
+        app.state.msk_auth.install(app)
+
+    async def test_installed_too_late(self, adapter: str) -> None:
+        world = await make_world()
+        app = ADAPTERS[adapter](world.authenticator)
+        auth = app.state.msk_auth
+        await send(app, "GET", b"/public")
+        del app.state.msk_auth
+        with pytest.raises(ConfigurationError, match="before the application starts"):
+            auth.install(app)
+
+    @pytest.mark.parametrize("request_line", GUARDED)
+    async def test_a_guard_on_an_application_without_install_lets_nobody_in(
+        self, adapter: str, request_line: str
+    ) -> None:
+        world = await make_world()
+        app = ADAPTERS[adapter](world.authenticator)
+        del app.state.msk_auth
+        method, _, target = request_line.partition(" ")
+        for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
+            with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
+                await send(app, method, target.encode(), headers)
+
+
+async def test_the_lifespan_writes_the_times_of_last_use(adapter: str) -> None:
+    world = await make_world()
+    app = ADAPTERS[adapter](world.authenticator)
+    async with app.router.lifespan_context(app):
+        assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
+    record = await world.store.find(world.names["key_id"])
+    assert record.last_used_at == START
+
+
+async def test_who_may_read_keys_sees_only_the_own(adapter: str) -> None:
+    world = await make_world()
+    reply = await get(world, adapter, "GET /api/keys", "key_bob")
+    assert [item["id"] for item in reply.json["items"]] == [world.names["key_bob_id"]]

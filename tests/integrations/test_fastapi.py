@@ -1,0 +1,436 @@
+"""What only FastAPI has: dependencies, its own parsing and the OpenAPI document."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names.
+
+import json
+import threading
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import pytest
+from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from tests.integrations.adapters import Surprise, fastapi_app, send
+from tests.integrations.world import User, World, make_world
+
+from msk_auth import (
+    ConfigurationError,
+    Policy,
+    Principal,
+    Problem,
+    TooManyAttempts,
+    require_interactive,
+)
+from msk_auth.integrations._openapi import document_problems
+from msk_auth.integrations.fastapi import FastAPIAuth, Guard
+
+pytestmark = pytest.mark.anyio
+
+JSON = (b"content-type", b"application/json")
+
+
+class Task(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    tags: list[int] = []
+
+
+@pytest.fixture
+async def world() -> World:
+    return await make_world()
+
+
+@pytest.fixture
+def auth(world: World) -> FastAPIAuth[User]:
+    return FastAPIAuth(world.authenticator)
+
+
+@pytest.fixture
+def app(auth: FastAPIAuth[User]) -> FastAPI:
+    app = FastAPI()
+    auth.install(app)
+
+    @app.post("/tasks/{task_id}", dependencies=[auth.require("tasks:run")])
+    async def create(task_id: int, task: Task, limit: int = 1) -> Task:
+        return task
+
+    @app.get("/raise/{status}")
+    async def fail(status: int, request: Request) -> None:
+        detail = json.loads(request.query_params.get("detail", "null"))
+        raise HTTPException(status, detail, headers={"X-Hint": "1"})
+
+    return app
+
+
+class TestInvalidInput:
+    async def post(
+        self, world: World, app: FastAPI, body: bytes, target: bytes = b"/tasks/1"
+    ) -> Any:
+        return await send(app, "POST", target, [*world.bearer("key"), JSON], body)
+
+    @pytest.mark.parametrize(
+        ("body", "target", "fields"),
+        [
+            (b"{}", b"/tasks/1", ["name"]),
+            (b'{"name": "a", "tags": [1, "x"]}', b"/tasks/1", ["tags.1"]),
+            (b'{"name": "a", "owner": 1}', b"/tasks/1", ["owner"]),
+            (b'{"name": 1}', b"/tasks/x?limit=y", ["task_id", "limit", "name"]),
+            (b"[]", b"/tasks/1", [""]),
+            (b"", b"/tasks/1", [""]),
+            (b"{", b"/tasks/1", [""]),
+            (b"[" * 100_000, b"/tasks/1", [""]),
+            (b"\xff", b"/tasks/1", [""]),
+            (b'{"name": ' + b"9" * 5000 + b"}", b"/tasks/1", [""]),
+        ],
+    )
+    async def test_is_answered_with_its_fields(
+        self, world: World, app: FastAPI, body: bytes, target: bytes, fields: list[str]
+    ) -> None:
+        reply = await self.post(world, app, body, target)
+        assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+        assert [error["field"] for error in reply.json["errors"]] == fields
+        assert reply.header("content-type") == "application/problem+json"
+
+    async def test_does_not_fill_the_answer(self, world: World, app: FastAPI) -> None:
+        body = json.dumps({"name": "a", "tags": ["x"] * 10_000}).encode()
+        assert len((await self.post(world, app, body)).json["errors"]) == 50
+
+    @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000, b"{}", b""])
+    async def test_is_not_discussed_with_those_who_may_not_come_in(
+        self, world: World, app: FastAPI, body: bytes
+    ) -> None:
+        nobody = await send(app, "POST", b"/tasks/1", [JSON], body)
+        assert (nobody.status, nobody.json["code"]) == (401, "credentials_missing")
+        reader = await send(app, "POST", b"/tasks/1", [*world.bearer("key_read"), JSON], body)
+        assert (reader.status, reader.json["code"]) == (403, "permission_denied")
+
+    async def test_on_a_public_route(self, app: FastAPI) -> None:
+        @app.post("/open")
+        async def open_to_all(task: Task) -> Task:
+            return task
+
+        assert (await send(app, "POST", b"/open", [JSON], b"{")).status == 422
+
+    async def test_with_a_guard_that_a_test_replaced(
+        self, auth: FastAPIAuth[User], app: FastAPI
+    ) -> None:
+        app.dependency_overrides[auth.require("tasks:run").dependency] = lambda: None
+        assert (await send(app, "POST", b"/tasks/1", [JSON], b"{")).status == 422
+        assert (await send(app, "POST", b"/tasks/1", [JSON], b'{"name": "a"}')).status == 200
+
+
+class TestHttpErrors:
+    @pytest.mark.parametrize(
+        ("status", "code"),
+        [
+            (400, "bad_request"), (401, "credentials_missing"), (403, "forbidden"), (404, "not_found"), (409, "conflict"),
+            (413, "content_too_large"), (415, "unsupported_media_type"), (418, "http_418"), (499, "http_499"),
+            (500, "internal_error"), (503, "service_unavailable"),
+        ],
+    )  # fmt: skip
+    async def test_look_like_every_other_problem(
+        self, app: FastAPI, status: int, code: str
+    ) -> None:
+        reply = await send(app, "GET", f"/raise/{status}".encode())
+        assert reply.status == reply.json["status"] == status
+        assert reply.json["code"] == code
+        assert reply.json["title"]
+        assert reply.json["detail"]
+        assert reply.header("content-type") == "application/problem+json"
+        assert reply.header("x-hint") == "1"
+        # RFC 9110, section 15.5.2: a 401 has a challenge.
+        assert reply.header("www-authenticate") == ('Bearer realm="api"' if status == 401 else None)
+
+    async def test_keep_what_the_application_said(self, app: FastAPI) -> None:
+        reply = await send(app, "GET", b'/raise/409?detail="Too+late"')
+        assert reply.json["detail"] == "Too late"
+        reply = await send(app, "GET", b'/raise/409?detail={"since":1}')
+        assert reply.json["detail"] == "The present state does not allow this."
+        assert reply.json["context"] == {"since": 1}
+
+    @pytest.mark.parametrize("status", [204, 304, 307])
+    async def test_a_redirect_is_no_problem(self, app: FastAPI, status: int) -> None:
+        reply = await send(app, "GET", f"/raise/{status}".encode())
+        assert (reply.status, reply.body, reply.header("x-hint")) == (status, b"", "1")
+
+    async def test_allow_says_what_is_allowed(self, app: FastAPI) -> None:
+        reply = await send(app, "DELETE", b"/tasks/1")
+        assert (reply.status, reply.header("allow")) == (405, "POST")
+
+    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+    async def test_a_method_without_a_handler_reaches_nothing(
+        self, world: World, method: str
+    ) -> None:
+        reply = await send(fastapi_app(world.authenticator), method, b"/me", world.bearer("key"))
+        assert reply.status == 405
+
+    async def test_handlers_of_the_application_stay(self, auth: FastAPIAuth[User]) -> None:
+        async def mine(request: Request, error: Exception) -> PlainTextResponse:
+            return PlainTextResponse(type(error).__name__, 499)
+
+        kinds: list[Any] = [Problem, StarletteHTTPException, RequestValidationError]
+        app = FastAPI(exception_handlers=dict.fromkeys(kinds, mine))
+        auth.install(app)
+
+        @app.get("/me", dependencies=[auth.principal])
+        async def me(number: int) -> None: ...
+
+        @app.get("/number")
+        async def number(number: int) -> None: ...
+
+        told = [
+            (await send(app, "GET", target)).body for target in (b"/me", b"/nowhere", b"/number")
+        ]
+        assert told == [b"CredentialsMissing", b"HTTPException", b"RequestValidationError"]
+
+    @pytest.mark.parametrize("key", [500, Exception])
+    async def test_a_handler_of_the_application_for_surprises_stays(
+        self, auth: FastAPIAuth[User], key: Any
+    ) -> None:
+        async def mine(request: Request, error: Exception) -> JSONResponse:
+            return JSONResponse("mine", 500)
+
+        app = FastAPI(exception_handlers={key: mine})
+        auth.install(app)
+
+        @app.get("/boom")
+        async def boom() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await send(app, "GET", b"/boom")
+        assert app.exception_handlers[key] is mine
+        assert {500, Exception} & app.exception_handlers.keys() == {key}
+
+    async def test_a_problem_of_a_middleware_is_answered_too(
+        self, world: World, app: FastAPI
+    ) -> None:
+        class Busy(TooManyAttempts, Surprise):
+            """Swallowed by `send`, as a server does with what Starlette raises again."""
+
+        class Throttle:
+            def __init__(self, app: Any) -> None: ...
+
+            async def __call__(self, *_: Any) -> None:
+                raise Busy(7)
+
+        app.add_middleware(Throttle)
+        reply = await send(app, "GET", b"/me")
+        assert (reply.status, reply.header("retry-after")) == (429, "7")
+
+
+class TestGuards:
+    async def test_the_same_policy_is_the_same_guard(self, auth: FastAPIAuth[User]) -> None:
+        assert auth.principal is auth.require()
+        assert auth.require("a", "b") is auth.require("b", "a")
+        assert auth.require() is not auth.require_interactive()
+
+    async def test_a_guard_carries_its_policy(self, auth: FastAPIAuth[User]) -> None:
+        guard = auth.require_interactive("admin:config").dependency
+        assert isinstance(guard, Guard)
+        assert guard.policy == require_interactive("admin:config")
+        assert auth.principal.dependency.policy == Policy()
+
+    async def test_a_guard_stays_on_the_event_loop(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads = set()
+        find = world.store.find
+
+        async def spy(key_id: str) -> Any:
+            threads.add(threading.current_thread())
+            return await find(key_id)
+
+        monkeypatch.setattr(world.store, "find", spy)
+        # A handler that is not async runs in a thread; its guard does not.
+        app = fastapi_app(world.authenticator)
+        assert (await send(app, "POST", b"/tasks/run", world.bearer("key"))).status == 200
+        assert threads == {threading.main_thread()}
+
+    async def test_of_a_router_guard_all_its_routes(
+        self, auth: FastAPIAuth[User], app: FastAPI, world: World
+    ) -> None:
+        router = APIRouter(prefix="/all", dependencies=[auth.require_interactive()])
+
+        @router.get("/one")
+        async def one(principal: Annotated[Principal[User], auth.principal]) -> str:
+            return principal.user.name
+
+        app.include_router(router)
+        assert (await send(app, "GET", b"/all/one")).status == 401
+        assert (await send(app, "GET", b"/all/one", world.bearer("key"))).status == 403
+        assert (await send(app, "GET", b"/all/one", world.bearer("jwt"))).json == "Alice"
+
+    async def test_a_mounted_application_needs_its_own_install(
+        self, auth: FastAPIAuth[User], world: World
+    ) -> None:
+        inner = FastAPI()
+
+        @inner.get("/me", dependencies=[auth.principal])
+        async def me() -> str:
+            return "hello"
+
+        outer = FastAPI()
+        auth.install(outer)
+        outer.mount("/inner", inner)
+        with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
+            await send(outer, "GET", b"/inner/me", world.bearer("jwt"))
+        inner.middleware_stack = None
+        auth.install(inner)
+        assert (await send(outer, "GET", b"/inner/me")).json["code"] == "credentials_missing"
+        assert (await send(outer, "GET", b"/inner/me", world.bearer("jwt"))).status == 200
+
+    async def test_the_guard_of_the_key_routes_cannot_be_replaced(
+        self, auth: FastAPIAuth[User], app: FastAPI
+    ) -> None:
+        app.include_router(auth.key_routes(prefix="/api/keys"))
+        for guard in (auth.require(), auth.require_interactive()):
+            app.dependency_overrides[guard.dependency] = lambda: None
+        for method, target in [
+            ("GET", b""),
+            ("POST", b""),
+            ("POST", b"/a/rotate"),
+            ("DELETE", b"/a"),
+        ]:
+            assert (await send(app, method, b"/api/keys" + target)).status == 401
+
+    async def test_install_is_for_fastapi(self, auth: FastAPIAuth[User]) -> None:
+        with pytest.raises(ConfigurationError, match="Use StarletteAuth"):
+            auth.install(Starlette())
+
+
+async def test_the_application_s_lifespan_surrounds_the_authenticator_s(world: World) -> None:
+    order: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> Any:
+        order.append("store opened")
+        yield {"pool": 1}
+        order.append("store closed")
+
+    async def touch(last_used: Any) -> None:
+        order.append("written")
+
+    world.store.touch = touch  # type: ignore[method-assign]
+    app = FastAPI(lifespan=lifespan)
+    auth = FastAPIAuth(world.authenticator)
+    auth.install(app)
+
+    @app.get("/me", dependencies=[auth.principal])
+    async def me() -> None: ...
+
+    async with app.router.lifespan_context(app) as state:
+        assert state == {"pool": 1}
+        await send(app, "GET", b"/me", world.bearer("key"))
+    assert order == ["store opened", "written", "store closed"]
+
+
+class TestOpenApi:
+    @pytest.fixture
+    async def document(self, world: World) -> dict[str, Any]:
+        return fastapi_app(world.authenticator).openapi()
+
+    async def test_shows_the_scheme(self, document: dict[str, Any]) -> None:
+        scheme = document["components"]["securitySchemes"]
+        assert scheme.keys() == {"bearer"}
+        assert (scheme["bearer"]["type"], scheme["bearer"]["scheme"]) == ("http", "bearer")
+
+    async def test_says_what_each_route_demands(self, document: dict[str, Any]) -> None:
+        paths = document["paths"]
+        assert "security" not in paths["/public"]["get"]
+        assert paths["/me"]["get"]["security"] == [{"bearer": []}]
+        assert paths["/tasks"]["get"]["security"] == [{"bearer": ["tasks:read"]}]
+        assert paths["/both"]["get"]["security"] == [{"bearer": ["tasks:read", "tasks:run"]}]
+        assert paths["/api/keys"]["post"]["security"] == [{"bearer": []}]
+
+    async def test_shows_the_problems_of_guarded_routes_only(
+        self, document: dict[str, Any]
+    ) -> None:
+        paths = document["paths"]
+        assert {"401", "403", "503"} <= paths["/me"]["get"]["responses"].keys()
+        assert {"401", "403", "503"} & paths["/public"]["get"]["responses"].keys() == set()
+        refused = paths["/me"]["get"]["responses"]["401"]
+        assert refused["content"].keys() == {"application/problem+json"}
+        assert "WWW-Authenticate" in refused["headers"]
+
+    async def test_describes_the_key_routes(self, document: dict[str, Any]) -> None:
+        paths = document["paths"]
+        operations = {
+            (method, path.removeprefix("/api/keys"))
+            for path, item in paths.items()
+            for method in item
+            if path.startswith("/api/keys")
+        }
+        assert operations == {
+            ("get", ""), ("post", ""), ("get", "/{key_id}"), ("post", "/{key_id}/rotate"),
+            ("post", "/{key_id}/revoke"), ("delete", "/{key_id}"),
+        }  # fmt: skip
+        create = paths["/api/keys"]["post"]
+        body = create["requestBody"]["content"]["application/json"]["schema"]
+        assert body["required"] == ["name"]
+        assert body["additionalProperties"] is False
+        created = create["responses"]["201"]["content"]["application/json"]["schema"]
+        assert "key" in created["properties"]
+        listed = paths["/api/keys"]["get"]["responses"]["200"]["content"]["application/json"]
+        assert "key" not in listed["schema"]["properties"]["items"]["items"]["properties"]
+        # No answer is promised that the routes never give.
+        for path, item in paths.items():
+            if path.startswith("/api/keys"):
+                for operation in item.values():
+                    statuses = {status for status in operation["responses"] if status < "3"}
+                    assert len(statuses) == 1, (path, statuses)
+
+    async def test_speaks_of_problems_where_fastapi_has_its_own_form(self, app: FastAPI) -> None:
+        document = app.openapi()
+        invalid = document["paths"]["/tasks/{task_id}"]["post"]["responses"]["422"]
+        assert invalid["content"].keys() == {"application/problem+json"}
+        assert "HTTPValidationError" not in json.dumps(document)
+
+    async def test_leaves_what_the_application_described(
+        self, auth: FastAPIAuth[User], app: FastAPI
+    ) -> None:
+        @app.get("/own", dependencies=[auth.principal], responses={401: {"description": "mine"}})
+        async def own() -> None: ...
+
+        assert app.openapi()["paths"]["/own"]["get"]["responses"]["401"]["description"] == "mine"
+
+    async def test_is_the_same_when_asked_again(self, app: FastAPI) -> None:
+        first = json.dumps(app.openapi())
+        assert json.dumps(app.openapi()) == first
+
+    async def test_members_of_a_path_that_are_no_operations_stay(self) -> None:
+        path = {"summary": "security", "parameters": [{"name": "a"}]}
+        assert document_problems({"paths": {"/": dict(path)}})["paths"] == {"/": path}
+
+    async def test_without_routes(self, auth: FastAPIAuth[User]) -> None:
+        app = FastAPI()
+        auth.install(app)
+        assert app.openapi()["paths"] == {}
+
+    async def test_holds_no_secret(self, world: World) -> None:
+        app = fastapi_app(world.authenticator)
+        await send(app, "GET", b"/me", world.bearer("key"))
+        served = await send(app, "GET", b"/openapi.json")
+        assert served.status == 200
+        assert not any(value.encode() in served.body for value in world.names.values())
+
+    async def test_is_valid_where_it_refers_to_itself(self, document: dict[str, Any]) -> None:
+        for reference in _references(document):
+            target: Any = document
+            for part in reference.removeprefix("#/").split("/"):
+                target = target[part]
+            assert target
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [found for item in value.values() for found in _references(item)]
+    if isinstance(value, list):
+        return [found for item in value for found in _references(item)]
+    return []

@@ -1,0 +1,143 @@
+"""Errors as answers, without a framework (RFC 9457; RFC 6750, section 3; RFC 9110, section 11)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msk_auth import InputInvalid, KeyValue, Problem
+from msk_auth.integrations._http import Answer, Voice, bearer_challenge
+from msk_auth.integrations._key_routes import (
+    CreateRequest,
+    ListRequest,
+    RotateRequest,
+    parse_create,
+    parse_list,
+    parse_rotate,
+)
+
+VOICE = Voice("api", "https://example.test/errors/")
+
+
+class LoginFailed(Problem):
+    """An application's own 401 that says nothing about a challenge."""
+
+    status = 401
+    code = "login_failed"
+    title = "The login failed"
+
+
+class Rude(Problem):
+    """A problem that repeats what a client sent."""
+
+    status = 401
+    code = "rude"
+
+    def __init__(self, sent: str) -> None:
+        super().__init__(sent)
+        self.sent = sent
+
+    def challenge(self) -> Mapping[str, str]:
+        return {"error": self.sent, f"x{self.sent}": "1"}
+
+    def members(self) -> Mapping[str, object]:
+        return {"sent": self.sent, "status": 200, "code": "fine", "at": timedelta(1)}
+
+
+def test_a_401_always_has_a_challenge() -> None:
+    """RFC 9110, section 15.5.2."""
+    answer = VOICE.answer(LoginFailed())
+    assert dict(answer.headers)["www-authenticate"] == 'Bearer realm="api"'
+    assert json.loads(answer.body)["type"] == "https://example.test/errors/#login_failed"
+
+
+@given(st.text())
+def test_nothing_a_client_sent_breaks_out_of_a_header_or_the_document(sent: str) -> None:
+    answer = VOICE.answer(Rude(sent))
+    for name, value in answer.headers:
+        assert all(" " <= character <= "~" for character in name + value)
+    document = json.loads(answer.body)
+    assert document["sent"] == document["detail"] == sent
+    assert (document["status"], document["code"]) == (401, "rude")
+    assert document["at"] == "1 day, 0:00:00"
+
+
+def test_a_key_value_in_a_document_is_its_mask() -> None:
+    class Careless(Problem):
+        def members(self) -> Mapping[str, object]:
+            return {"key": KeyValue("msk_secret", key_id="a", mask="msk_a_…")}
+
+    assert json.loads(VOICE.answer(Careless()).body)["key"] == "msk_a_…"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "header"),
+    [
+        ({}, 'Bearer realm="api"'),
+        ({"error": "invalid_token"}, 'Bearer realm="api", error="invalid_token"'),
+        ({"scope": 'a"b\\c'}, r'Bearer realm="api", scope="a\"b\\c"'),
+        ({"scope": "a\r\nSet-Cookie: b=c"}, 'Bearer realm="api", scope="a??Set-Cookie: b=c"'),
+        ({"scope": "é\x00\x7f…"}, 'Bearer realm="api", scope="????"'),
+    ],
+)
+def test_every_parameter_is_a_quoted_string(parameters: dict[str, str], header: str) -> None:
+    assert bearer_challenge("api", parameters) == header
+
+
+def test_headers_of_an_application_win_and_are_sent_once() -> None:
+    answer = Answer(405, (("allow", "GET"), ("x", "1"))).with_headers(
+        [("Allow", "POST"), ("Y", "2")]
+    )
+    assert answer.headers == (("allow", "POST"), ("x", "1"), ("y", "2"))
+
+
+@pytest.mark.parametrize("status", range(400, 600))
+def test_every_status_has_a_problem(status: int) -> None:
+    answer = VOICE.http_error(status)
+    document = json.loads(answer.body)
+    assert answer.status == document["status"] == status
+    assert document["code"].replace("_", "").isalnum()
+    assert document["title"]
+    assert document["detail"]
+
+
+JSON = "application/json"
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+members = st.sampled_from(["name", "scopes", "expires_in_days", "overlap_seconds", "owner_id"])
+objects = st.dictionaries(members | st.text(), values).map(lambda value: json.dumps(value).encode())
+
+
+@given(st.binary() | objects | values.map(lambda value: json.dumps(value).encode()))
+def test_any_body_is_a_request_or_invalid(body: bytes) -> None:
+    """ASVS 5.0 2.2: what is read is exactly what was meant, or refused."""
+    for parse, kind in ((parse_create, CreateRequest), (parse_rotate, RotateRequest)):
+        outcome = attempt(parse, body, JSON)
+        assert isinstance(outcome, kind | InputInvalid)
+        if isinstance(outcome, InputInvalid):
+            assert outcome.errors
+            assert VOICE.answer(outcome).status == 422
+
+
+@given(st.binary() | st.text(alphabet="statuscurolimt=&%0123456789").map(str.encode))
+def test_any_query_is_a_request_or_invalid(query: bytes) -> None:
+    outcome = attempt(parse_list, query)
+    assert isinstance(outcome, ListRequest | InputInvalid)
+    if isinstance(outcome, InputInvalid):
+        assert {error.field for error in outcome.errors} <= {"", "status", "cursor", "limit"}
+
+
+def attempt(parse: Callable[..., object], *sent: object) -> object:
+    """What was read, or why it was refused."""
+    try:
+        return parse(*sent)
+    except InputInvalid as refused:
+        return refused

@@ -1,0 +1,188 @@
+"""The key routes from creation to deletion, as a client sees them (spec 2, 3 and 5; design 8)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.integrations.adapters import ADAPTERS, Reply, send
+from tests.integrations.world import World, make_world
+
+pytestmark = pytest.mark.anyio
+
+MEMBERS = {
+    "id", "name", "mask", "owner_id", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at",
+    "replaced_by", "status",
+}  # fmt: skip
+
+
+class Client:
+    """Alice, logged in."""
+
+    def __init__(self, world: World, app: Any) -> None:
+        self.world = world
+        self.app = app
+
+    async def __call__(self, method: str, target: str, body: bytes = b"", **more: Any) -> Reply:
+        headers = [*self.world.bearer("jwt"), (b"content-type", b"application/json")]
+        return await send(self.app, method, target.encode(), headers, body, **more)
+
+
+@pytest.fixture(params=ADAPTERS)
+async def client(request: pytest.FixtureRequest) -> Client:
+    world = await make_world()
+    return Client(world, ADAPTERS[request.param](world.authenticator))
+
+
+async def test_the_value_is_shown_once(client: Client) -> None:
+    created = await client(
+        "POST", "/api/keys", b'{"name": " CI ", "scopes": ["tasks:read"], "expires_in_days": 7}'
+    )
+    assert created.status == 201
+    assert created.header("cache-control") == "no-store"
+    key = created.json
+    assert key.keys() == MEMBERS | {"key"}
+    assert created.header("location") == f"/api/keys/{key['id']}"
+    assert key["name"] == "CI"
+    assert key["owner_id"] == "alice"
+    assert key["scopes"] == ["tasks:read"]
+    assert key["created_at"] == "2026-01-02T03:04:05.000000Z"
+    assert key["expires_at"] == "2026-01-09T03:04:05.000000Z"
+    assert key["status"] == "active"
+    assert key["mask"] == f"msk_{key['id']}_…"
+    assert key["key"].startswith(f"msk_{key['id']}_")
+    shown = await client("GET", f"/api/keys/{key['id']}")
+    del key["key"]
+    assert shown.json == key
+    assert shown.header("cache-control") == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("body", "expires", "scopes"),
+    [
+        (b'{"name": "a"}', None, None),
+        (b'{"name": "a", "scopes": null, "expires_in_days": null}', None, None),
+        (b'{"name": "a", "scopes": []}', None, []),
+        (b'{"name": "a", "expires_in_days": 1}', "2026-01-03T03:04:05.000000Z", None),
+        (b'{"name": "a", "expires_in_days": 36500}', "2125-12-09T03:04:05.000000Z", None),
+    ],
+)
+async def test_what_is_left_out(
+    client: Client, body: bytes, expires: str | None, scopes: Any
+) -> None:
+    created = (await client("POST", "/api/keys", body)).json
+    assert (created["expires_at"], created["scopes"]) == (expires, scopes)
+
+
+async def test_rotation_with_an_overlap(client: Client) -> None:
+    names = client.world.names
+    rotated = await client(
+        "POST", f"/api/keys/{names['key_read_id']}/rotate", b'{"overlap_seconds": 60}'
+    )
+    assert rotated.status == 201
+    successor = rotated.json
+    assert rotated.header("location") == f"/api/keys/{successor['id']}"
+    assert (successor["name"], successor["scopes"]) == ("key_read", ["tasks:read"])
+    both = [
+        client.world.bearer("key_read"),
+        [(b"authorization", b"Bearer " + successor["key"].encode())],
+    ]
+    assert [(await send(client.app, "GET", b"/me", headers)).status for headers in both] == [
+        200,
+        200,
+    ]
+    predecessor = (await client("GET", f"/api/keys/{names['key_read_id']}")).json
+    assert predecessor["replaced_by"] == successor["id"]
+    client.world.clock.advance(timedelta(seconds=60))
+    assert [(await send(client.app, "GET", b"/me", headers)).status for headers in both] == [
+        401,
+        200,
+    ]
+
+
+async def test_revoking_twice_tells_the_same(client: Client) -> None:
+    target = f"/api/keys/{client.world.names['key_id']}/revoke"
+    first = await client("POST", target)
+    client.world.clock.advance(timedelta(seconds=5))
+    second = await client("POST", target)
+    assert (first.status, first.json) == (second.status, second.json)
+    assert first.json["revoked_at"] == "2026-01-02T03:04:05.000000Z"
+
+
+async def test_a_deleted_key_is_dead_and_off_the_list(client: Client) -> None:
+    target = f"/api/keys/{client.world.names['key_id']}"
+    deleted = await client("DELETE", target)
+    assert (deleted.status, deleted.body) == (204, b"")
+    assert (await client("GET", target)).status == 404
+    assert (await client("DELETE", target)).status == 404
+    assert client.world.names["key_id"].encode() not in (await client("GET", "/api/keys")).body
+    reply = await send(client.app, "GET", b"/me", client.world.bearer("key"))
+    assert (reply.status, reply.json["code"]) == (401, "key_revoked")
+
+
+async def test_pages_follow_each_other(client: Client) -> None:
+    seen: list[str] = []
+    target = "/api/keys?limit=2"
+    for _ in range(10):
+        page = (await client("GET", target)).json
+        assert page.keys() == {"items", "next_cursor"}
+        assert all(item.keys() == MEMBERS for item in page["items"])
+        seen += [item["name"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        target = f"/api/keys?limit=2&cursor={page['next_cursor']}"
+    assert sorted(seen) == ["key", "key_expired", "key_nothing", "key_read", "key_revoked"]
+
+
+@pytest.mark.parametrize(
+    ("status", "names"),
+    [
+        ("active", {"key", "key_nothing", "key_read"}),
+        ("revoked", {"key_revoked"}),
+        ("expired", {"key_expired"}),
+    ],
+)
+async def test_the_list_filtered(client: Client, status: str, names: set[str]) -> None:
+    page = (await client("GET", f"/api/keys?status={status}")).json
+    assert {item["name"] for item in page["items"]} == names
+    assert {item["status"] for item in page["items"]} == {status}
+
+
+async def test_mass_assignment_changes_nothing(client: Client) -> None:
+    """API Security Top 10, API3: no member of the record can be written from outside."""
+    before = (await client("GET", "/api/keys")).body
+    body = b'{"name": "a", "owner_id": "root", "id": "AAAAAAAAAAAA", "digest": "x", "created_at": null}'
+    refused = await client("POST", "/api/keys", body)
+    assert [error["field"] for error in refused.json["errors"]] == [
+        "created_at",
+        "digest",
+        "id",
+        "owner_id",
+    ]
+    assert (await client("GET", "/api/keys")).body == before
+
+
+@pytest.mark.parametrize(
+    ("scope", "location"),
+    [
+        ({"root_path": "/v1"}, b"/v1/api/keys/"),
+        ({"root_path": "/v1", "path": "/v1/api/keys"}, b"/v1/api/keys/"),
+        ({"root_path": "/a b\r\nx: y"}, b"/a%20b%0D%0Ax%3A%20y/api/keys/"),
+    ],
+)
+async def test_the_location_is_as_the_client_sees_it(
+    client: Client, scope: dict[str, Any], location: bytes
+) -> None:
+    created = await client("POST", "/api/keys", b'{"name": "a"}', **scope)
+    assert dict(created.raw_headers)[b"location"] == location + created.json["id"].encode()
+
+
+async def test_a_body_in_pieces(client: Client) -> None:
+    created = await client("POST", "/api/keys", chunks=[b'{"na', b"", b'me": "a"}'])
+    assert created.status == 201
+
+
+async def test_a_client_that_leaves_is_no_error(client: Client) -> None:
+    reply = await client("POST", "/api/keys", chunks=[])
+    assert (reply.status, reply.json["code"]) == (400, "bad_request")

@@ -1,0 +1,266 @@
+"""What only Starlette has: decorators, the middleware, `request.user` and `request.auth`."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.authentication import requires
+from starlette.endpoints import HTTPEndpoint
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from tests.integrations.adapters import send, starlette_app
+from tests.integrations.world import User, World, make_world
+
+from msk_auth import ConfigurationError, Principal, require, require_interactive
+from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def world() -> World:
+    return await make_world()
+
+
+@pytest.fixture
+def auth(world: World) -> StarletteAuth[User]:
+    return StarletteAuth(world.authenticator)
+
+
+def serve(auth: StarletteAuth[User], *routes: Any, with_middleware: bool = False) -> Starlette:
+    middleware = [Middleware(AuthenticationMiddleware, backend=auth)] if with_middleware else []
+    app = Starlette(routes=routes, middleware=middleware)
+    auth.install(app)
+    return app
+
+
+async def ok(request: Request) -> Response:
+    return JSONResponse("ok")
+
+
+class TestDecorators:
+    async def test_carry_their_policy_and_the_name_of_the_endpoint(
+        self, auth: StarletteAuth[User]
+    ) -> None:
+        guarded: Any = auth.require("tasks:read")(ok)
+        assert guarded.msk_auth_policy == require("tasks:read")
+        assert guarded.__name__ == "ok"
+        assert auth.require_interactive("a")(ok).msk_auth_policy == require_interactive("a")  # type: ignore[attr-defined]
+        for route in auth.key_routes():
+            assert route.endpoint.msk_auth_policy in {require(), require_interactive()}  # type: ignore[attr-defined]
+
+    async def test_a_sync_endpoint_runs_in_a_thread_and_its_guard_does_not(
+        self, auth: StarletteAuth[User], world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads: list[threading.Thread] = []
+        find = world.store.find
+
+        async def spy(key_id: str) -> Any:
+            threads.append(threading.current_thread())
+            return await find(key_id)
+
+        monkeypatch.setattr(world.store, "find", spy)
+
+        @auth.require()
+        def endpoint(request: Request) -> Response:
+            threads.append(threading.current_thread())
+            return JSONResponse(auth.principal(request).user.name)
+
+        app = serve(auth, Route("/", endpoint))
+        assert (await send(app, "GET", b"/", world.bearer("key"))).json == "Alice"
+        assert threads[0] is threading.main_thread()
+        assert threads[1] is not threading.main_thread()
+
+    async def test_methods_of_an_endpoint_class(
+        self, auth: StarletteAuth[User], world: World
+    ) -> None:
+        class Tasks(HTTPEndpoint):
+            @auth.require("tasks:read")
+            async def get(self, request: Request) -> Response:
+                return JSONResponse(auth.principal(request).user.name)
+
+            @auth.require_interactive()
+            def post(self, request: Request) -> Response:
+                return JSONResponse("done")
+
+        app = serve(auth, Route("/", Tasks))
+        assert (await send(app, "GET", b"/")).json["code"] == "credentials_missing"
+        assert (await send(app, "GET", b"/", world.bearer("key"))).json == "Alice"
+        assert (await send(app, "POST", b"/", world.bearer("key"))).status == 403
+        assert (await send(app, "POST", b"/", world.bearer("jwt"))).json == "done"
+        assert (await send(app, "PUT", b"/")).status == 405
+
+    async def test_callable_objects_and_partials(
+        self, auth: StarletteAuth[User], world: World
+    ) -> None:
+        class Greeting:
+            async def __call__(self, request: Request) -> Response:
+                return JSONResponse("hello")
+
+        async def named(name: str, request: Request) -> Response:
+            return JSONResponse(name)
+
+        partial = functools.partial(named, "bob")
+        app = serve(
+            auth, Route("/a", auth.require()(Greeting())), Route("/b", auth.require()(partial))
+        )
+        assert (await send(app, "GET", b"/a", world.bearer("key"))).json == "hello"
+        assert (await send(app, "GET", b"/b", world.bearer("key"))).json == "bob"
+        assert (await send(app, "GET", b"/b")).status == 401
+
+    async def test_keyword_arguments(self, auth: StarletteAuth[User], world: World) -> None:
+        @auth.require()
+        async def endpoint(*, request: Request) -> Response:
+            return await ok(request)
+
+        app = serve(auth, Route("/", functools.partial(_call, endpoint)))
+        assert (await send(app, "GET", b"/", world.bearer("key"))).status == 200
+
+    async def test_a_class_cannot_be_decorated(self, auth: StarletteAuth[User]) -> None:
+        with pytest.raises(ConfigurationError, match="decorate its methods"):
+            auth.require()(HTTPEndpoint)
+        with pytest.raises(ConfigurationError, match="not on 'tasks:read'"):
+            auth.require()("tasks:read")  # type: ignore[call-overload]
+
+    async def test_without_a_request_nobody_comes_in(self, auth: StarletteAuth[User]) -> None:
+        with pytest.raises(ConfigurationError, match="without a request"):
+            await auth.require()(ok)({"type": "http"})  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("OPTIONS", 405), ("GET", 200)])
+    async def test_head_is_guarded_as_get_is(self, world: World, method: str, status: int) -> None:
+        app = starlette_app(world.authenticator)
+        assert (await send(app, method, b"/me", world.bearer("key"))).status == status
+        assert (await send(app, method, b"/me")).status == (401 if status == 200 else 405)
+        config = await send(app, method, b"/admin/config", world.bearer("key_admin"))
+        assert config.status == (403 if status == 200 else 405)
+
+    async def test_behind_a_mount(self, auth: StarletteAuth[User], world: World) -> None:
+        app = serve(
+            auth, Mount("/v1", routes=[Route("/me", auth.require()(ok)), *auth.key_routes()])
+        )
+        assert (await send(app, "GET", b"/v1/me")).status == 401
+        assert (await send(app, "GET", b"/v1/me", world.bearer("key"))).status == 200
+        headers = [*world.bearer("jwt"), (b"content-type", b"application/json")]
+        created = await send(app, "POST", b"/v1/api/keys", headers, b'{"name": "a"}')
+        assert created.header("location") == f"/v1/api/keys/{created.json['id']}"
+        rotated = await send(
+            app, "POST", f"/v1/api/keys/{created.json['id']}/rotate".encode(), headers
+        )
+        assert rotated.header("location") == f"/v1/api/keys/{rotated.json['id']}"
+
+
+async def _call(endpoint: Any, request: Request) -> Any:
+    return await endpoint(request=request)
+
+
+class TestPrincipal:
+    async def test_of_a_route_without_a_guard_is_a_mistake(
+        self, auth: StarletteAuth[User], world: World
+    ) -> None:
+        async def endpoint(request: Request) -> Response:
+            return JSONResponse(auth.principal(request).user.name)
+
+        app = serve(auth, Route("/", endpoint))
+        with pytest.raises(ConfigurationError, match=r"@auth.require\(\)"):
+            await send(app, "GET", b"/", world.bearer("key"))
+
+    async def test_behind_the_middleware_needs_no_guard(
+        self, auth: StarletteAuth[User], world: World
+    ) -> None:
+        async def endpoint(request: Request) -> Response:
+            return JSONResponse(auth.principal(request).user.name)
+
+        app = serve(auth, Route("/", endpoint), with_middleware=True)
+        assert (await send(app, "GET", b"/", world.bearer("key"))).json == "Alice"
+        assert (await send(app, "GET", b"/")).json["code"] == "credentials_missing"
+        assert (await send(app, "GET", b"/", world.bearer("key_revoked"))).json[
+            "code"
+        ] == "key_revoked"
+
+
+class TestMiddleware:
+    @staticmethod
+    async def who(request: HTTPConnection) -> Response:
+        user = request.user
+        if not user.is_authenticated:
+            return JSONResponse("nobody")
+        assert isinstance(user, AuthenticatedUser)
+        assert isinstance(user.principal, Principal)
+        return JSONResponse([user.identity, user.display_name, request.auth.scopes])
+
+    @pytest.fixture
+    def app(self, auth: StarletteAuth[User]) -> Starlette:
+        async def who(request: Request) -> Response:
+            return await self.who(request)
+
+        async def attribute(request: Request) -> Response:
+            return JSONResponse(str(getattr(request.user, request.path_params["name"])))
+
+        async def scopes(request: Request) -> Response:
+            return JSONResponse(list(request.auth.scopes))
+
+        return serve(
+            auth,
+            Route("/who", who),
+            Route("/public", ok),
+            Route("/user/{name}", attribute),
+            Route("/scopes", scopes),
+            Route("/theirs", requires("tasks:run")(ok)),
+            Route("/ours", auth.require("tasks:run")(ok)),
+            with_middleware=True,
+        )
+
+    async def test_fills_user_and_auth(self, app: Starlette, world: World) -> None:
+        reply = await send(app, "GET", b"/who", world.bearer("key_read"))
+        assert reply.json == ["alice", "alice", ["authenticated", "tasks:read"]]
+        assert (await send(app, "GET", b"/who")).json == "nobody"
+        assert (await send(app, "GET", b"/scopes")).json == []
+
+    @pytest.mark.parametrize("credential", ["key_revoked", "jwt_forged", "key_typo"])
+    async def test_refuses_nobody_on_public_routes(
+        self, app: Starlette, world: World, credential: str
+    ) -> None:
+        assert (await send(app, "GET", b"/public", world.bearer(credential))).status == 200
+        world.store.broken = OSError()
+        assert (await send(app, "GET", b"/public", world.bearer("key"))).status == 200
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "/who",
+            "/user/is_authenticated",
+            "/user/identity",
+            "/user/display_name",
+            "/scopes",
+            "/theirs",
+        ],
+    )
+    async def test_never_shows_a_refused_caller_as_anonymous(
+        self, app: Starlette, world: World, target: str
+    ) -> None:
+        refused = await send(app, "GET", target.encode(), world.bearer("key_revoked"))
+        assert (refused.status, refused.json["code"]) == (401, "key_revoked")
+        world.store.broken = OSError()
+        down = await send(app, "GET", target.encode(), world.bearer("key"))
+        assert (down.status, down.json["code"]) == (503, "store_unavailable")
+
+    async def test_authenticates_once_together_with_a_guard(
+        self, app: Starlette, world: World
+    ) -> None:
+        world.store.reads = 0
+        assert (await send(app, "GET", b"/ours", world.bearer("key"))).status == 200
+        assert world.store.reads == 1
+
+    async def test_starlette_s_own_decorator_works(self, app: Starlette, world: World) -> None:
+        assert (await send(app, "GET", b"/theirs", world.bearer("key"))).status == 200
+        assert (await send(app, "GET", b"/theirs", world.bearer("key_read"))).json[
+            "code"
+        ] == "forbidden"
+        assert (await send(app, "GET", b"/theirs")).json["code"] == "forbidden"

@@ -1,0 +1,61 @@
+"""Read by type checkers: the application's own user class reaches its handlers."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, assert_type
+
+from fastapi import APIRouter, FastAPI, WebSocket
+from fastapi.params import Security
+from starlette.requests import HTTPConnection
+
+from msk_auth import AsyncAuthenticator, Owner, Policy, Principal
+from msk_auth.integrations.fastapi import FastAPIAuth, Guard
+from msk_auth.stores.memory import AsyncMemoryKeyStore
+
+
+@dataclass
+class User:
+    name: str
+
+
+async def find_owner(owner_id: str) -> Owner[User] | None:
+    return Owner(owner_id, frozenset(), User(owner_id))
+
+
+authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+assert_type(authenticator, AsyncAuthenticator[User])
+
+auth = FastAPIAuth(authenticator)
+assert_type(auth, FastAPIAuth[User])
+assert_type(auth.principal, Security)
+assert_type(auth.require("tasks:read"), Security)
+assert_type(auth.require_interactive("admin", max_age=timedelta(minutes=5)), Security)
+assert_type(auth.key_routes(prefix="/api/keys"), APIRouter)
+
+app = auth.install(FastAPI())
+assert_type(app, FastAPI)
+
+CurrentPrincipal = Annotated[Principal[User], auth.principal]
+
+
+@app.get("/me", dependencies=[auth.require("tasks:read")])
+async def me(principal: CurrentPrincipal) -> str:
+    assert_type(principal, Principal[User])
+    assert_type(principal.owner, Owner[User])
+    assert_type(principal.user, User)
+    return principal.user.name
+
+
+@app.websocket("/ws")
+async def ws(websocket: WebSocket, principal: CurrentPrincipal) -> None:
+    assert_type(principal.user.name, str)
+
+
+async def by_hand(connection: HTTPConnection) -> None:
+    assert_type(await auth.admit(connection, Policy()), Principal[User])
+    assert_type(await Guard(auth, Policy())(connection), Principal[User])
+
+
+FastAPIAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+auth.require(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+auth.require_interactive(max_age=300)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
