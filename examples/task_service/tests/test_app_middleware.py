@@ -135,6 +135,7 @@ def around(
         clock=SystemClock(),
         metrics=metrics or Metrics(),
         trusted_proxies=[ip_network(proxy) for proxy in proxies],
+        route_of=lambda _: None,
         answer=answer,
     )
     return Client(SecurityHeaders(observed, https=base_url.startswith("https")))

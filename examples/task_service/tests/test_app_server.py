@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -134,6 +135,25 @@ async def test_an_endless_head_is_refused_before_it_fills_the_memory() -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
         assert (await everything(reader)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_what_is_not_http_gets_a_problem_document() -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"BREW / HTCPCP/1.0\r\n\r\n")
+        head, _, body = (await everything(reader)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"application/problem+json" in head
+        assert json.loads(body)["code"] == "bad_request"
+
+
+async def test_one_client_more_than_bearable_is_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    async with running() as it, connected(it.port), connected(it.port) as (reader, _):
+        answered = await everything(reader)
+        assert answered.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 5" in answered
 
 
 async def test_a_body_that_was_answered_early_is_not_awaited_for_ever(impatient: None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +13,11 @@ from ipaddress import ip_address
 from typing import Final, cast
 
 from argon2 import Parameters
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -256,29 +258,39 @@ def create_app(
     app.state.services = services
     auth = FastAPIAuth(services.authenticator)
     auth.install(app)
-    _add_routes(app, services, auth)
-    _surround(app, services)
+    routers = _routers(services, auth)
+    for router in routers:
+        app.include_router(router)
+    _surround(app, services, routers)
     return app
 
 
-def _add_routes(app: FastAPI, it: Services, auth: FastAPIAuth[User]) -> None:
+def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
     trail = Trail(it.audit)
-    app.include_router(auth_router(auth, it.login, it.sessions, it.invitations))
-    app.include_router(auth.key_routes(prefix="/api/keys"))
-    app.include_router(tasks_router(auth, it.tasks, it.runs, it.registry, trail))
-    app.include_router(
-        runs_router(auth, it.runs, it.follower, trail, clock=it.clock, stopping=it.stopping)
-    )
-    app.include_router(
+    return (
+        auth_router(auth, it.login, it.sessions, it.invitations),
+        auth.key_routes(prefix="/api/keys"),
+        tasks_router(auth, it.tasks, it.runs, it.registry, trail),
+        runs_router(auth, it.runs, it.follower, trail, clock=it.clock, stopping=it.stopping),
         admin_router(
             auth, it.config, it.users, it.invitations, it.audit, base_url=it.settings.base_url
-        )
+        ),
+        health_router(it.db, it.metrics, it.census, it.tokens),
+        pages_router(_PageLogins(auth, it.login), key_limits=it.config.key_limits),
     )
-    app.include_router(health_router(it.db, it.metrics, it.census, it.tokens))
-    app.include_router(pages_router(_PageLogins(auth, it.login), key_limits=it.config.key_limits))
 
 
-def _surround(app: FastAPI, it: Services) -> None:
+def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
+    templates: dict[object, str] = {
+        route.endpoint: route.path
+        for router in routers
+        for route in router.routes
+        if isinstance(route, Route)
+    }
+
+    def route_of(scope: Scope) -> str | None:
+        return templates.get(scope.get("endpoint"))
+
     async def answer(request: Request, problem: Problem) -> Response:
         rendered = app.exception_handlers[Problem](request, problem)
         return await cast("Awaitable[Response]", rendered)
@@ -293,13 +305,14 @@ def _surround(app: FastAPI, it: Services) -> None:
         clock=it.clock,
         metrics=it.metrics,
         trusted_proxies=it.settings.trusted_proxies,
+        route_of=route_of,
         answer=answer,
     )
     app.add_middleware(SecurityHeaders, https=base_url.startswith("https://"))
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
     await migrate(services.db)
     stop = asyncio.Event()

@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn
 
@@ -24,6 +24,7 @@ from .accounts.users import ROLE_PERMISSIONS
 from .app import Services, create_app
 from .db.migrate import migrate as migrate_database
 from .doctor import examine
+from .memory import return_large_blocks
 from .observability import configure_logging
 from .server import Server, bind
 from .settings import Settings, load_settings
@@ -55,6 +56,7 @@ def main() -> None:
 @main.command()
 def serve() -> None:
     """Serve the API and the pages, and execute runs."""
+    return_large_blocks()
     settings = load_settings()
     listener = bind(settings.host, settings.port)
     settings = _with_port(settings, listener)
@@ -81,6 +83,7 @@ def serve() -> None:
 @main.command()
 def worker() -> None:
     """Execute runs, beside a `serve` elsewhere on the same PostgreSQL database."""
+    return_large_blocks()
     settings = load_settings()
     if make_url(settings.database_url).get_backend_name() == "sqlite":
         raise click.UsageError(
@@ -184,7 +187,7 @@ async def _disable_user(settings: Settings, name: str) -> None:
 
 
 @asynccontextmanager
-async def _services(settings: Settings) -> AsyncIterator[Services]:
+async def _services(settings: Settings) -> AsyncGenerator[Services]:
     """The parts of the service on a database of this version's schema, for a command."""
     services = Services.build(settings)
     try:

@@ -104,6 +104,7 @@ class Observed:
         clock: Measures how long an answer took.
         metrics: Counts it.
         trusted_proxies: Whose `X-Forwarded-For` is believed.
+        route_of: The path template of a request that was routed, from its scope.
         answer: Renders a problem.
     """
 
@@ -114,12 +115,14 @@ class Observed:
         clock: Clock,
         metrics: Metrics,
         trusted_proxies: Sequence[Network],
+        route_of: Callable[[Scope], str | None],
         answer: Answer,
     ) -> None:
         self._app = app
         self._clock = clock
         self._metrics = metrics
         self._trusted_proxies = trusted_proxies
+        self._route_of = route_of
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,7 +161,7 @@ class Observed:
         await response(scope, receive, sent)
 
     def _report(self, scope: Scope, record: RequestRecord, sent: _Sent, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", None) or "unmatched"
+        route = self._route_of(scope) or "unmatched"
         status = _CLIENT_WENT_AWAY if sent.status is None else sent.status
         self._metrics.answered(scope["method"], route, status, None if sent.is_stream else seconds)
         principal = record.principal

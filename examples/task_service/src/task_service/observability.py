@@ -99,6 +99,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
             structlog.stdlib.ExtraAdder(),
+            _without_color_message,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
         ],
         processors=[
@@ -116,6 +117,14 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     root.setLevel(level)
     for chatty in ("aiosqlite", "alembic", "httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _without_color_message(
+    _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    # uvicorn adds each message once more, in colours.
+    event_dict.pop("color_message", None)
+    return event_dict
 
 
 def redact_values(

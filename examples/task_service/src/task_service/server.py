@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import socket
 from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from msk_auth import ConfigurationError
+from msk_auth import PROBLEM_BASE, ConfigurationError
 
 HEAD_SECONDS: Final = 10.0
 """How long a client may take to send a request's line and headers."""
@@ -28,10 +29,48 @@ MAX_HEAD_BYTES: Final = 65_536
 """How large a request's line and headers may grow."""
 
 _KEEP_ALIVE_SECONDS: Final = 5
-# Below the usual limit of 1,024 open files, with room for the database and for what runs.
-_MAX_CONNECTIONS: Final = 512
+MAX_CONNECTIONS: Final = 512
+"""How many clients are served at once: below the usual limit of 1,024 open files, with room for the rest."""
 
-_HEAD_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+def _refusal(status: str, code: str, title: str, detail: str, *headers: str) -> bytes:
+    """An answer for requests that do not get as far as the application."""
+    document = {
+        "type": f"{PROBLEM_BASE}#{code}",
+        "title": title,
+        "status": int(status[:3]),
+        "detail": detail,
+        "code": code,
+    }
+    body = json.dumps(document)
+    lines = (
+        f"HTTP/1.1 {status}",
+        "content-type: application/problem+json",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *headers,
+    )
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode("ascii")
+
+
+_UNREADABLE: Final = _refusal(
+    "400 Bad Request", "bad_request", "The request cannot be read", "This is not HTTP/1.1."
+)
+_HEAD_TOO_LARGE: Final = _refusal(
+    "431 Request Header Fields Too Large",
+    "head_too_large",
+    "The request headers are too large",
+    f"The request line and headers may be {MAX_HEAD_BYTES} bytes together.",
+)
+_FULL: Final = _refusal(
+    "503 Service Unavailable",
+    "service_unavailable",
+    "The service is temporarily unavailable",
+    "Too many clients are connected. Try again in a few seconds.",
+    "retry-after: 5",
+)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -100,6 +139,8 @@ class ImpatientProtocol(HttpToolsProtocol):
         """A client connected: its first request is due."""
         super().connection_made(transport)
         self._expect()
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(_FULL)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
@@ -114,9 +155,12 @@ class ImpatientProtocol(HttpToolsProtocol):
             if self._deadline is None:
                 self._expect()
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_HEAD_TOO_LARGE)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be parsed."""
+        self._refuse(_UNREADABLE)
 
     def on_message_begin(self) -> None:
         """A head begins, perhaps right behind the request before."""
@@ -150,6 +194,11 @@ class ImpatientProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _refuse(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()
 
     def _too_late(self) -> None:
         self._deadline = None
@@ -191,7 +240,6 @@ class Server(uvicorn.Server):
                 # The middleware decides which proxies to believe.
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=_MAX_CONNECTIONS,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=grace_seconds,
             )

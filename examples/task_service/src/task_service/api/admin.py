@@ -143,39 +143,41 @@ def admin_router(
         base_url: The origin of the links.
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
-    configurer = Annotated[Principal[User], auth.require_interactive(CONFIG)]
-    user_admin = Annotated[Principal[User], auth.require_interactive(USERS)]
+    configurer = auth.require_interactive(CONFIG)
+    user_admin = auth.require_interactive(USERS)
 
-    @router.get("/config", dependencies=[auth.require_interactive(CONFIG)])
+    @router.get("/config", dependencies=[configurer])
     async def get_config() -> ServiceConfig:
         return await config.current()
 
     @router.patch("/config")
-    async def change_config(principal: configurer, changes: dict[str, Any]) -> ServiceConfig:
+    async def change_config(
+        principal: Annotated[Principal[User], configurer], changes: dict[str, Any]
+    ) -> ServiceConfig:
         """Change any of the settings; it takes effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get("/users", dependencies=[auth.require_interactive(USERS)])
+    @router.get("/users", dependencies=[user_admin])
     async def list_users(cursor: str | None = None, limit: int = 50) -> UserList:
         page = await users.list(cursor=cursor, limit=limit)
         return UserList(items=[_shown(user) for user in page.items], next_cursor=page.next_cursor)
 
     @router.post("/users", status_code=201)
     async def create_user(
-        principal: user_admin, new: NewUser, response: Response
+        principal: Annotated[Principal[User], user_admin], new: NewUser, response: Response
     ) -> InvitationShape:
         """Add a user, who chooses their own password with the link in the answer."""
         user = await users.create(new.username, [new.role], by=principal)
         response.headers["location"] = f"{PREFIX}/users/{user.id}"
         return shown_once(await invitations.create(user.id, by=principal))
 
-    @router.get("/users/{userId}", dependencies=[auth.require_interactive(USERS)])
+    @router.get("/users/{userId}", dependencies=[user_admin])
     async def get_user(user_id: UserId) -> UserShape:
         return _shown(await users.get(user_id))
 
     @router.patch("/users/{userId}")
     async def change_user(
-        principal: user_admin, user_id: UserId, changes: UserChanges
+        principal: Annotated[Principal[User], user_admin], user_id: UserId, changes: UserChanges
     ) -> UserShape:
         """Give a user other roles, disable or enable them. Who is disabled is out when this answers."""
         user = await users.change(
@@ -184,7 +186,9 @@ def admin_router(
         return _shown(user)
 
     @router.post("/users/{userId}/invitation", status_code=201)
-    async def invite_user(principal: user_admin, user_id: UserId) -> InvitationShape:
+    async def invite_user(
+        principal: Annotated[Principal[User], user_admin], user_id: UserId
+    ) -> InvitationShape:
         """A new link; those before it are void."""
         return shown_once(await invitations.create(user_id, by=principal))
 

@@ -54,7 +54,7 @@ class LoginToken(BaseModel):
     expires_in: int
 
 
-class Person(BaseModel):
+class PersonShape(BaseModel):
     """Whoever a request acts for."""
 
     id: str
@@ -73,7 +73,7 @@ class PresentedCredential(BaseModel):
 class Me(BaseModel):
     """Who the service takes the caller for, and what it would allow."""
 
-    user: Person
+    user: PersonShape
     permissions: list[str]
     credential: PresentedCredential
 
@@ -102,8 +102,8 @@ def auth_router(
 ) -> APIRouter:
     """The routes under `/api/auth`."""
     router = APIRouter(prefix="/api/auth", tags=["Account"], route_class=JsonRoute)
-    anybody = Annotated[Principal[User], auth.principal]
-    person = Annotated[Principal[User], auth.require_interactive()]
+    anybody = auth.principal
+    person = auth.require_interactive()
 
     @router.post("/login")
     async def log_in(
@@ -118,14 +118,14 @@ def auth_router(
         return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
 
     @router.post("/logout", status_code=204)
-    async def log_out(principal: person) -> None:
+    async def log_out(principal: Annotated[Principal[User], person]) -> None:
         await login.log_out(principal)
 
     @router.get("/me")
-    async def who_am_i(principal: anybody) -> Me:
+    async def who_am_i(principal: Annotated[Principal[User], anybody]) -> Me:
         user = principal.user
         return Me(
-            user=Person(id=user.id, username=user.username, roles=list(user.roles)),
+            user=PersonShape(id=user.id, username=user.username, roles=list(user.roles)),
             permissions=sorted(principal.permissions),
             credential=PresentedCredential(
                 kind=principal.kind.value,
@@ -140,12 +140,14 @@ def auth_router(
         await invitations.redeem(chosen.token, chosen.password)
 
     @router.post("/change-password", status_code=204)
-    async def change_password(principal: person, change: PasswordChange) -> None:
+    async def change_password(
+        principal: Annotated[Principal[User], person], change: PasswordChange
+    ) -> None:
         """Replace one's password; one's other sessions end."""
         await login.change_password(principal, change.current_password, change.new_password)
 
     @router.get("/sessions")
-    async def list_sessions(principal: person) -> SessionList:
+    async def list_sessions(principal: Annotated[Principal[User], person]) -> SessionList:
         found = await sessions.list_open(principal.owner.id)
         return SessionList(
             items=[
@@ -156,7 +158,8 @@ def auth_router(
 
     @router.delete("/sessions/{sessionId}", status_code=204)
     async def end_session(
-        principal: person, session_id: Annotated[str, Path(alias="sessionId")]
+        principal: Annotated[Principal[User], person],
+        session_id: Annotated[str, Path(alias="sessionId")],
     ) -> None:
         await sessions.end(session_id, by=principal)
 

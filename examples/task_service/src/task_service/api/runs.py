@@ -53,15 +53,15 @@ def runs_router(
         stopping: Set when the service is about to stop: streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
-    reader = Annotated[Principal[User], auth.require("tasks:read")]
-    starter = Annotated[Principal[User], auth.require("tasks:run")]
+    reader = auth.require("tasks:read")
+    starter = auth.require("tasks:run")
 
     @router.get("/{runId}")
-    async def get_run(principal: reader, run_id: RunId) -> Run:
+    async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> Run:
         return await runs.get(principal, run_id)
 
     @router.post("/{runId}/cancel")
-    async def cancel_run(principal: starter, run_id: RunId) -> Run:
+    async def cancel_run(principal: Annotated[Principal[User], starter], run_id: RunId) -> Run:
         run = await runs.cancel(principal, run_id)
         await trail.add(principal, "run.cancelled", run_id)
         return run
@@ -69,7 +69,7 @@ def runs_router(
     @router.get("/{runId}/log", response_class=PlainTextResponse, responses=_LOG_RESPONSES)
     async def read_log(
         request: Request,
-        principal: reader,
+        principal: Annotated[Principal[User], reader],
         run_id: RunId,
         accept: Annotated[str, Header()] = "*/*",
         last_event_id: Annotated[str | None, Header()] = None,

@@ -33,9 +33,9 @@ def tasks_router(
 ) -> APIRouter:
     """The routes under `/api/tasks`, and the list of handlers that a task can name."""
     router = APIRouter(prefix="/api", tags=["Tasks"], route_class=JsonRoute)
-    reader = Annotated[Principal[User], auth.require("tasks:read")]
-    writer = Annotated[Principal[User], auth.require("tasks:write")]
-    starter = Annotated[Principal[User], auth.require("tasks:run")]
+    reader = auth.require("tasks:read")
+    writer = auth.require("tasks:write")
+    starter = auth.require("tasks:run")
 
     @router.get("/handlers", dependencies=[auth.principal])
     async def list_handlers() -> HandlerList:
@@ -43,35 +43,41 @@ def tasks_router(
 
     @router.get("/tasks")
     async def list_tasks(
-        principal: reader, cursor: str | None = None, limit: int = DEFAULT_PAGE
+        principal: Annotated[Principal[User], reader],
+        cursor: str | None = None,
+        limit: int = DEFAULT_PAGE,
     ) -> TaskPage:
         return await tasks.list(principal, cursor=cursor, limit=limit)
 
     @router.post("/tasks", status_code=201)
-    async def create_task(principal: writer, new: NewTask, response: Response) -> Task:
+    async def create_task(
+        principal: Annotated[Principal[User], writer], new: NewTask, response: Response
+    ) -> Task:
         task = await tasks.create(principal, new)
         await trail.add(principal, "task.created", task.id, name=task.name, handler=task.handler)
         response.headers["location"] = f"/api/tasks/{task.id}"
         return task
 
     @router.get("/tasks/{taskId}")
-    async def get_task(principal: reader, task_id: TaskId) -> Task:
+    async def get_task(principal: Annotated[Principal[User], reader], task_id: TaskId) -> Task:
         return await tasks.get(principal, task_id)
 
     @router.patch("/tasks/{taskId}")
-    async def change_task(principal: writer, task_id: TaskId, changes: TaskChanges) -> Task:
+    async def change_task(
+        principal: Annotated[Principal[User], writer], task_id: TaskId, changes: TaskChanges
+    ) -> Task:
         task = await tasks.patch(principal, task_id, changes)
         await trail.add(principal, "task.changed", task.id, fields=sorted(changes.model_fields_set))
         return task
 
     @router.delete("/tasks/{taskId}", status_code=204)
-    async def delete_task(principal: writer, task_id: TaskId) -> None:
+    async def delete_task(principal: Annotated[Principal[User], writer], task_id: TaskId) -> None:
         await tasks.delete(principal, task_id)
         await trail.add(principal, "task.deleted", task_id)
 
     @router.post("/tasks/{taskId}/run", status_code=202)
     async def run_task(
-        principal: starter,
+        principal: Annotated[Principal[User], starter],
         task_id: TaskId,
         response: Response,
         idempotency_key: Annotated[str | None, Header()] = None,
@@ -83,7 +89,10 @@ def tasks_router(
 
     @router.get("/tasks/{taskId}/runs")
     async def list_runs(
-        principal: reader, task_id: TaskId, cursor: str | None = None, limit: int = DEFAULT_PAGE
+        principal: Annotated[Principal[User], reader],
+        task_id: TaskId,
+        cursor: str | None = None,
+        limit: int = DEFAULT_PAGE,
     ) -> RunPage:
         return await runs.list(principal, task_id, cursor=cursor, limit=limit)
 

@@ -46,7 +46,7 @@ class RunCensus:
                     found = await connection.execute(
                         select(runs.c.state, func.count()).group_by(runs.c.state)
                     )
-                    counted = dict(found.tuples().all())
+                    counted: dict[str, int] = dict(found.tuples().all())
                 self._counts = {state.value: counted.get(state.value, 0) for state in RunState}
                 self._counted_at = now
             return self._counts
