@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from sqlalchemy import BigInteger, Dialect, String, Text
-from sqlalchemy.dialects.mysql import VARBINARY
+from sqlalchemy.dialects.mysql import VARCHAR
+from sqlalchemy.dialects.mysql.base import MySQLDialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_BYTES_PER_CHARACTER: Final = 4  # at most, in UTF-8
 
 
 class UtcMicroseconds(TypeDecorator[datetime]):
@@ -41,8 +41,8 @@ class UtcMicroseconds(TypeDecorator[datetime]):
 class ExactText(TypeDecorator[str]):
     """Text that is equal only if every character is, and sorts by code point.
 
-    MariaDB and MySQL compare without regard to case and to spaces at the end unless the column is binary;
-    PostgreSQL sorts by the rules of a language unless it is told otherwise. An id needs neither.
+    MariaDB and MySQL compare without regard to case and to spaces at the end unless they are told otherwise, and
+    PostgreSQL sorts by the rules of a language. An id needs neither.
 
     Args:
         length: How many characters it may have.
@@ -57,23 +57,18 @@ class ExactText(TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """The type in this database."""
+        text: TypeEngine[Any]
         match dialect.name:
             case "mysql" | "mariadb":
-                return dialect.type_descriptor(VARBINARY(self._length * _BYTES_PER_CHARACTER))
+                # Both know a collation that does not pad; each knows only its own.
+                is_mariadb = cast("MySQLDialect", dialect).is_mariadb
+                collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+                text = VARCHAR(self._length, charset="utf8mb4", collation=collation)
             case "postgresql":
-                return dialect.type_descriptor(String(self._length, collation="C"))
+                text = String(self._length, collation="C")
             case _:
-                return dialect.type_descriptor(String(self._length))
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
-        """From text to what the driver takes."""
-        if value is None or dialect.name not in {"mysql", "mariadb"}:
-            return value
-        return value.encode()
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """From what the driver gives to text."""
-        return value.decode() if isinstance(value, bytes) else cast("str | None", value)
+                text = String(self._length)
+        return dialect.type_descriptor(text)
 
 
 class ScopeSet(TypeDecorator[Set[str]]):

@@ -1,0 +1,60 @@
+"""A clock that stands still until it is told to move."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+
+
+class FrozenClock:
+    """A :class:`~msk_auth.Clock` for tests: time passes by :meth:`advance`, and sleeping takes no time at all.
+
+    Args:
+        at: Where it begins.
+
+    Raises:
+        ValueError: `at` has no time zone.
+    """
+
+    def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        if at.tzinfo is None:
+            raise ValueError("a clock needs a time zone: datetime(…, tzinfo=UTC)")
+        self._lock = threading.Lock()
+        self._began = at.astimezone(UTC)
+        self._passed = timedelta(0)
+
+    def now(self) -> datetime:
+        """See :class:`~msk_auth.Clock`."""
+        return self._began + self._passed
+
+    def monotonic(self) -> float:
+        """The seconds that have passed since this clock began."""
+        return self._passed.total_seconds()
+
+    def advance(self, by: timedelta) -> datetime:
+        """Let time pass.
+
+        Args:
+            by: How much; not less than nothing.
+
+        Returns:
+            The moment that it is then.
+
+        Raises:
+            ValueError: Time would go back.
+        """
+        if by < timedelta(0):
+            raise ValueError("time does not go back")
+        with self._lock:
+            self._passed += by
+        return self.now()
+
+    def sleep(self, seconds: float) -> None:
+        """Let that much time pass at once."""
+        self.advance(timedelta(seconds=seconds))
+
+    async def async_sleep(self, seconds: float) -> None:
+        """Let that much time pass at once, and other tasks have their turn."""
+        self.advance(timedelta(seconds=seconds))
+        await asyncio.sleep(0)

@@ -1,0 +1,645 @@
+"""What every store must do, as tests to be run against yours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from msk_auth import (
+    ApiKey,
+    AsyncKeyStore,
+    KeyLimitReached,
+    KeyNotActive,
+    KeyQuery,
+    KeyStatus,
+    KeyStore,
+    LeaseRegister,
+)
+
+from ._loop import BackgroundLoop
+
+T = TypeVar("T")
+
+NOW = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+MICROSECOND = timedelta(microseconds=1)
+
+OWNER = "owner-1"
+
+
+def make_record(key_id: str, **fields: Any) -> ApiKey:
+    """A record with this id and otherwise ordinary fields."""
+    ordinary: dict[str, Any] = {
+        "name": f"name of {key_id}",
+        "owner_id": OWNER,
+        "digest": f"sha256:{key_id}",
+        "scopes": None,
+        "created_at": NOW - HOUR,
+    }
+    return ApiKey(id=key_id, **(ordinary | fields))
+
+
+def add(store: KeyStore, key_id: str, **fields: Any) -> ApiKey:
+    """Insert such a record without a limit."""
+    record = make_record(key_id, **fields)
+    store.insert(record, max_active=None, now=NOW)
+    return record
+
+
+def ids(store: KeyStore, **query: Any) -> list[str]:
+    """The ids of a listing in its order."""
+    return [record.id for record in store.list(replace(KeyQuery(OWNER, NOW), **query))]
+
+
+def count_active(store: KeyStore, owner_id: str = OWNER) -> int:
+    """How many active keys the owner has."""
+    return len(ids(store, owner_id=owner_id, status=KeyStatus.ACTIVE, limit=10_000))
+
+
+def in_parallel(call: Callable[[int], T], numbers: Iterable[int]) -> list[T | Exception]:
+    """The results of calls that begin together, each in a thread; what one raised is its result."""
+    calls = list(numbers)
+    start = threading.Barrier(len(calls))
+
+    def run(number: int) -> T | Exception:
+        start.wait()
+        try:
+            return call(number)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(run, calls))
+
+
+class StoreContract:
+    """Tests of a :class:`~msk_auth.KeyStore`: subclass it and say how your store is made.
+
+    ::
+
+        class TestMyStore(StoreContract):
+            @pytest.fixture
+            def store(self) -> Iterator[KeyStore]:
+                store = MyStore()  # empty
+                yield store
+                store.close()
+
+    Many tests call the store from up to 100 threads. They need pytest and nothing else.
+    """
+
+    @pytest.fixture
+    def store(self) -> KeyStore:
+        """The store under test, empty. Override it."""
+        raise NotImplementedError("give your test class a fixture named `store`")
+
+    # Finding
+
+    @pytest.mark.parametrize("key_id", ["", "unknown", "%", "known_", "' OR '1'='1", "k" * 300])
+    def test_an_unknown_id_is_not_found(self, store: KeyStore, key_id: str) -> None:
+        add(store, "known1")
+        assert store.find(key_id) is None
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            make_record("plain"),
+            make_record("scopesEmpty", scopes=frozenset()),
+            make_record("scopes", scopes=frozenset({"tasks:read", "tasks:run"})),
+            make_record("scopesOdd", scopes=frozenset({"two words", 'quote"', "comma,", "ünï"})),
+            make_record("nameOdd", name="a'b\"c\\d %s :x ? ; -- <b> \t end "),
+            make_record("nameUnicode", name="Ω 秘密 🔑 e\u0301 \u200f \u2028"),
+            make_record("nameLong", name="x" * 1000),
+            make_record("ownerOdd", owner_id="auth0|5f7c8ec7c33c6c004bbafe82 x@example.com"),
+            make_record(
+                "everything",
+                expires_at=NOW + HOUR + MICROSECOND,
+                last_used_at=NOW - MICROSECOND,
+                revoked_at=NOW + MICROSECOND,
+                replaced_by="other",
+                deleted_at=NOW + 2 * MICROSECOND,
+            ),
+            make_record("beforeTheEpoch", created_at=datetime(1969, 7, 20, 20, 17, 40, 1, UTC)),
+            make_record("farAway", expires_at=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+        ],
+        ids=lambda record: record.id,
+    )
+    def test_a_record_comes_back_as_it_was_inserted(self, store: KeyStore, record: ApiKey) -> None:
+        store.insert(record, max_active=None, now=NOW)
+        assert store.find(record.id) == record
+
+    def test_times_come_back_in_utc(self, store: KeyStore) -> None:
+        elsewhere = NOW.astimezone(timezone(timedelta(hours=5, minutes=45)))
+        add(store, "k", created_at=elsewhere, expires_at=elsewhere + HOUR)
+        found = store.find("k")
+        assert found is not None
+        assert found.expires_at is not None
+        assert (found.created_at, found.expires_at) == (NOW, NOW + HOUR)
+
+    @pytest.mark.parametrize("name", ["cut\x00here", "lone \ud800 surrogate"])
+    def test_a_name_is_kept_whole_or_refused(self, store: KeyStore, name: str) -> None:
+        try:
+            add(store, "k", name=name)
+        except Exception:  # noqa: BLE001 - whatever it says, it must not have kept a part
+            assert store.find("k") is None
+        else:
+            found = store.find("k")
+            assert found is not None
+            assert found.name == name
+
+    def test_ids_that_differ_in_case_are_different(self, store: KeyStore) -> None:
+        upper, lower = add(store, "KEY"), add(store, "key")
+        store.revoke("key", owner_id=OWNER, at=NOW)
+        assert store.find("KEY") == upper
+        assert store.find("key") == replace(lower, revoked_at=NOW)
+        assert store.find("Key") is None
+
+    @pytest.mark.parametrize("other", ["OWNER-1", "owner-1 ", " owner-1", "owner-", "öwner-1"])
+    def test_owners_that_look_alike_are_different(self, store: KeyStore, other: str) -> None:
+        add(store, "mine")
+        add(store, "other", owner_id=other)
+        assert ids(store) == ["mine"]
+        assert ids(store, owner_id=other) == ["other"]
+        assert store.revoke("mine", owner_id=other, at=NOW) is None
+        store.insert(make_record("second"), max_active=2, now=NOW)
+
+    # Inserting
+
+    def test_an_id_is_used_once(self, store: KeyStore) -> None:
+        first = add(store, "k")
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
+            add(store, "k", owner_id="somebody else", digest="planted")
+        assert store.find("k") == first
+        assert ids(store, owner_id="somebody else") == []
+
+    def test_the_limit_is_reached_and_not_passed(self, store: KeyStore) -> None:
+        for number in range(3):
+            store.insert(make_record(f"k{number}"), max_active=3, now=NOW)
+        with pytest.raises(KeyLimitReached) as caught:
+            store.insert(make_record("k3"), max_active=3, now=NOW)
+        assert caught.value.code == "key_limit_reached"
+        assert store.find("k3") is None
+        assert count_active(store) == 3
+
+    def test_a_limit_of_none_is_no_limit(self, store: KeyStore) -> None:
+        store.insert(make_record("k0"), max_active=1, now=NOW)
+        store.insert(make_record("k1"), max_active=None, now=NOW)
+        assert count_active(store) == 2
+
+    def test_a_limit_of_zero_refuses_the_first_key(self, store: KeyStore) -> None:
+        with pytest.raises(KeyLimitReached):
+            store.insert(make_record("k"), max_active=0, now=NOW)
+        assert store.find("k") is None
+
+    def test_a_lowered_limit_refuses_more_and_ends_nothing(self, store: KeyStore) -> None:
+        for number in range(5):
+            add(store, f"k{number}")
+        with pytest.raises(KeyLimitReached):
+            store.insert(make_record("k5"), max_active=2, now=NOW)
+        assert count_active(store) == 5
+
+    def test_only_the_owners_own_active_keys_count(self, store: KeyStore) -> None:
+        add(store, "revoked", revoked_at=NOW - HOUR)
+        add(store, "deleted", revoked_at=NOW - HOUR, deleted_at=NOW - HOUR)
+        add(store, "expired", expires_at=NOW)
+        add(store, "foreign", owner_id="owner-2")
+        add(store, "expiring", expires_at=NOW + MICROSECOND)
+        store.insert(make_record("second"), max_active=2, now=NOW)
+        with pytest.raises(KeyLimitReached):
+            store.insert(make_record("third"), max_active=2, now=NOW)
+        # At its end a key makes room.
+        store.insert(make_record("third"), max_active=2, now=NOW + MICROSECOND)
+
+    def test_the_limit_is_exact_under_parallel_inserts(self, store: KeyStore) -> None:
+        def insert(number: int) -> None:
+            store.insert(make_record(f"k{number}"), max_active=10, now=NOW)
+
+        outcomes = in_parallel(insert, range(100))
+        assert outcomes.count(None) == 10
+        assert [o for o in outcomes if o is not None and not isinstance(o, KeyLimitReached)] == []
+        assert count_active(store) == 10
+
+    def test_the_limit_is_exact_under_parallel_inserts_and_rotations(self, store: KeyStore) -> None:
+        for number in range(8):
+            add(store, f"old{number}")
+
+        def insert_or_rotate(number: int) -> None:
+            successor = make_record(f"new{number}")
+            if number < 8:
+                store.rotate(
+                    f"old{number}",
+                    successor=successor,
+                    ends_at=NOW + HOUR,
+                    max_active=12,
+                    now=NOW,
+                )
+            else:
+                store.insert(successor, max_active=12, now=NOW)
+
+        outcomes = in_parallel(insert_or_rotate, range(24))
+        refused = [outcome for outcome in outcomes if isinstance(outcome, KeyLimitReached)]
+        failed = [o for o in outcomes if isinstance(o, Exception) and o not in refused]
+        assert failed == []
+        assert len(refused) == len(outcomes) - 4
+        assert count_active(store) == 12
+
+    # Listing
+
+    def test_a_listing_is_newest_first_and_ordered_by_id_within_a_moment(
+        self, store: KeyStore
+    ) -> None:
+        for key_id, age in [("b", 1), ("a", 3), ("B", 2), ("c", 2), ("a1", 2), ("Z", 2)]:
+            add(store, key_id, created_at=NOW - age * MICROSECOND)
+        assert ids(store) == ["b", "c", "a1", "Z", "B", "a"]
+
+    def test_a_listing_holds_the_owners_keys_that_are_not_deleted(self, store: KeyStore) -> None:
+        add(store, "mine")
+        add(store, "foreign", owner_id="owner-2")
+        add(store, "deleted", revoked_at=NOW, deleted_at=NOW)
+        assert ids(store) == ["mine"]
+        assert ids(store, owner_id="owner-3") == []
+
+    @pytest.mark.parametrize(
+        ("status", "expected"),
+        [
+            (None, ["forever", "expiring", "expired", "revoked", "both"]),
+            (KeyStatus.ACTIVE, ["forever", "expiring"]),
+            (KeyStatus.EXPIRED, ["expired"]),
+            (KeyStatus.REVOKED, ["revoked", "both"]),
+        ],
+    )
+    def test_a_listing_can_be_of_one_status(
+        self, store: KeyStore, status: KeyStatus | None, expected: list[str]
+    ) -> None:
+        add(store, "forever", created_at=NOW - 1 * HOUR)
+        add(store, "expiring", created_at=NOW - 2 * HOUR, expires_at=NOW + MICROSECOND)
+        add(store, "expired", created_at=NOW - 3 * HOUR, expires_at=NOW)
+        add(store, "revoked", created_at=NOW - 4 * HOUR, revoked_at=NOW)
+        add(store, "both", created_at=NOW - 5 * HOUR, revoked_at=NOW, expires_at=NOW)
+        assert ids(store, status=status) == expected
+
+    @pytest.mark.parametrize("status", [None, *KeyStatus])
+    def test_pages_hold_every_key_once(self, store: KeyStore, status: KeyStatus | None) -> None:
+        # Several share a moment, so that pages end in the middle of one.
+        for number in range(30):
+            end = {1: NOW, 2: NOW + HOUR}.get(number % 3)
+            revoked_at = NOW if number % 5 == 0 else None
+            created_at = NOW - (number // 7) * SECOND
+            add(store, f"k{number}", created_at=created_at, expires_at=end, revoked_at=revoked_at)
+        whole = ids(store, status=status, limit=100)
+        assert len(whole) > 4
+        paged: list[str] = []
+        after: tuple[datetime, str] | None = None
+        while page := store.list(KeyQuery(OWNER, NOW, status, after, limit=4)):
+            assert len(page) <= 4
+            paged += [record.id for record in page]
+            after = (page[-1].created_at, page[-1].id)
+        assert paged == whole
+
+    def test_keys_that_come_and_go_between_pages_move_no_other(self, store: KeyStore) -> None:
+        for number in range(9):
+            add(store, f"k{number}", created_at=NOW - number * SECOND)
+        first = store.list(KeyQuery(OWNER, NOW, limit=3))
+        assert [record.id for record in first] == ["k0", "k1", "k2"]
+        add(store, "newer", created_at=NOW + SECOND)
+        store.delete("k2", owner_id=OWNER, at=NOW)
+        store.delete("k4", owner_id=OWNER, at=NOW)
+        after = (first[-1].created_at, first[-1].id)
+        assert ids(store, after=after, limit=3) == ["k3", "k5", "k6"]
+
+    # Revoking
+
+    def test_revoking_sets_the_moment_and_nothing_else(self, store: KeyStore) -> None:
+        record = add(store, "k", expires_at=NOW + HOUR, scopes=frozenset({"a"}))
+        expected = replace(record, revoked_at=NOW)
+        assert store.revoke("k", owner_id=OWNER, at=NOW) == expected
+        assert store.find("k") == expected
+
+    @pytest.mark.parametrize("again", [NOW - HOUR, NOW, NOW + HOUR])
+    def test_revoking_again_changes_nothing(self, store: KeyStore, again: datetime) -> None:
+        record = add(store, "k")
+        store.revoke("k", owner_id=OWNER, at=NOW)
+        expected = replace(record, revoked_at=NOW)
+        assert store.revoke("k", owner_id=OWNER, at=again) == expected
+        assert store.find("k") == expected
+
+    def test_nobody_changes_the_key_of_somebody_else(self, store: KeyStore) -> None:
+        record = add(store, "k")
+        other = "owner-2"
+        assert store.revoke("k", owner_id=other, at=NOW) is None
+        assert store.delete("k", owner_id=other, at=NOW) is None
+        assert store.expire("k", owner_id=other, at=NOW) is None
+        successor = make_record("next", owner_id=other)
+        assert rotate(store, "k", successor) is None
+        assert store.find("k") == record
+        assert store.find("next") is None
+
+    def test_an_unknown_key_cannot_be_changed(self, store: KeyStore) -> None:
+        assert store.revoke("k", owner_id=OWNER, at=NOW) is None
+        assert store.delete("k", owner_id=OWNER, at=NOW) is None
+        assert store.expire("k", owner_id=OWNER, at=NOW) is None
+        assert rotate(store, "k", make_record("next")) is None
+        store.touch({"k": NOW})
+        store.replace_digest("k", old="sha256:k", new="sha256:other")
+        assert store.find("k") is None
+        assert store.find("next") is None
+
+    def test_a_revoked_key_stays_revoked_whatever_is_written_later(self, store: KeyStore) -> None:
+        stale = add(store, "k")
+        store.revoke("k", owner_id=OWNER, at=NOW)
+        # What a process might still write that read the record before.
+        store.touch({"k": NOW + SECOND})
+        store.replace_digest("k", old=stale.digest, new="sha256:new")
+        store.expire("k", owner_id=OWNER, at=NOW + HOUR)
+        with pytest.raises(KeyNotActive):
+            rotate(store, "k", make_record("next"))
+        store.revoke("k", owner_id=OWNER, at=NOW + HOUR)
+        found = store.find("k")
+        assert found is not None
+        assert found.revoked_at == NOW
+        assert found.replaced_by is None
+
+    def test_a_revocation_survives_any_number_of_writers_beside_it(self, store: KeyStore) -> None:
+        record = add(store, "k")
+
+        def write(number: int) -> ApiKey | None:
+            at = NOW + number * SECOND
+            match number % 4:
+                case 0:
+                    store.touch({"k": at})
+                case 1:
+                    store.expire("k", owner_id=OWNER, at=at + HOUR)
+                case 2:
+                    store.replace_digest("k", old=record.digest, new=f"sha256:{number}")
+                case _:
+                    return store.revoke("k", owner_id=OWNER, at=at)
+            return None
+
+        outcomes = in_parallel(write, range(40))
+        assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
+        revocations = {outcome.revoked_at for outcome in outcomes if isinstance(outcome, ApiKey)}
+        assert len(revocations) == 1
+        found = store.find("k")
+        assert found is not None
+        assert found.revoked_at in revocations
+        assert found.last_used_at == NOW + 36 * SECOND
+
+    # Deleting
+
+    def test_deleting_revokes_and_keeps_the_record(self, store: KeyStore) -> None:
+        record = add(store, "k")
+        expected = replace(record, revoked_at=NOW, deleted_at=NOW)
+        assert store.delete("k", owner_id=OWNER, at=NOW) == expected
+        assert store.find("k") == expected
+        assert ids(store) == []
+        assert ids(store, status=KeyStatus.REVOKED) == []
+
+    def test_deleting_a_revoked_key_keeps_the_moment_of_revocation(self, store: KeyStore) -> None:
+        record = add(store, "k")
+        store.revoke("k", owner_id=OWNER, at=NOW)
+        expected = replace(record, revoked_at=NOW, deleted_at=NOW + HOUR)
+        assert store.delete("k", owner_id=OWNER, at=NOW + HOUR) == expected
+
+    def test_a_deleted_key_counts_as_none(self, store: KeyStore) -> None:
+        add(store, "k")
+        deleted = store.delete("k", owner_id=OWNER, at=NOW)
+        assert store.delete("k", owner_id=OWNER, at=NOW + HOUR) is None
+        assert store.revoke("k", owner_id=OWNER, at=NOW + HOUR) is None
+        assert store.expire("k", owner_id=OWNER, at=NOW) is None
+        assert rotate(store, "k", make_record("next")) is None
+        assert store.find("k") == deleted
+        store.insert(make_record("new"), max_active=1, now=NOW)
+
+    # Expiring
+
+    @pytest.mark.parametrize("before", [None, NOW + HOUR + MICROSECOND])
+    def test_an_end_is_brought_forward(self, store: KeyStore, before: datetime | None) -> None:
+        record = add(store, "k", expires_at=before)
+        expected = replace(record, expires_at=NOW + HOUR)
+        assert store.expire("k", owner_id=OWNER, at=NOW + HOUR) == expected
+        assert store.find("k") == expected
+
+    @pytest.mark.parametrize("before", [NOW - HOUR, NOW + HOUR])
+    def test_an_end_is_never_put_off(self, store: KeyStore, before: datetime) -> None:
+        record = add(store, "k", expires_at=before)
+        assert store.expire("k", owner_id=OWNER, at=NOW + HOUR) == record
+        assert store.find("k") == record
+
+    # Rotating
+
+    def test_rotating_without_overlap_revokes_the_predecessor(self, store: KeyStore) -> None:
+        record, successor = add(store, "k"), make_record("next", created_at=NOW)
+        expected = replace(record, revoked_at=NOW, replaced_by="next")
+        assert rotate(store, "k", successor, ends_at=NOW) == expected
+        assert store.find("k") == expected
+        assert store.find("next") == successor
+
+    @pytest.mark.parametrize(
+        ("before", "afterwards"),
+        [
+            (None, NOW + HOUR),
+            (NOW + 2 * HOUR, NOW + HOUR),
+            (NOW + MICROSECOND, NOW + MICROSECOND),
+        ],
+    )
+    def test_rotating_with_overlap_ends_the_predecessor_later_but_not_past_its_own_end(
+        self, store: KeyStore, before: datetime | None, afterwards: datetime
+    ) -> None:
+        record, successor = add(store, "k", expires_at=before), make_record("next")
+        expected = replace(record, expires_at=afterwards, replaced_by="next")
+        assert rotate(store, "k", successor, ends_at=NOW + HOUR) == expected
+        assert store.find("k") == expected
+        assert store.find("next") == successor
+
+    @pytest.mark.parametrize(
+        "state",
+        [{"revoked_at": NOW - HOUR}, {"expires_at": NOW}, {"replaced_by": "earlier"}],
+        ids=["revoked", "expired", "rotated"],
+    )
+    def test_only_an_active_key_is_rotated(self, store: KeyStore, state: dict[str, Any]) -> None:
+        record = add(store, "k", **state)
+        with pytest.raises(KeyNotActive) as caught:
+            rotate(store, "k", make_record("next"))
+        assert caught.value.code == "key_not_active"
+        assert store.find("k") == record
+        assert store.find("next") is None
+
+    def test_a_rotation_that_fails_changes_neither_key(self, store: KeyStore) -> None:
+        record, taken = add(store, "k"), add(store, "taken", owner_id="owner-2")
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
+            rotate(store, "k", make_record("taken"))
+        assert store.find("k") == record
+        assert store.find("taken") == taken
+
+    def test_a_predecessor_that_lives_on_counts(self, store: KeyStore) -> None:
+        record = add(store, "k")
+        with pytest.raises(KeyLimitReached):
+            rotate(store, "k", make_record("next"), ends_at=NOW + HOUR, max_active=1)
+        assert store.find("k") == record
+        assert store.find("next") is None
+        assert rotate(store, "k", make_record("next"), ends_at=NOW + HOUR, max_active=2) is not None
+
+    def test_a_full_account_can_rotate_without_overlap(self, store: KeyStore) -> None:
+        add(store, "k")
+        assert rotate(store, "k", make_record("next"), ends_at=NOW, max_active=1) is not None
+        assert ids(store, status=KeyStatus.ACTIVE) == ["next"]
+
+    def test_of_parallel_rotations_one_succeeds(self, store: KeyStore) -> None:
+        add(store, "k")
+        outcomes = in_parallel(
+            lambda number: rotate(store, "k", make_record(f"next{number}"), ends_at=NOW + HOUR),
+            range(20),
+        )
+        winners = [outcome for outcome in outcomes if isinstance(outcome, ApiKey)]
+        assert len(winners) == 1
+        assert sum(isinstance(outcome, KeyNotActive) for outcome in outcomes) == 19
+        assert sorted(ids(store)) == sorted(["k", str(winners[0].replaced_by)])
+
+    # Touching
+
+    def test_the_last_use_moves_forward_only(self, store: KeyStore) -> None:
+        record = add(store, "k")
+        for at, expected in [
+            (NOW, NOW),
+            (NOW - HOUR, NOW),
+            (NOW, NOW),
+            (NOW + MICROSECOND, NOW + MICROSECOND),
+        ]:
+            store.touch({"k": at})
+            assert store.find("k") == replace(record, last_used_at=expected)
+
+    def test_a_batch_touches_what_there_is(self, store: KeyStore) -> None:
+        for number in range(3):
+            add(store, f"k{number}")
+        store.touch({})
+        store.touch({f"k{number}": NOW + number * SECOND for number in (2, 9, 0)})
+        used = {record.id: record.last_used_at for record in store.list(KeyQuery(OWNER, NOW))}
+        assert used == {"k0": NOW, "k1": None, "k2": NOW + 2 * SECOND}
+        assert store.find("k9") is None
+
+    def test_a_batch_may_be_large(self, store: KeyStore) -> None:
+        add(store, "first")
+        add(store, "last")
+        store.touch({"first": NOW, **{f"g{number}": NOW for number in range(1200)}, "last": NOW})
+        used = [record.last_used_at for record in store.list(KeyQuery(OWNER, NOW))]
+        assert used == [NOW, NOW]
+
+    def test_batches_in_any_order_do_not_block_each_other(self, store: KeyStore) -> None:
+        keys = [add(store, f"k{number:02}").id for number in range(20)]
+
+        def touch(number: int) -> None:
+            order = keys if number % 2 else reversed(keys)
+            store.touch(dict.fromkeys(order, NOW + number * SECOND))
+
+        assert in_parallel(touch, range(12)) == [None] * 12
+        latest = {record.last_used_at for record in store.list(KeyQuery(OWNER, NOW))}
+        assert latest == {NOW + 11 * SECOND}
+
+    def test_touching_does_not_revive(self, store: KeyStore) -> None:
+        record = add(store, "k", expires_at=NOW)
+        store.delete("k", owner_id=OWNER, at=NOW)
+        store.touch({"k": NOW + HOUR})
+        expected = replace(record, revoked_at=NOW, deleted_at=NOW, last_used_at=NOW + HOUR)
+        assert store.find("k") == expected
+
+    # Replacing digests
+
+    def test_a_digest_is_replaced_if_it_is_still_the_old_one(self, store: KeyStore) -> None:
+        record = add(store, "k", digest="sha256:AB")
+        store.replace_digest("k", old="sha256:ab", new="sha256:stale")
+        store.replace_digest("k", old="sha256:A", new="sha256:stale")
+        assert store.find("k") == record
+        store.replace_digest("k", old="sha256:AB", new="hmac-sha256:p:cd")
+        assert store.find("k") == replace(record, digest="hmac-sha256:p:cd")
+
+    # Leases; a store without them skips these tests.
+
+    def test_no_lease_is_in_use_at_first(self, store: KeyStore) -> None:
+        assert lease_register(store).longest_lease() == timedelta(0)
+
+    def test_the_longest_lease_is_raised_and_never_lowered(self, store: KeyStore) -> None:
+        register = lease_register(store)
+        for to, expected in [(250, 250), (100, 250), (250, 250), (251, 251)]:
+            register.raise_longest_lease(timedelta(milliseconds=to))
+            assert register.longest_lease() == timedelta(milliseconds=expected)
+
+    def test_the_longest_of_parallel_leases_remains(self, store: KeyStore) -> None:
+        register = lease_register(store)
+        outcomes = in_parallel(
+            lambda number: register.raise_longest_lease(number * MICROSECOND),
+            (7, 3, 19, 11, 20, 1, 13, 5),
+        )
+        assert outcomes == [None] * 8
+        assert register.longest_lease() == 20 * MICROSECOND
+
+
+class AsyncStoreContract(StoreContract):
+    """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and say how your store is made.
+
+    The store lives on an event loop in a thread of its own. Parallel calls are tasks on that loop; `loop.run`
+    runs what your fixture has to await.
+
+    ::
+
+        class TestMyStore(AsyncStoreContract):
+            @pytest.fixture
+            def async_store(self, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+                store = MyStore()  # empty
+                yield store
+                loop.run(store.aclose())
+    """
+
+    @pytest.fixture
+    def loop(self) -> Iterator[BackgroundLoop]:
+        """The event loop on which the store lives."""
+        with BackgroundLoop() as loop:
+            yield loop
+
+    @pytest.fixture
+    def async_store(self, loop: BackgroundLoop) -> AsyncKeyStore:
+        """The store under test, empty. Override it."""
+        raise NotImplementedError("give your test class a fixture named `async_store`")
+
+    @pytest.fixture
+    def store(self, async_store: AsyncKeyStore, loop: BackgroundLoop) -> KeyStore:
+        """The store as the tests call it."""
+        return cast("KeyStore", _Blocking(async_store, loop))
+
+
+class _Blocking:
+    """The methods of an asynchronous store, each waited for."""
+
+    def __init__(self, store: AsyncKeyStore, loop: BackgroundLoop) -> None:
+        self._store = store
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Coroutine[Any, Any, Any]] = getattr(self._store, name)
+        return lambda *args, **kwargs: self._loop.run(method(*args, **kwargs))
+
+
+def rotate(
+    store: KeyStore,
+    key_id: str,
+    successor: ApiKey,
+    *,
+    ends_at: datetime = NOW,
+    max_active: int | None = None,
+) -> ApiKey | None:
+    """Rotate a key now."""
+    return store.rotate(
+        key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=NOW
+    )
+
+
+def lease_register(store: KeyStore) -> LeaseRegister:
+    """The store's other side; skips the test if it has none."""
+    if not hasattr(store, "raise_longest_lease"):
+        pytest.skip("this store does not record leases")
+    return cast("LeaseRegister", store)

@@ -1,0 +1,77 @@
+"""Engines of every kind that an application may hand to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Engine, MetaData, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
+
+METADATA = MetaData()
+TABLE = api_key_table(METADATA)
+
+
+def empty_tables(url: URL) -> None:
+    """Make the tables if they are not there, and leave nothing in them."""
+    engine = create_engine(url)
+    METADATA.create_all(engine)
+    with engine.begin() as connection:
+        for table in METADATA.sorted_tables:
+            connection.execute(table.delete())
+    engine.dispose()
+
+
+@contextmanager
+def engine_on(url: URL, **options: Any) -> Iterator[Engine]:
+    """A blocking engine on empty tables."""
+    empty_tables(url)
+    engine = create_engine(url, **options)
+    yield engine
+    engine.dispose()
+
+
+def async_engine_on(url: URL, **options: Any) -> AsyncEngine:
+    """An asynchronous engine on empty tables, to be disposed of on its loop."""
+    empty_tables(url)
+    drivers = {"sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
+    driver = drivers.get(url.get_backend_name(), url.drivername)
+    return create_async_engine(url.set(drivername=driver), **options)
+
+
+def sqlite_url(folder: Path) -> URL:
+    return URL.create("sqlite", database=str(folder / "keys of ünits?#%41.db"))
+
+
+def prepared(engine: Engine | AsyncEngine) -> None:
+    prepare_sqlite(engine)
+
+
+def begin_deferred(engine: Engine | AsyncEngine) -> None:
+    """As SQLAlchemy's documentation advises for savepoints: the engine begins every transaction itself."""
+    sync = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+
+    @event.listens_for(sync, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(sync, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+def begin_nothing(engine: Engine | AsyncEngine) -> None:
+    """The driver in autocommit mode, and nobody who begins."""
+    sync = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+
+    @event.listens_for(sync, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+
+
+def untouched(_engine: Engine | AsyncEngine) -> None:
+    """As `create_engine` makes it."""

@@ -1,0 +1,119 @@
+"""Every store of this library keeps the contract, on every database and every way of opening it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, StaticPool
+from tests.stores.support import (
+    METADATA,
+    TABLE,
+    async_engine_on,
+    begin_deferred,
+    begin_nothing,
+    engine_on,
+    prepared,
+    sqlite_url,
+    untouched,
+)
+
+from msk_auth import AsyncKeyStore, KeyStore
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from msk_auth.testing import AsyncStoreContract, BackgroundLoop, StoreContract
+
+WAYS = [prepared, untouched, begin_deferred, begin_nothing]
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def store(self) -> KeyStore:
+        return MemoryKeyStore()
+
+
+class TestAsyncMemory(AsyncStoreContract):
+    @pytest.fixture
+    def async_store(self) -> AsyncKeyStore:
+        return AsyncMemoryKeyStore()
+
+
+class TestSQLite(StoreContract):
+    @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
+    def store(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[KeyStore]:
+        with engine_on(sqlite_url(tmp_path)) as engine:
+            request.param(engine)
+            store = SQLAlchemyKeyStore(engine)
+            yield store
+            store.close()
+
+
+class TestAsyncSQLite(AsyncStoreContract):
+    @pytest.fixture(params=[prepared, begin_nothing], ids=lambda way: way.__name__)
+    def async_store(
+        self, tmp_path: Path, loop: BackgroundLoop, request: pytest.FixtureRequest
+    ) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(sqlite_url(tmp_path))
+        request.param(engine)
+        store = AsyncSQLAlchemyKeyStore(engine)
+        yield store
+        loop.run(store.aclose())
+        loop.run(engine.dispose())
+
+
+class TestSQLiteInMemory(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[KeyStore]:
+        shared: dict[str, Any] = {
+            "poolclass": StaticPool,
+            "connect_args": {"check_same_thread": False},
+        }
+        with engine_on(URL.create("sqlite"), **shared) as engine:
+            METADATA.create_all(engine)
+            yield SQLAlchemyKeyStore(engine, TABLE)
+
+
+class TestAsyncSQLiteInMemory(AsyncStoreContract):
+    @pytest.fixture
+    def async_store(self, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(URL.create("sqlite"))
+
+        async def create_tables() -> None:
+            async with engine.begin() as connection:
+                await connection.run_sync(METADATA.create_all)
+
+        loop.run(create_tables())
+        yield AsyncSQLAlchemyKeyStore(engine, TABLE)
+        loop.run(engine.dispose())
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def store(self, postgres_url: URL) -> Iterator[KeyStore]:
+        with engine_on(postgres_url) as engine:
+            yield SQLAlchemyKeyStore(engine)
+
+
+class TestAsyncPostgres(AsyncStoreContract):
+    @pytest.fixture
+    def async_store(self, postgres_url: URL, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(postgres_url)
+        yield AsyncSQLAlchemyKeyStore(engine)
+        loop.run(engine.dispose())
+
+
+class TestMariaDB(StoreContract):
+    @pytest.fixture
+    def store(self, mysql_url: URL) -> Iterator[KeyStore]:
+        with engine_on(mysql_url) as engine:
+            yield SQLAlchemyKeyStore(engine)
+
+
+class TestAsyncMariaDB(AsyncStoreContract):
+    @pytest.fixture
+    def async_store(self, mysql_url: URL, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(mysql_url)
+        yield AsyncSQLAlchemyKeyStore(engine)
+        loop.run(engine.dispose())
