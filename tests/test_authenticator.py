@@ -1,0 +1,656 @@
+"""The two drivers: what a failing store, look-up or hook does, and how uses of keys are written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+from tests.core.support import NOW, SECOND, World, profile, token
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    CredentialUsed,
+    InteractiveRequired,
+    KeyCreated,
+    KeyHasher,
+    KeyUnknown,
+    Owner,
+    PepperRing,
+    PermissionDenied,
+    Problem,
+    Refusal,
+    StoreUnavailable,
+    require,
+    require_interactive,
+)
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+MakeWorld = Callable[..., World]
+MINUTE = timedelta(minutes=1)
+ON_A_LOOP = pytest.mark.anyio
+
+
+@pytest.fixture(params=["sync", "async"])
+def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+    with ExitStack() as worlds:
+        yield lambda **options: worlds.enter_context(closing(World(request.param, **options)))
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    return make_world()
+
+
+# Fail closed (guarantee G5; ASVS 5.0, 16.5.2 and 16.5.3): an error is never an answer about the credential.
+
+ERRORS = [
+    ConnectionError("gone"),
+    TimeoutError("slow"),
+    OSError(28, "No space left on device"),
+    RuntimeError("secret detail"),
+    KeyError("k"),
+    AssertionError(),
+    MemoryError(),
+    RecursionError(),
+    StopIteration("a value"),
+    StopIteration(None),
+    StopAsyncIteration("a value"),
+    ExceptionGroup("several", [ValueError("x")]),
+    ConfigurationError("a set-up that cannot be safe"),
+]
+
+
+def place(world: World, where: str, error: BaseException) -> str:
+    """Let something fail on the way of a credential; returns the credential."""
+    key = world.create().value.reveal()
+    world.forget_calls()
+    match where:
+        case "store":
+            world.store.fail(error)
+        case "owner of a key" | "owner of a token":
+            world.owners["ann"] = error
+        case "session":
+            world.sessions["s1"] = error
+    return key if where in {"store", "owner of a key"} else token()
+
+
+@pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_whatever_fails_is_unavailable(
+    world: World, where: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    credential = place(world, where, error)
+    with pytest.raises(StoreUnavailable) as refused:
+        world.enter(credential)
+    assert (refused.value.status, refused.value.retry_after) == (503, 5)
+    assert refused.value.challenge() is None
+    assert refused.value.detail == StoreUnavailable.default_detail
+    assert world.events == [Refusal(NOW, "store_unavailable", None)]
+    (logged,) = [record for record in caplog.records if record.name == "msk_auth"]
+    assert logged.levelno == logging.ERROR
+    assert logged.exc_info is not None
+    world.store.fails = {}
+    world.call("flush")
+    assert "touch" not in world.store.calls
+
+
+@pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_ends_the_process_or_the_task_passes_through(
+    world: World, where: str, error: BaseException
+) -> None:
+    credential = place(world, where, error)
+    with pytest.raises(type(error)) as passed:
+        world.enter(credential)
+    if not isinstance(error, asyncio.CancelledError):
+        assert passed.value is error
+    assert world.events == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [0, 1, True, "", "record", b"", [], {}, {"id": "x", "digest": "y"}, object(), Owner],
+    ids=repr,
+)
+@pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
+def test_an_answer_of_another_type_lets_nobody_in(world: World, where: str, answer: Any) -> None:
+    credential = place(world, where, RuntimeError())
+    world.store.fails = {}
+    world.store.answers = {"find": answer} if where == "store" else {}
+    for table in (world.owners, world.sessions):
+        for name, value in table.items():
+            if isinstance(value, RuntimeError):
+                table[name] = answer
+    with pytest.raises(Problem) as refused:
+        world.enter(credential)
+    assert refused.value.status in {401, 503}
+    assert len(world.events) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"digest": None},
+        {"digest": b"sha256:"},
+        {"scopes": ["tasks:read"]},
+        {"scopes": "tasks:read"},
+        {"expires_at": "2030-01-01"},
+        {"expires_at": NOW.replace(tzinfo=None)},
+    ],
+    ids=repr,
+)
+def test_a_record_with_members_of_other_types_lets_nobody_in(
+    world: World, changes: dict[str, Any]
+) -> None:
+    created = world.create()
+    world.store.put(replace(created.record, **changes))
+    with pytest.raises(StoreUnavailable):
+        world.enter(created.value.reveal())
+
+
+@pytest.mark.parametrize("permissions", [None, ["tasks:read"], "tasks:read", {"tasks:read": 1}])
+def test_permissions_of_another_type_grant_nothing(world: World, permissions: Any) -> None:
+    world.owners["ann"] = Owner("ann", permissions, "Ann")
+    principal = world.enter(token())
+    with pytest.raises(TypeError):
+        world.auth.authorize(principal, require("tasks:read"))
+
+
+def test_a_store_that_answers_with_the_record_of_another_key_lets_nobody_in(world: World) -> None:
+    # A collation that ignores case finds other ids than the one it was asked for.
+    mine, other = world.create(), world.create("bob")
+    world.store.answers["find"] = other.record
+    with pytest.raises(KeyUnknown):
+        world.enter(mine.value.reveal())
+
+
+def test_an_answer_of_the_application_is_not_changed(world: World) -> None:
+    class Overloaded(Problem):
+        status, code, title = 503, "overloaded", "Too much to do"
+
+    error = Overloaded("Later.")
+    credential = place(world, "owner of a key", error)
+    with pytest.raises(Overloaded) as refused:
+        world.enter(credential)
+    assert refused.value is error
+    assert world.events == [Refusal(NOW, "overloaded", None)]
+
+
+def test_a_rule_about_tokens_that_fails_lets_nobody_in(make_world: MakeWorld) -> None:
+    def rule(claims: object) -> bool:
+        raise LookupError(claims)
+
+    world = make_world(tokens=profile(interactive=rule))
+    with pytest.raises(StoreUnavailable):
+        world.enter(token())
+    assert world.events == [Refusal(NOW, "store_unavailable", None)]
+
+
+def test_after_a_failure_everything_works_again(world: World) -> None:
+    credential = place(world, "store", TimeoutError())
+    with pytest.raises(StoreUnavailable):
+        world.enter(credential)
+    world.store.fails = {}
+    assert world.enter(credential).owner.id == "ann"
+
+
+# The hook: told everything, and no power over anything.
+
+
+@pytest.mark.parametrize("error", [RuntimeError("hook"), StopIteration(), TimeoutError()])
+def test_a_hook_that_fails_changes_nothing(
+    make_world: MakeWorld, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook(event: object) -> None:
+        raise error
+
+    world = make_world(on_event=hook)
+    created = world.create()
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+    world.store.answers["find"] = None
+    with pytest.raises(KeyUnknown):
+        world.enter(created.value.reveal())
+    failures = [record.getMessage() for record in caplog.records if record.name == "msk_auth"]
+    assert failures == [
+        "the on_event hook failed on KeyCreated",
+        "the on_event hook failed on CredentialUsed",
+        "the on_event hook failed on Refusal",
+    ]
+
+
+def test_without_a_hook_everything_works(make_world: MakeWorld) -> None:
+    world = make_world(on_event=None)
+    created = world.create()
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+    with pytest.raises(Problem):
+        world.enter("x")
+
+
+def test_events_come_after_what_they_report(make_world: MakeWorld) -> None:
+    seen: list[tuple[str, list[str]]] = []
+    world = make_world(
+        on_event=lambda event: seen.append((type(event).__name__, world.store.calls.copy()))
+    )
+    created = world.create()
+    world.call("revoke_key", world.login(), created.record.id)
+    assert seen == [("KeyCreated", ["insert"]), ("KeyRevocation", ["insert", "revoke"])]
+
+
+def test_no_event_holds_a_secret(world: World) -> None:
+    created = world.create()
+    world.enter(created.value.reveal())
+    successor = world.call("rotate_key", world.login(), created.record.id)
+    with pytest.raises(Problem):
+        world.enter(created.value.reveal())
+    world.call("revoke_key", world.login(), successor.record.id)
+    world.enter(token())
+    shown = repr(world.events)
+    for secret in (created.value.reveal(), successor.value.reveal(), token()):
+        assert secret[17:] not in shown
+    assert len(world.events) == 6
+
+
+@ON_A_LOOP
+async def test_an_async_hook_is_awaited_and_its_failure_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[object] = []
+
+    async def hook(event: object) -> None:
+        await asyncio.sleep(0)
+        seen.append(event)
+        if len(seen) == 3:
+            raise RuntimeError("hook")
+
+    ann = Owner("ann", frozenset({"read"}), "Ann")
+    world = World("sync")
+    auth = AsyncAuthenticator(
+        AsyncMemoryKeyStore(), find_owner=_owner(ann), on_event=hook, clock=world.clock
+    )
+    created = await auth.create_key(world.login(), name="ci")
+    principal = await auth.authenticate([f"Bearer {created.value.reveal()}"])
+    assert (await auth.revoke_key(world.login(), created.record.id)).revoked_at == NOW
+    assert seen[:2] == [
+        KeyCreated(NOW, world.login(), created.record),
+        CredentialUsed(NOW, principal),
+    ]
+    assert "the on_event hook failed on KeyRevocation" in caplog.text
+
+
+def _owner(owner: Owner[str]) -> Callable[[str], Any]:
+    async def find_owner(owner_id: str) -> Owner[str] | None:
+        return owner if owner_id == owner.id else None
+
+    return find_owner
+
+
+async def asynchronous(*_: object) -> None:
+    """A look-up or hook of the wrong colour."""
+
+
+@pytest.mark.parametrize("name", ["find_owner", "find_session", "key_limits", "on_event"])
+def test_a_blocking_authenticator_takes_no_async_functions(name: str) -> None:
+    options: dict[str, Any] = {"find_owner": lambda _: None, name: asynchronous}
+    with pytest.raises(ConfigurationError, match=f"{name} is async: use AsyncAuthenticator"):
+        Authenticator(MemoryKeyStore(), **options)
+
+
+# Authorising.
+
+
+def test_authorising_is_the_policys_check_at_this_moment(world: World) -> None:
+    key = world.enter(world.create(scopes=["tasks:read"]).value.reveal())
+    assert world.auth.authorize(key, require("tasks:read")) is None
+    with pytest.raises(PermissionDenied):
+        world.auth.authorize(key, require("tasks:run"))
+    with pytest.raises(InteractiveRequired):
+        world.auth.authorize(key, require_interactive())
+    login = world.enter(token())
+    policy = require_interactive(max_age=MINUTE)
+    world.clock.advance(MINUTE)
+    assert world.auth.authorize(login, policy) is None
+    world.clock.advance(SECOND)
+    with pytest.raises(Problem) as refused:
+        world.auth.authorize(login, policy)
+    assert refused.value.code == "login_too_old"
+
+
+# Uses of keys: collected in memory, written in batches, never inside the decision.
+
+
+def test_a_flush_writes_each_key_once_with_its_last_use(world: World) -> None:
+    first, second = world.create(), world.create()
+    world.forget_calls()
+    for _ in range(5):
+        world.clock.advance(SECOND)
+        world.enter(first.value.reveal())
+    world.enter(second.value.reveal())
+    assert set(world.store.calls) == {"find"}
+    world.call("flush")
+    ((batch,), _) = world.store.arguments[-1]
+    assert batch == {first.record.id: NOW + 5 * SECOND, second.record.id: NOW + 5 * SECOND}
+    assert world.store.get(first.record.id).last_used_at == NOW + 5 * SECOND
+    world.forget_calls()
+    world.call("flush")
+    assert world.store.calls == []
+
+
+def test_a_flush_that_fails_is_logged_and_tried_again_with_the_newest(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    used, other = world.create(), world.create()
+    world.enter(used.value.reveal())
+    world.enter(other.value.reveal())
+    world.store.fails = {"touch": ConnectionError("gone")}
+    assert world.call("flush") is None
+    assert "could not write when keys were last used" in caplog.text
+    world.clock.advance(SECOND)
+    world.enter(used.value.reveal())
+    world.call("flush")
+    world.store.fails = {}
+    world.call("flush")
+    ((batch,), _) = world.store.arguments[-1]
+    assert batch == {used.record.id: NOW + SECOND, other.record.id: NOW}
+    assert world.store.get(used.record.id).last_used_at == NOW + SECOND
+
+
+def test_an_upgrade_that_fails_is_tried_again(make_world: MakeWorld) -> None:
+    world = make_world(hasher=KeyHasher(PepperRing({"1": b"1" * 32}, current="1")))
+    created = world.create()
+    plain = KeyHasher().digest(created.value.reveal())
+    world.store.put(replace(created.record, digest=plain))
+    world.enter(created.value.reveal())
+    world.store.fails = {"replace_digest": ConnectionError("gone")}
+    world.call("flush")
+    assert world.store.get(created.record.id).digest == plain
+    world.store.fails = {}
+    world.call("flush")
+    assert world.store.get(created.record.id).digest == created.record.digest
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupt", "cancellation"]
+)
+def test_a_flush_that_is_interrupted_loses_nothing(world: World, error: BaseException) -> None:
+    created = world.create()
+    world.enter(created.value.reveal())
+    world.store.fails = {"touch": error}
+    with pytest.raises(type(error)):
+        world.call("flush")
+    world.store.fails = {}
+    world.call("flush")
+    assert world.store.get(created.record.id).last_used_at == NOW
+
+
+def test_a_late_flush_brings_no_key_back_to_life(world: World) -> None:
+    created = world.create()
+    world.enter(created.value.reveal())
+    revoked = world.call("revoke_key", world.login(), created.record.id)
+    world.call("flush")
+    assert world.store.get(created.record.id) == replace(revoked, last_used_at=NOW)
+
+
+def test_refusals_and_logins_leave_nothing_to_write(world: World) -> None:
+    created = world.create()
+    world.call("revoke_key", world.login(), created.record.id)
+    with pytest.raises(Problem):
+        world.enter(created.value.reveal())
+    world.enter(token())
+    world.forget_calls()
+    world.call("flush")
+    assert world.store.calls == []
+
+
+def blocking(**options: Any) -> World:
+    return World("sync", **options)
+
+
+def test_a_blocking_authenticator_flushes_when_a_minute_is_over() -> None:
+    world = blocking()
+    key = world.create().value.reveal()
+    world.enter(key)
+    world.clock.advance(MINUTE - SECOND)
+    world.auth.flush_if_due()
+    assert "touch" not in world.store.calls
+    world.clock.advance(SECOND)
+    world.auth.flush_if_due()
+    assert world.store.calls.count("touch") == 1
+    world.enter(key)
+    world.auth.flush_if_due()
+    assert world.store.calls.count("touch") == 1
+    world.clock.advance(MINUTE)
+    world.auth.flush_if_due()
+    assert world.store.calls.count("touch") == 2
+
+
+def test_a_flush_that_failed_waits_for_the_next_minute() -> None:
+    world = blocking()
+    world.enter(world.create().value.reveal())
+    world.store.fails = {"touch": ConnectionError()}
+    for _ in range(3):
+        world.clock.advance(MINUTE)
+        world.auth.flush_if_due()
+        world.auth.flush_if_due()
+    assert world.store.calls.count("touch") == 3
+
+
+def test_closing_a_blocking_authenticator_flushes() -> None:
+    world = blocking()
+    key = world.create().value.reveal()
+    with world.auth as auth:
+        assert auth is world.auth
+        world.enter(key)
+    assert world.store.calls.count("touch") == 1
+    world.enter(key)
+    with pytest.raises(ZeroDivisionError), world.auth:
+        _ = 1 / 0
+    assert world.store.calls.count("touch") == 2
+
+
+def test_many_threads_lose_no_use() -> None:
+    world = blocking(on_event=None)
+    created = [world.create() for _ in range(20)]
+    start = threading.Barrier(8)
+
+    def use(_: int) -> None:
+        start.wait()
+        for key in created:
+            for _ in range(5):
+                world.enter(key.value.reveal())
+            world.auth.flush()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(8)))
+    world.auth.flush()
+    for key in created:
+        assert world.store.get(key.record.id).last_used_at == NOW
+
+
+# The async driver's own: its flusher, cancellation, slow digests off the loop.
+
+
+class Awaiting:
+    """An async authenticator that is used from within a running loop."""
+
+    def __init__(self, **options: Any) -> None:
+        self.world = World("sync")
+        self.store = AsyncMemoryKeyStore()
+        self.auth: AsyncAuthenticator[str] = AsyncAuthenticator(
+            self.store,
+            find_owner=_owner(self.world.owners["ann"]),
+            clock=self.world.clock,
+            **options,
+        )
+
+    async def create(self) -> Any:
+        return await self.auth.create_key(self.world.login(), name="ci")
+
+    async def use(self, created: Any) -> None:
+        await self.auth.authenticate([f"Bearer {created.value.reveal()}"])
+
+    async def last_used_at(self, created: Any) -> object:
+        record = await self.store.find(created.record.id)
+        assert record is not None
+        return record.last_used_at
+
+
+@ON_A_LOOP
+async def test_an_open_authenticator_flushes_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Awaiting()
+    created = await here.create()
+    minutes: asyncio.Queue[None] = asyncio.Queue()
+    sleep, waited = asyncio.sleep, []
+
+    async def wait_for_a_minute(seconds: float) -> None:
+        waited.append(seconds)
+        await minutes.get()
+
+    async with here.auth:
+        monkeypatch.setattr(asyncio, "sleep", wait_for_a_minute)
+        await here.use(created)
+        for _ in range(3):
+            await sleep(0)
+        assert await here.last_used_at(created) is None
+        minutes.put_nowait(None)
+        for _ in range(10):
+            await sleep(0)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        assert await here.last_used_at(created) == NOW
+    assert waited[0] == 60
+
+
+@ON_A_LOOP
+async def test_closing_an_async_authenticator_flushes_and_leaves_no_task() -> None:
+    here = Awaiting()
+    created = await here.create()
+    before = asyncio.all_tasks()
+    async with here.auth as auth:
+        assert auth is here.auth
+        assert len(asyncio.all_tasks() - before) == 1
+        await here.use(created)
+    assert await here.last_used_at(created) == NOW
+    assert asyncio.all_tasks() == before
+
+
+@ON_A_LOOP
+async def test_an_authenticator_that_is_opened_twice_has_one_flusher() -> None:
+    here = Awaiting()
+    before = asyncio.all_tasks()
+    async with here.auth, here.auth:
+        assert len(asyncio.all_tasks() - before) == 1
+    assert asyncio.all_tasks() == before
+    async with here.auth:
+        assert len(asyncio.all_tasks() - before) == 1
+
+
+@ON_A_LOOP
+async def test_an_authenticator_closed_in_the_middle_of_a_flush_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Awaiting()
+    created = await here.create()
+    writing = asyncio.Event()
+    touch = here.store.touch
+
+    async def stuck(last_used: Any) -> None:
+        writing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(here.store, "touch", stuck)
+    monkeypatch.setattr("msk_auth.authenticator._FLUSH_SECONDS", 0.001)
+    async with here.auth:
+        await here.use(created)
+        await writing.wait()
+        monkeypatch.setattr(here.store, "touch", touch)
+    assert await here.last_used_at(created) == NOW
+
+
+@ON_A_LOOP
+async def test_closing_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Awaiting()
+    created = await here.create()
+
+    async def stuck(last_used: Any) -> None:
+        await asyncio.Event().wait()
+
+    with anyio.move_on_after(0.05) as scope:
+        async with here.auth:
+            await here.use(created)
+            monkeypatch.setattr(here.store, "touch", stuck)
+    assert scope.cancelled_caught
+
+
+@ON_A_LOOP
+async def test_a_request_that_is_cancelled_ends_at_once_and_reports_nothing() -> None:
+    events: list[object] = []
+    here = Awaiting(on_event=events.append)
+    created = await here.create()
+    events.clear()
+    here.store.find = lambda _: asyncio.Event().wait()  # type: ignore[method-assign, assignment]
+    with anyio.move_on_after(0.02) as scope:
+        await here.use(created)
+    assert scope.cancelled_caught
+    assert events == []
+
+
+@ON_A_LOOP
+async def test_a_slow_digest_leaves_the_loop_free_and_is_bounded() -> None:
+    at_once, most, release = 0, 0, threading.Event()
+    lock = threading.Lock()
+
+    class Slow:
+        def recognises(self, encoded: str) -> bool:
+            return encoded == "$slow$"
+
+        def verify(self, key: str, encoded: str) -> bool:
+            nonlocal at_once, most
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            release.wait(5)
+            with lock:
+                at_once -= 1
+            return True
+
+    here = Awaiting(hasher=KeyHasher(slow=Slow()))
+    created = await here.create()
+    await here.store.replace_digest(created.record.id, old=created.record.digest, new="$slow$")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(here.use, created)
+        await asyncio.sleep(0.05)
+        assert at_once == 2
+        release.set()
+    assert most == 2
+
+
+@ON_A_LOOP
+async def test_a_thousand_requests_at_once_write_one_use() -> None:
+    here = Awaiting()
+    created = await here.create()
+    batches: list[Any] = []
+    touch = here.store.touch
+
+    async def note(last_used: Any) -> None:
+        batches.append(dict(last_used))
+        await touch(last_used)
+
+    here.store.touch = note  # type: ignore[method-assign]
+    await asyncio.gather(*(here.use(created) for _ in range(1000)))
+    await here.auth.flush()
+    assert batches == [{created.record.id: NOW}]
