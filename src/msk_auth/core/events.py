@@ -81,3 +81,4 @@ class KeyDeleted:
 Event: TypeAlias = (
     CredentialUsed | Refusal | KeyCreated | KeyRotated | KeyRevocation | KeyExpirySet | KeyDeleted
 )
+"""Whatever the `on_event` hook can be told."""

@@ -1,0 +1,261 @@
+"""The public names: which there are, that each explains itself, and what importing them costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import msk_auth
+from msk_auth import ConfigurationError, MskAuthError, Problem
+
+ROOT = Path(__file__).parents[1]
+
+PUBLIC = [
+    "PROBLEM_BASE",
+    "AlgorithmName",
+    "ApiKey",
+    "AsyncAuthenticator",
+    "AsyncKeyStore",
+    "AsyncLeaseRegister",
+    "Authenticator",
+    "Claims",
+    "Clock",
+    "ConfigurationError",
+    "CreatedKey",
+    "CredentialKind",
+    "CredentialRefused",
+    "CredentialUsed",
+    "CredentialsMissing",
+    "Event",
+    "FieldError",
+    "InputInvalid",
+    "InteractiveRequired",
+    "KeyCreated",
+    "KeyDeleted",
+    "KeyExpired",
+    "KeyExpirySet",
+    "KeyFormat",
+    "KeyHasher",
+    "KeyLimitReached",
+    "KeyLimits",
+    "KeyMalformed",
+    "KeyNotActive",
+    "KeyNotFound",
+    "KeyPage",
+    "KeyQuery",
+    "KeyRevocation",
+    "KeyRevoked",
+    "KeyRing",
+    "KeyRotated",
+    "KeyStatus",
+    "KeyStore",
+    "KeyUnknown",
+    "KeyValue",
+    "LeaseRegister",
+    "Lifetime",
+    "LoginTooOld",
+    "MskAuthError",
+    "NotFound",
+    "Owner",
+    "OwnerDisabled",
+    "PageCursor",
+    "PepperRing",
+    "PermissionDenied",
+    "Policy",
+    "Principal",
+    "Problem",
+    "RedactingFilter",
+    "Refusal",
+    "RequestMalformed",
+    "Session",
+    "SigningKey",
+    "SlowDigest",
+    "StoreUnavailable",
+    "SystemClock",
+    "TokenExpired",
+    "TokenInvalid",
+    "TokenProfile",
+    "TokenRevoked",
+    "TooManyAttempts",
+    "local_principal",
+    "read_bearer",
+    "redact",
+    "require",
+    "require_interactive",
+]
+
+OBJECTS: dict[str, Any] = {name: getattr(msk_auth, name) for name in PUBLIC}
+DEFINITIONS = {
+    name: value
+    for name, value in OBJECTS.items()
+    if inspect.isclass(value) or inspect.isfunction(value)
+}
+ERRORS = {
+    name: value
+    for name, value in DEFINITIONS.items()
+    if inspect.isclass(value) and issubclass(value, MskAuthError)
+}
+
+
+def test_exactly_these_names_are_public() -> None:
+    # A name that is added here is kept until the next major version.
+    assert msk_auth.__all__ == PUBLIC
+
+
+def test_every_public_name_says_where_it_is_from() -> None:
+    for name, value in DEFINITIONS.items():
+        assert value.__module__.startswith("msk_auth."), name
+        assert value.__name__ == name
+
+
+def assigned_texts(path: str) -> dict[str, str]:
+    """The names that a module assigns at its top, with the text that stands directly below."""
+    body = ast.parse(Path(path).read_text("utf-8")).body
+    texts = {}
+    for statement, following in zip(body, [*body[1:], ast.Pass()], strict=True):
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                match following:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        texts[name] = text
+                    case _:
+                        texts[name] = ""
+    return texts
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    if name in DEFINITIONS:
+        text = inspect.getdoc(DEFINITIONS[name]) or ""
+        # What `dataclass` writes by itself says nothing.
+        assert not text.startswith(f"{name}(")
+    else:
+        modules = {
+            module.__file__
+            for module_name, module in sys.modules.items()
+            if module_name.startswith("msk_auth.core") or module_name == "msk_auth.authenticator"
+        }
+        (text,) = [
+            texts[name]
+            for texts in map(assigned_texts, sorted(filter(None, modules)))
+            if name in texts
+        ]
+    assert len(text) > 20
+
+
+def public_members() -> list[tuple[str, Any]]:
+    return [
+        (f"{name}.{member}", value)
+        for name, definition in DEFINITIONS.items()
+        if inspect.isclass(definition)
+        for member, value in vars(definition).items()
+        if not member.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod))
+    ]
+
+
+@pytest.mark.parametrize(
+    "member", [pytest.param(value, id=name) for name, value in public_members()]
+)
+def test_every_public_method_has_a_docstring(member: Any) -> None:
+    # A method that overrides another one may leave the words to it.
+    inherits = getattr(member, "__name__", "") in {"challenge", "members", "filter"}
+    assert inspect.getdoc(member) or inherits
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_of_the_one_tree(name: str) -> None:
+    error = ERRORS[name]
+    assert issubclass(error, MskAuthError)
+    assert error in {MskAuthError, ConfigurationError} or issubclass(error, Problem)
+
+
+def documented_codes() -> dict[str, int]:
+    """From code to status, as `docs/reference/errors.md` has them."""
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
+    return {
+        code: int(status)
+        for code, status in re.findall(r"^### (\w+)\n\n\*\*(\d+)\*\*", text, re.MULTILINE)
+    }
+
+
+ANSWERS = {
+    value.code: value
+    for value in ERRORS.values()
+    if issubclass(value, Problem) and "code" in vars(value)
+}
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    with_code = [value for value in ERRORS.values() if "code" in vars(value)]
+    assert len(ANSWERS) == len(with_code) == 21
+
+
+@pytest.mark.parametrize("code", ANSWERS)
+def test_every_code_is_documented_with_its_status(code: str) -> None:
+    assert documented_codes()[code] == ANSWERS[code].status
+
+
+def test_no_other_codes_are_documented_than_the_library_answers_with() -> None:
+    sources = "".join(
+        path.read_text("utf-8") for path in sorted((ROOT / "src" / "msk_auth").rglob("*.py"))
+    )
+    assert [code for code in documented_codes() if f'"{code}"' not in sources] == []
+
+
+# What importing costs.
+
+
+def loaded_by_import() -> set[str]:
+    code = "import sys; before = set(sys.modules); import msk_auth; print(*(set(sys.modules) - before))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(result.stdout.split())
+
+
+def test_importing_loads_no_cryptography_and_nothing_optional() -> None:
+    loaded = {name.partition(".")[0] for name in loaded_by_import()}
+    heavy = {"jwt", "cryptography", "argon2", "sqlalchemy", "alembic", "pydantic", "anyio"}
+    frameworks = {"fastapi", "starlette", "flask", "litestar", "werkzeug"}
+    assert loaded & (heavy | frameworks) == set()
+
+
+def test_importing_loads_none_of_its_own_optional_modules() -> None:
+    loaded = loaded_by_import()
+    assert not {
+        name
+        for name in loaded
+        if name.startswith(
+            (
+                "msk_auth.stores",
+                "msk_auth.integrations",
+                "msk_auth.testing",
+                "msk_auth.argon2",
+                "msk_auth.cli",
+            )
+        )
+    }
+
+
+def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
+    spec = importlib.util.find_spec("msk_auth")
+    assert spec is not None
+    assert spec.origin is not None
+    assert (Path(spec.origin).parent / "py.typed").exists()
+
+
+def test_the_version_is_the_distributions() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f'version = "{msk_auth.__version__}"' in pyproject
