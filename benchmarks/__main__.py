@@ -1,0 +1,5 @@
+"""Run every measurement, one after the other."""
+
+from . import adapters
+
+adapters.main()
