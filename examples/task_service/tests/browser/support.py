@@ -6,7 +6,6 @@ import os
 import queue
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -45,10 +44,8 @@ class LiveService:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self._log = (data_dir / "stderr.log").open("wb")
+        log_file = data_dir / "stderr.log"
+        self._log = log_file.open("wb")
         self._process = subprocess.Popen(
             COMMAND,
             stdout=subprocess.PIPE,
@@ -57,7 +54,7 @@ class LiveService:
             env={
                 **os.environ,
                 "TASK_SERVICE_DATA_DIR": str(data_dir / "data"),
-                "TASK_SERVICE_PORT": str(port),
+                "TASK_SERVICE_PORT": "0",
             },
         )
         lines: queue.Queue[str] = queue.Queue()
@@ -66,9 +63,9 @@ class LiveService:
         try:
             self.url, self.token = _first_link(lines)
             _wait_until_it_answers(self.url)
-        except BaseException:
+        except (queue.Empty, HTTPError) as error:
             self.stop()
-            raise
+            raise RuntimeError(f"the service does not start: {log_file.read_text()}") from error
 
     def _read(self, lines: queue.Queue[str]) -> None:
         assert self._process.stdout is not None
@@ -100,6 +97,7 @@ class LiveService:
 
 
 def _first_link(lines: queue.Queue[str]) -> tuple[str, str]:
+    """The address and the secret of the link that is printed."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         found = _LINK.search(lines.get(timeout=max(0.1, deadline - time.monotonic())))
@@ -154,7 +152,7 @@ class Watch:
 
     def assert_clean(self) -> None:
         """Fail if the page complained."""
-        assert self._complaints == []
+        assert not self._complaints, "\n".join(self._complaints)
 
 
 async def assert_accessible(page: Page, state: str) -> None:

@@ -11,6 +11,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MARKUP = '<img src=x onerror="alert(1)"> & <b>bold</b>'
 
+ALLOW_SLEEP = """async () => {
+    const config = await (await fetch("/api/admin/config")).json();
+    await fetch("/api/admin/config", {
+        method: "PATCH", headers: {"Content-Type": "application/json"},
+        body: JSON.stringify({allowed_commands: [...config.allowed_commands, "sleep"]}),
+    });
+}"""
+
 
 async def _new_task(page: Page, name: str, *argv: str) -> None:
     await page.goto("/tasks")
@@ -69,6 +77,8 @@ async def test_markup_in_names_and_output_is_text(open_page: Open) -> None:
 
 async def test_a_run_is_watched_live_and_cancelled(open_page: Open) -> None:
     page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SLEEP)
     await _new_task(page, "Waits", "sleep", "60")
     await page.get_by_role("button", name="Run Waits").click()
     await expect(page.locator("#announcer")).to_have_text("Waits was started.")

@@ -105,16 +105,16 @@ document.addEventListener("click", async ({ target }) => {
   setTimeout(() => { word.textContent = usual; }, 2000);
 });
 
-/** A single key that presses `element`, off while somebody types or a dialog is open. */
-export function shortcut(key, element) {
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== key || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
-    if (event.target.closest("input, select, textarea")) return;
-    event.preventDefault();
-    element.focus();
-    element.click();
-  });
-}
+// A single key presses the control that names it, unless somebody types or a dialog is open.
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || event.target.closest("input, select, textarea")) return;
+  const control = $(`[aria-keyshortcuts="${CSS.escape(event.key)}"]`);
+  if (!control?.checkVisibility()) return;
+  event.preventDefault();
+  control.focus();
+  control.click();
+});
 
 /** What the frame of the page says about whoever is logged in. */
 const { username, permissions = "" } = document.body.dataset;

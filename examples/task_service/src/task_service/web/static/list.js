@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { $, h, pressed, render } from "./dom.js";
 
 const AWAY_MS = 10 * 60_000;
+const BUSY_MS = 1000;
 let lastUse = Date.now();
 for (const event of ["pointerdown", "keydown", "wheel", "focus"]) {
   addEventListener(event, () => { lastUse = Date.now(); }, { passive: true, capture: true });
@@ -13,11 +14,13 @@ export class LiveList {
   items = [];
   more = false;
   #pages = 1;
+  #turn = 0;
+  #shown;
   #timer;
 
-  /** `draw(items before)` shows `items`; `pause()` is how many milliseconds they may stay as they are. */
-  constructor(path, { limit = 50, draw, pause }) {
-    Object.assign(this, { path, limit, draw, pause });
+  /** `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else. */
+  constructor(path, { limit = 50, draw, busy = () => false, rest = 5000 }) {
+    Object.assign(this, { path, limit, draw, busy, rest });
     $("#more").addEventListener("click", pressed(() => {
       this.#pages += 1;
       return this.refresh();
@@ -27,7 +30,8 @@ export class LiveList {
 
   /** Read everything anew that was read before, and show it. */
   async refresh() {
-    clearTimeout(this.#timer);
+    this.#turn += 1;
+    const turn = this.#turn;
     try {
       const items = [];
       let cursor;
@@ -36,16 +40,10 @@ export class LiveList {
         items.push(...answer.items);
         cursor = answer.next_cursor;
       }
-      const before = this.items;
-      this.items = items;
-      this.more = cursor !== null;
-      $("#more").hidden = !this.more;
-      $("#list").hidden = !items.length;
-      $("#empty").hidden = items.length > 0;
-      this.draw(before);
+      // Whoever asked later knows better.
+      if (turn === this.#turn) this.#show(items, cursor !== null);
     } finally {
-      clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.#look(), this.pause());
+      this.#wait();
     }
   }
 
@@ -54,9 +52,27 @@ export class LiveList {
     return this.refresh().catch((problem) => render($("#list"), h("p", { class: "empty", role: "alert" }, problem.message)));
   }
 
+  #show(items, more) {
+    // What stays the same is not touched: it may be selected, or read aloud just now.
+    const content = JSON.stringify([items, more]);
+    if (content === this.#shown && !this.busy()) return;
+    this.#shown = content;
+    const before = this.items;
+    Object.assign(this, { items, more });
+    $("#more").hidden = !more;
+    $("#list").hidden = !items.length;
+    $("#empty").hidden = items.length > 0;
+    this.draw(before);
+  }
+
+  #wait() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#look(), this.busy() ? BUSY_MS : this.rest);
+  }
+
   #look() {
     // A page that nobody sees or uses is silent: its requests would keep a session alive that should end for idleness.
-    if (document.hidden || Date.now() - lastUse > AWAY_MS) this.#timer = setTimeout(() => this.#look(), this.pause());
+    if (document.hidden || Date.now() - lastUse > AWAY_MS) this.#wait();
     // What is shown stays as it was; the next look may find the service again.
     else this.refresh().catch(() => {});
   }

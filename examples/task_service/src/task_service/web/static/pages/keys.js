@@ -1,11 +1,11 @@
 import { api } from "../api.js";
-import { $, button, focusOn, h, icon, me, quiet, render, say, shortcut, table } from "../dom.js";
+import { $, button, focusOn, h, icon, me, quiet, render, say, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, clearProblem, hasDraft, restoreDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { daysTo, when } from "../time.js";
 
-const keys = new LiveList("/keys", { limit: 100, draw, pause: () => 30_000 });
+const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000 });
 const newKey = $("#new"); // absent for whoever may not manage keys
 
 // The list.
@@ -98,7 +98,6 @@ for (const filter of filters) {
     changed();
   });
 }
-shortcut("/", search);
 
 // A new key.
 
@@ -135,10 +134,7 @@ onSubmit(form, async () => {
   await reveal(created);
 });
 
-if (newKey) {
-  newKey.addEventListener("click", () => create());
-  shortcut("n", newKey);
-}
+newKey?.addEventListener("click", () => create());
 
 // The value, once.
 

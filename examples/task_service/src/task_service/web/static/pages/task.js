@@ -1,5 +1,5 @@
 import { api } from "../api.js";
-import { $, button, h, icon, me, pressed, quiet, render, say, shortcut } from "../dom.js";
+import { $, button, h, icon, me, pressed, quiet, render, say } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
@@ -37,7 +37,7 @@ function drawTask() {
 
 const runs = new LiveList(`${path}/runs`, {
   limit: 25,
-  pause: () => (runs.items.some(isActive) ? 1000 : 5000),
+  busy: () => runs.items.some(isActive),
   draw: drawRuns,
 });
 
@@ -91,19 +91,15 @@ const edit = () => openTask((saved) => {
   say("Saved.");
 }, task);
 
-const act = { run: $("#run"), edit: $("#edit"), delete: $("#delete") };
-if (act.run) {
-  act.run.addEventListener("click", pressed(async () => {
-    const run = await startRun(task.id);
-    say(`${task.name} was started.`);
-    selected = run.id;
-    await runs.refresh();
-    select(run.id);
-  }));
-  shortcut("r", act.run);
-}
-act.edit?.addEventListener("click", pressed(edit));
-act.delete?.addEventListener("click", () => confirm({
+// Each of these is absent for whoever may not do it.
+$("#run")?.addEventListener("click", pressed(async () => {
+  const run = await startRun(task.id);
+  say(`${task.name} was started.`);
+  await runs.refresh();
+  select(run.id);
+}));
+$("#edit")?.addEventListener("click", pressed(edit));
+$("#delete")?.addEventListener("click", () => confirm({
   title: `Delete ${task.name}?`,
   text: ["Programs that start it will be told that there is no such task, and its runs are no longer shown. This cannot be undone."],
   action: "Delete task",

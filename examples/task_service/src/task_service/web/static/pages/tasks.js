@@ -1,11 +1,9 @@
-import { $, button, h, icon, me, pressed, quiet, render, say, shortcut, table } from "../dom.js";
+import { $, button, h, icon, me, pressed, quiet, render, say, table } from "../dom.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { badge, isActive, startRun, stateWords } from "../runs.js";
 import { openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
-
-const newTask = $("#new"); // absent for whoever may not write tasks
 
 const summary = ({ params }) => params.argv?.join(" ") ?? params.url;
 
@@ -27,7 +25,7 @@ const COLUMNS = [
 ];
 
 const tasks = new LiveList("/tasks", {
-  pause: () => (tasks.items.some((task) => isActive(task.last_run)) ? 1000 : 5000),
+  busy: () => tasks.items.some((task) => isActive(task.last_run)),
   draw(before) {
     render($("#list"), table("Tasks", COLUMNS, tasks.items));
     for (const { id, name, last_run: run } of tasks.items) {
@@ -42,9 +40,6 @@ const create = () => openTask(async ({ name }) => {
   say(`${name} was created.`);
 });
 
-if (newTask) {
-  newTask.addEventListener("click", pressed(create));
-  shortcut("n", newTask);
-}
+$("#new")?.addEventListener("click", pressed(create)); // absent for whoever may not write tasks
 await tasks.begin();
 if (hasDraft(taskForm)) create();
