@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from tests.integrations.adapters import Surprise, fastapi_app, send
+from tests.integrations.test_websockets import connect
 from tests.integrations.world import User, World, make_world
 
 from msk_auth import (
@@ -116,6 +117,37 @@ class TestInvalidInput:
 
         assert (await send(app, "POST", b"/open", [JSON], b"{")).status == 422
 
+    async def test_on_a_route_of_a_guarded_router(
+        self, auth: FastAPIAuth[User], app: FastAPI
+    ) -> None:
+        router = APIRouter(prefix="/router", dependencies=[auth.require_interactive()])
+
+        @router.post("/task")
+        async def create(task: Task) -> Task:
+            return task
+
+        app.include_router(router)
+        reply = await send(app, "POST", b"/router/task", [JSON], b"{")
+        assert (reply.status, reply.json["code"]) == (401, "credentials_missing")
+
+    async def test_raised_by_a_route_that_is_not_fastapi_s(self, app: FastAPI) -> None:
+        async def plain(request: Request) -> None:
+            raise RequestValidationError([{"type": "json_invalid", "loc": ("body",), "msg": "no"}])
+
+        app.add_route("/plain", plain)
+        assert (await send(app, "GET", b"/plain")).json["code"] == "input_invalid"
+
+    async def test_on_a_websocket(
+        self, app: FastAPI, world: World, auth: FastAPIAuth[User]
+    ) -> None:
+        @app.websocket("/ws", dependencies=[auth.principal])
+        async def ws(websocket: WebSocket, number: int) -> None: ...
+
+        assert (await connect(app, "/ws", []))[0]["status"] == 401
+        start, body = await connect(app, "/ws", world.bearer("key"))
+        assert start["status"] == 422
+        assert json.loads(body["body"])["errors"][0]["field"] == "number"
+
     async def test_with_a_guard_that_a_test_replaced(
         self, auth: FastAPIAuth[User], app: FastAPI
     ) -> None:
@@ -152,6 +184,14 @@ class TestHttpErrors:
         reply = await send(app, "GET", b'/raise/409?detail={"since":1}')
         assert reply.json["detail"] == "The present state does not allow this."
         assert reply.json["context"] == {"since": 1}
+
+    async def test_a_400_of_the_application_is_its_own(self, app: FastAPI) -> None:
+        @app.get("/own")
+        async def own() -> None:
+            raise HTTPException(400, "No such date") from ValueError()
+
+        reply = await send(app, "GET", b"/own")
+        assert (reply.json["code"], reply.json["detail"]) == ("bad_request", "No such date")
 
     @pytest.mark.parametrize("status", [204, 304, 307])
     async def test_a_redirect_is_no_problem(self, app: FastAPI, status: int) -> None:

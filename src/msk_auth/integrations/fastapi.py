@@ -62,6 +62,8 @@ _DEFAULT_HANDLERS: Final[Mapping[object, object]] = {
     RequestValidationError: request_validation_exception_handler,
     WebSocketRequestValidationError: websocket_request_validation_exception_handler,
 }
+# What FastAPI says of a body that is not UTF-8, or nested too deeply.
+_BODY_ERROR: Final = "There was an error parsing the body"
 _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _MAX_ERRORS: Final = 50
 
@@ -95,7 +97,7 @@ class FastAPIAuth(StarletteBase[UserT]):
     """Guards, error handlers and key routes for FastAPI.
 
     Args:
-        authenticator: Decides.
+        authenticator: Decides; also an attribute.
 
     Raises:
         ConfigurationError: It is not an `AsyncAuthenticator`.
@@ -200,8 +202,7 @@ class FastAPIAuth(StarletteBase[UserT]):
     async def _on_http_exception(
         self, connection: HTTPConnection, error: HTTPException
     ) -> Response | None:
-        if error.status_code == 400 and error.__cause__ is not None:
-            # FastAPI's word for a body that is not UTF-8 or nested too deeply.
+        if error.status_code == 400 and error.detail == _BODY_ERROR:
             return await self._on_unreadable_body(connection)
         return await super()._on_http_exception(connection, error)
 
@@ -246,7 +247,9 @@ def _dotted(location: Sequence[object]) -> str:
 
 def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
     """The guards of the route that a request was for, except those that a test replaced."""
-    pending: list[Dependant] = [scope["route"].dependant]
+    # A route that is not FastAPI's own has no dependencies.
+    dependant: Dependant | None = getattr(scope.get("route"), "dependant", None)
+    pending = [] if dependant is None else [dependant]
     replaced: Mapping[object, object] = scope["app"].dependency_overrides
     while pending:
         dependant = pending.pop(0)

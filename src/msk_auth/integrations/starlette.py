@@ -120,7 +120,7 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
     """Guards, error handlers, key routes and an authentication backend for Starlette.
 
     Args:
-        authenticator: Decides.
+        authenticator: Decides; also an attribute.
 
     Raises:
         ConfigurationError: It is not an `AsyncAuthenticator`.
