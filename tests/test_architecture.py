@@ -24,6 +24,7 @@ PUBLIC_MODULES = frozenset(
         "msk_auth.integrations.starlette",
         "msk_auth.stores.memory",
         "msk_auth.stores.sqlalchemy",
+        "msk_auth.stores.sqlalchemy.migrations",
         "msk_auth.testing",
     }
 )

@@ -1,0 +1,81 @@
+"""The library's own migrations, for applications that leave its tables to it.
+
+Call :func:`upgrade` at start, in as many processes as there are: one of them does the work and the others wait. The
+migrations keep their own version table, `msk_auth_alembic_version`, and touch no other table, so an application's
+alembic goes on beside them; let it ignore these tables (`include_name`).
+
+An application that would rather have the tables in its own migrations calls
+:func:`~msk_auth.stores.sqlalchemy.api_key_table` with its metadata instead, and never calls this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, text
+
+from msk_auth.stores.sqlalchemy._sqlite import begin_immediate
+
+__all__ = ["VERSION_TABLE", "upgrade"]
+
+VERSION_TABLE: Final = "msk_auth_alembic_version"
+"""Where it is kept which migrations have run."""
+
+_FOLDER: Final = Path(__file__).parent
+
+_LOCK: Final = 0x6D736B5F61757468
+"""Of no meaning but ours: the name of the lock on PostgreSQL."""
+
+_MAX_WAIT_SECONDS: Final = 60
+"""How long a process waits for another one to finish migrating, on MariaDB and MySQL."""
+
+
+def upgrade(bind: Engine | Connection) -> None:
+    """Bring the library's tables up to date; a database that is up to date is left as it is.
+
+    From asynchronous code: `await connection.run_sync(upgrade)`.
+
+    Args:
+        bind: An engine, or a connection that nothing has been done with yet; it is committed.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: The database refused. Run it again: on SQLite and PostgreSQL nothing was
+            changed, on MariaDB and MySQL the steps before stay done.
+    """
+    if isinstance(bind, Engine):
+        with bind.connect() as connection:
+            upgrade(connection)
+        return
+    with _alone(bind):
+        config = Config()
+        config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+        config.attributes["connection"] = bind
+        command.upgrade(config, "head")
+    bind.commit()
+
+
+@contextmanager
+def _alone(connection: Connection) -> Generator[None]:
+    """Let one process migrate at a time."""
+    match connection.dialect.name:
+        case "sqlite":
+            connection.begin()
+            begin_immediate(connection)
+            yield
+        case "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            yield
+        case _:
+            # Every change of a table commits there, so the lock must outlast the transaction.
+            wait = {"name": VERSION_TABLE, "seconds": _MAX_WAIT_SECONDS}
+            if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), wait) != 1:
+                raise TimeoutError("another process is migrating the tables for too long")
+            try:
+                yield
+            finally:
+                connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": VERSION_TABLE})

@@ -1,0 +1,139 @@
+"""The library's migrations: they make exactly `api_key_table`, once, beside whatever else there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import URL, Engine, MetaData, create_engine, inspect, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from tests.databases import mysql_database, postgres_database
+from tests.stores.support import begin_deferred, begin_nothing, prepared, sqlite_url, untouched
+
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
+from msk_auth.stores.sqlalchemy.migrations import VERSION_TABLE, upgrade
+from msk_auth.testing._store_contract import NOW, make_record
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[URL]:
+    """A database without a table."""
+    match request.param:
+        case "sqlite":
+            yield sqlite_url(tmp_path)
+        case "postgres":
+            with postgres_database() as url:
+                yield url
+        case _:
+            with mysql_database() as url:
+                yield url
+
+
+@pytest.fixture
+def engine(url: URL) -> Iterator[Engine]:
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def differences(engine: Engine) -> list[Any]:
+    """What alembic would change to get from the database to the table of the library."""
+    metadata = MetaData()
+    api_key_table(metadata)
+
+    def is_ours(name: str | None, kind: str, _parents: object) -> bool:
+        return kind != "table" or name in metadata.tables
+
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"include_name": is_ours})
+        return list(compare_metadata(context, metadata))
+
+
+def test_the_migrated_schema_is_the_table_of_the_library(engine: Engine) -> None:
+    assert len(differences(engine)) == 4  # two tables, two indexes
+    upgrade(engine)
+    assert differences(engine) == []
+
+
+def test_a_database_with_data_keeps_all_of_it(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('the application''s')"))
+    upgrade(engine)
+    store = SQLAlchemyKeyStore(engine)
+    record = make_record("k")
+    store.insert(record, max_active=1, now=NOW)
+    upgrade(engine)
+    assert store.find("k") == record
+    store.close()
+    with engine.connect() as connection:
+        versions = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
+        assert versions.all() == ["the application's"]
+
+
+def test_the_version_is_recorded_in_a_table_of_its_own(engine: Engine) -> None:
+    upgrade(engine)
+    names = inspect(engine).get_table_names()
+    assert "alembic_version" not in names
+    with engine.connect() as connection:
+        versions = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()
+        assert versions.all() == ["0001"]
+
+
+def test_processes_that_start_together_migrate_once(url: URL) -> None:
+    def start(_number: int) -> None:
+        engine = create_engine(url)
+        upgrade(engine)
+        engine.dispose()
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(start, range(6)))
+    engine = create_engine(url)
+    assert differences(engine) == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("way", [prepared, untouched, begin_deferred, begin_nothing])
+def test_a_migration_of_sqlite_that_fails_leaves_nothing_behind(tmp_path: Path, way: Any) -> None:
+    engine = create_engine(sqlite_url(tmp_path))
+    way(engine)
+    with engine.begin() as connection:
+        # The last step will find its name taken.
+        connection.execute(text("CREATE TABLE msk_auth_api_keys_registers (x INTEGER)"))
+    with pytest.raises(Exception, match="already exists"):
+        upgrade(engine)
+    assert inspect(engine).get_table_names() == ["msk_auth_api_keys_registers"]
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE msk_auth_api_keys_registers"))
+    upgrade(engine)
+    assert differences(engine) == []
+    engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_application_migrates_through_run_sync(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    engine = create_async_engine(url.set(drivername="sqlite+aiosqlite"))
+    async with engine.connect() as connection:
+        await connection.run_sync(upgrade)
+    await engine.dispose()
+    sync = create_engine(url)
+    assert differences(sync) == []
+    sync.dispose()
+
+
+def test_a_folder_with_a_percent_sign_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "100%s"
+    odd.symlink_to(Path(upgrade.__globals__["__file__"]).parent)
+    monkeypatch.setitem(upgrade.__globals__, "_FOLDER", odd)
+    engine = create_engine(sqlite_url(tmp_path))
+    upgrade(engine)
+    assert differences(engine) == []
+    engine.dispose()

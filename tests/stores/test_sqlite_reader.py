@@ -1,0 +1,347 @@
+"""The short way of reading from SQLite: as right as the long one, and left whenever it might not be."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, Engine, MetaData, StaticPool, create_engine, event
+from sqlalchemy.ext.asyncio import create_async_engine
+from tests.stores.support import METADATA, async_engine_on, empty_tables, engine_on, sqlite_url
+
+from msk_auth import ApiKey
+from msk_auth.stores.sqlalchemy import (
+    AsyncSQLAlchemyKeyStore,
+    SQLAlchemyKeyStore,
+    _sqlite,
+    api_key_table,
+    prepare_sqlite,
+)
+from msk_auth.testing._store_contract import HOUR, NOW, OWNER, add, make_record
+
+RECORDS = [
+    make_record("plain"),
+    make_record("nothing", scopes=frozenset()),
+    make_record("odd", name='ü"🔑\x00\n', scopes=frozenset({"b c", "a", "ü"})),
+    make_record(
+        "full",
+        scopes=frozenset({"a"}),
+        expires_at=NOW,
+        last_used_at=NOW - HOUR,
+        revoked_at=NOW + HOUR,
+        replaced_by="plain",
+        deleted_at=NOW + HOUR,
+    ),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return Path(sqlite_url(tmp_path).database or "")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    with engine_on(sqlite_url(tmp_path)) as engine:
+        prepare_sqlite(engine)
+        yield engine
+
+
+@pytest.fixture
+def store(engine: Engine) -> Iterator[SQLAlchemyKeyStore]:
+    with closing(SQLAlchemyKeyStore(engine)) as store:
+        # The first look-up learns where the file is.
+        store.find("")
+        yield store
+
+
+@pytest.fixture
+def statements(engine: Engine) -> list[str]:
+    """What goes through SQLAlchemy."""
+    seen: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        seen.append(statement)
+
+    return seen
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.id)
+def test_both_ways_give_the_same_record(
+    store: SQLAlchemyKeyStore, engine: Engine, statements: list[str], record: ApiKey
+) -> None:
+    store.insert(record, max_active=None, now=NOW)
+    statements.clear()
+    assert store.find(record.id) == record
+    assert statements == []
+    store.close()
+    assert store.find(record.id) == record
+    assert len(statements) == 1
+
+
+@pytest.mark.anyio
+async def test_the_asynchronous_store_reads_the_short_way_too(tmp_path: Path) -> None:
+    engine = async_engine_on(sqlite_url(tmp_path))
+    store = AsyncSQLAlchemyKeyStore(engine)
+    for record in RECORDS:
+        await store.insert(record, max_active=None, now=NOW)
+    await store.find("")
+    # Closed pool, no further connection: only the store's own is left.
+    await engine.dispose()
+    engine.pool.dispose()
+    seen: list[object] = []
+    event.listen(engine.sync_engine, "connect", lambda *args: seen.append(args))
+    assert [await store.find(record.id) for record in RECORDS] == RECORDS
+    assert await store.find("unknown") is None
+    assert seen == []
+    await store.aclose()
+    assert await store.find("plain") == RECORDS[0]
+    assert len(seen) == 1
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_what_another_connection_committed_is_seen_at_once(
+    tmp_path: Path, path: Path, journal: str
+) -> None:
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        add(store, "k")
+        store.find("k")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            assert other.execute(f"PRAGMA journal_mode = {journal}").fetchone() == (journal,)
+            for microseconds in range(1, 50):
+                other.execute("UPDATE msk_auth_api_keys SET revoked_at = ?", (microseconds,))
+                found = store.find("k")
+                assert found is not None
+                assert found.revoked_at == _sqlite.from_microseconds(microseconds)
+
+
+def test_a_change_that_is_not_committed_is_not_seen(store: SQLAlchemyKeyStore, path: Path) -> None:
+    record = add(store, "k")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("UPDATE msk_auth_api_keys SET revoked_at = 1")
+        assert store.find("k") == record
+        other.execute("ROLLBACK")
+
+
+def test_no_transaction_stays_open_between_look_ups(store: SQLAlchemyKeyStore, path: Path) -> None:
+    add(store, "k")
+    store.find("k")
+    with closing(sqlite3.connect(path, timeout=0)) as other:
+        # A reader in the middle of a transaction would keep the WAL from being emptied.
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+
+
+def test_the_long_way_waits_where_the_short_one_must_not(
+    tmp_path: Path, path: Path, engine: Engine, statements: list[str]
+) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("PRAGMA journal_mode = delete")
+        plain = create_engine(sqlite_url(tmp_path))
+        event.listen(plain, "before_cursor_execute", lambda *args: statements.append(args[2]))
+        store = SQLAlchemyKeyStore(plain)
+        record = add(store, "k")
+        store.find("k")
+        statements.clear()
+        other.execute("BEGIN EXCLUSIVE")
+        timer = threading.Timer(0.3, other.execute, ["COMMIT"])
+        timer.start()
+        assert store.find("k") == record
+        assert len(statements) == 1
+        timer.join()
+        assert store.find("k") == record
+        assert len(statements) == 1
+        store.close()
+        plain.dispose()
+
+
+def test_a_file_that_was_replaced_is_opened_anew(
+    store: SQLAlchemyKeyStore, path: Path, tmp_path: Path
+) -> None:
+    record = add(store, "k")
+    assert store.find("k") == record
+    restored = tmp_path / "restored.db"
+    empty_tables(URL.create("sqlite", database=str(restored)))
+    restored.replace(path)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink()
+    assert store.find("k") is None
+
+
+def test_a_file_that_is_gone_is_the_engines_affair(
+    store: SQLAlchemyKeyStore, path: Path, engine: Engine
+) -> None:
+    add(store, "k")
+    store.find("k")
+    engine.dispose()
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(Exception, match="no such table"):
+        store.find("k")
+
+
+def test_the_store_outlives_its_engines_connections(
+    store: SQLAlchemyKeyStore, engine: Engine
+) -> None:
+    record = add(store, "k")
+    engine.dispose()
+    assert store.find("k") == record
+
+
+def test_closing_closes_the_file(store: SQLAlchemyKeyStore, engine: Engine, path: Path) -> None:
+    add(store, "k")
+    store.find("k")
+    engine.dispose()
+    assert open_files(path) != []
+    store.close()
+    store.close()
+    assert open_files(path) == []
+
+
+def test_a_store_that_nobody_closed_closes_its_file_when_it_goes(
+    engine: Engine, path: Path
+) -> None:
+    store = SQLAlchemyKeyStore(engine)
+    store.find("k")
+    store.find("k")
+    engine.dispose()
+    assert open_files(path) != []
+    del store
+    gc.collect()
+    assert open_files(path) == []
+
+
+def open_files(path: Path) -> list[str]:
+    targets = [
+        str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
+    ]
+    return [target for target in targets if target.startswith(str(path))]
+
+
+def test_the_last_to_close_leaves_one_file(engine: Engine, path: Path) -> None:
+    store = SQLAlchemyKeyStore(engine)
+    add(store, "k")
+    store.find("k")
+    store.find("k")
+    engine.dispose()
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_threads_share_it(store: SQLAlchemyKeyStore, statements: list[str]) -> None:
+    records = [add(store, f"k{number}") for number in range(20)]
+    statements.clear()
+
+    def read(number: int) -> ApiKey | None:
+        return store.find(f"k{number % 20}")
+
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(read, range(2000)))
+    assert found == records * 100
+    assert statements == []
+
+
+def test_a_forked_process_uses_a_connection_of_its_own(
+    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = add(store, "k")
+    store.find("k")
+    inherited = store._reader._connection if store._reader else None
+    monkeypatch.setattr(_sqlite, "_inherited", kept := [])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert store.find("k") == record
+    assert kept == [inherited]
+    assert inherited is not None
+    # Not closed: the parent goes on using it.
+    assert inherited.execute("SELECT 1").fetchone() == (1,)
+    inherited.close()
+    store.close()
+
+
+def test_it_refuses_to_write(store: SQLAlchemyKeyStore) -> None:
+    store.find("k")
+    assert store._reader is not None
+    assert store._reader._connection is not None
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store._reader._connection.execute("DELETE FROM msk_auth_api_keys")
+
+
+def test_a_database_in_memory_has_no_short_way() -> None:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    METADATA.create_all(engine)
+    store = SQLAlchemyKeyStore(engine)
+    record = add(store, "k")
+    assert store.find("k") == store.find("k") == record
+    assert store._reader is not None
+    assert store._reader._connection is None
+    engine.dispose()
+
+
+def test_a_table_of_an_attached_database_has_no_short_way(tmp_path: Path) -> None:
+    metadata = MetaData(schema="other")
+    table = api_key_table(metadata)
+    engine = create_engine(sqlite_url(tmp_path))
+
+    @event.listens_for(engine, "connect")
+    def _attach(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("ATTACH ? AS other", (str(tmp_path / "other.db"),))
+
+    metadata.create_all(engine)
+    store = SQLAlchemyKeyStore(engine, table)
+    record = add(store, "k")
+    assert store.find("k") == record
+    assert store._reader is None
+    store.close()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("scopes", ['"tasks:read"', "[1]", "{}", "tasks:read", ""])
+def test_scopes_that_cannot_be_read_are_no_scopes_at_all(
+    store: SQLAlchemyKeyStore, path: Path, scopes: str
+) -> None:
+    add(store, "k")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE msk_auth_api_keys SET scopes = ?", (scopes,))
+    with pytest.raises(ValueError, match=r"JSON|Expecting"):
+        store.find("k")
+    store.close()
+    with pytest.raises(ValueError, match=r"JSON|Expecting"):
+        store.find("k")
+
+
+def test_a_prepared_engine_is_durable_and_patient(engine: Engine) -> None:
+    with engine.connect() as connection:
+        values = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
+        ]
+    assert values == ["wal", 2, 5000, 1]
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_engine_is_prepared_in_the_same_way(tmp_path: Path) -> None:
+    engine = create_async_engine(sqlite_url(tmp_path).set(drivername="sqlite+aiosqlite"))
+    prepare_sqlite(engine)
+    async with engine.connect() as connection:
+        assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
+    await engine.dispose()
+
+
+def test_a_touch_between_two_look_ups_is_seen(store: SQLAlchemyKeyStore) -> None:
+    record = add(store, "k")
+    assert store.find("k") == record
+    store.touch({"k": NOW})
+    assert store.find("k") == replace(record, last_used_at=NOW)
+    assert store.revoke("k", owner_id=OWNER, at=NOW) is not None
+    found = store.find("k")
+    assert found is not None
+    assert found.revoked_at == NOW
