@@ -7,6 +7,8 @@ from collections.abc import Generator
 
 import hypothesis
 import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
 
 # One search for everybody: the same commit gives the same verdict, and a slow machine is not a failure.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
@@ -63,3 +65,7 @@ def pytest_make_collect_report(
     if collector.config.getoption("--require-services"):
         _fail_if_skipped(report)
     return report
+
+
+# Every Python block of the documentation runs, as printed.
+pytest_collect_file = Sybil(parsers=[PythonCodeBlockParser()], patterns=["*.md"]).pytest()
