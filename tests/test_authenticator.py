@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.core.support import NOW, SECOND, World, profile, token
+from tests.core.support import NOW, SECOND, ScriptedStore, World, profile, token
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -30,6 +30,7 @@ from msk_auth import (
     PermissionDenied,
     Problem,
     Refusal,
+    Session,
     StoreUnavailable,
     require,
     require_interactive,
@@ -479,6 +480,173 @@ def test_many_threads_lose_no_use() -> None:
     world.auth.flush()
     for key in created:
         assert world.store.get(key.record.id).last_used_at == NOW
+
+
+# Leases (design, section 6): what was verified is used again for a moment, and what narrows access waits it out.
+# That this is exact is shown in `tests/lease/`.
+
+LEASE = timedelta(milliseconds=250)
+
+
+def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    world.forget_calls()
+    first = world.enter(key)
+    assert world.store.calls == ["raise_longest_lease", "find"]
+    world.clock.advance(LEASE - timedelta(microseconds=1))
+    assert world.enter(key) is first
+    assert world.store.calls == ["raise_longest_lease", "find"]
+    assert world.events == [
+        CredentialUsed(NOW, first),
+        CredentialUsed(world.clock.moment, first),
+    ]
+    world.clock.advance(timedelta(microseconds=1))
+    assert world.enter(key) is not first
+    assert world.store.calls == ["raise_longest_lease", "find", "find"]
+
+
+def test_a_login_is_used_again_too(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    world.enter(token())
+    world.enter(token())
+    assert world.asked_owners == ["ann"]
+
+
+def test_no_lease_outlives_the_credential(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + LEASE / 2)
+    created = world.create(lifetime=LEASE / 2)
+    world.enter(created.value.reveal())
+    world.enter(token())
+    world.clock.advance(LEASE / 2)
+    for credential, code in ((created.value.reveal(), "key_expired"), (token(), "token_revoked")):
+        with pytest.raises(Problem) as refused:
+            world.enter(credential)
+        assert refused.value.code == code
+
+
+def test_refusals_are_never_used_again(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    created = world.create()
+    world.owners["ann"] = replace(world.owners["ann"], disabled=True)
+    for _ in range(2):
+        with pytest.raises(Problem) as refused:
+            world.enter(created.value.reveal())
+        assert refused.value.code == "owner_disabled"
+    world.owners["ann"] = replace(world.owners["ann"], disabled=False)
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+
+
+@pytest.mark.parametrize("method", ["revoke_key", "delete_key", "rotate_key"])
+def test_what_narrows_access_forgets_and_waits(make_world: MakeWorld, method: str) -> None:
+    world = make_world(lease=LEASE)
+    created = world.create()
+    world.enter(created.value.reveal())
+    world.forget_calls()
+    world.call(method, world.login(), created.record.id)
+    assert world.store.calls[-2:] == [method.removesuffix("_key"), "longest_lease"]
+    (slept,) = world.clock.slept
+    assert slept > LEASE.total_seconds()
+    # The frozen clock slept without moving: it is this process's own copy that is gone.
+    with pytest.raises(Problem) as refused:
+        world.enter(created.value.reveal())
+    assert refused.value.code == "key_revoked"
+
+
+def test_an_application_waits_out_leases_after_it_narrowed_access(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    world.enter(token())
+    world.owners["ann"] = replace(world.owners["ann"], disabled=True)
+    world.call("wait_out_leases")
+    assert len(world.clock.slept) == 1
+    with pytest.raises(Problem) as refused:
+        world.enter(token())
+    assert refused.value.code == "token_revoked"
+
+
+def test_who_uses_no_lease_waits_for_those_who_do(make_world: MakeWorld) -> None:
+    # Another process of the deployment has recorded one.
+    world = make_world(lease=LEASE)
+    world.call("wait_out_leases")
+    world.store.inner.raise_longest_lease(timedelta(seconds=2))
+    world.call("wait_out_leases")
+    assert world.clock.slept[0] == 0
+    assert world.clock.slept[1] > 2
+
+
+def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(lease=LEASE)
+    world.store.fails = {"longest_lease": ConnectionError("gone")}
+    created = world.create()
+    assert world.call("revoke_key", world.login(), created.record.id).revoked_at == NOW
+    assert world.clock.slept[0] > 5
+    assert "the longest lease is not known" in caplog.text
+
+
+def test_a_lease_that_cannot_be_recorded_is_not_used(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    world.store.fails = {"raise_longest_lease": ConnectionError("gone")}
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 2
+    assert "the lease could not be recorded" in caplog.text
+    world.store.fails = {}
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 3
+    assert world.store.calls.count("raise_longest_lease") == 3
+
+
+@pytest.mark.parametrize("headers", [[], ["Bearer x"] * 2, ["Bearer " + "x" * 9000], ["é"]])
+def test_what_could_never_be_accepted_takes_no_place(
+    make_world: MakeWorld, headers: list[str]
+) -> None:
+    world = make_world(lease=LEASE)
+    with pytest.raises(Problem):
+        world.call("authenticate", headers)
+    assert world.store.calls == []
+
+
+@pytest.mark.parametrize("lease", [timedelta(0), -LEASE, timedelta(seconds=5, microseconds=1)])
+def test_a_lease_out_of_range_is_refused_while_starting(
+    make_world: MakeWorld, lease: timedelta
+) -> None:
+    with pytest.raises(ConfigurationError, match="A lease must be"):
+        make_world(lease=lease)
+
+
+def test_a_cache_without_room_is_refused_while_starting(make_world: MakeWorld) -> None:
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        make_world(lease=LEASE, lease_entries=0)
+
+
+def test_a_store_that_cannot_record_leases_is_refused_while_starting() -> None:
+    with pytest.raises(ConfigurationError, match="cannot record leases"):
+        Authenticator(ScriptedStore("sync"), find_owner=lambda _: None, lease=LEASE)
+    with pytest.raises(ConfigurationError, match="cannot record leases"):
+        AsyncAuthenticator(ScriptedStore("async"), find_owner=_owner, lease=LEASE)  # type: ignore[arg-type]
+
+
+@ON_A_LOOP
+async def test_many_requests_with_one_credential_read_once() -> None:
+    here = Awaiting(lease=LEASE)
+    created = await here.create()
+    find, reads = here.store.find, []
+
+    async def slow_find(key_id: str) -> Any:
+        reads.append(key_id)
+        await asyncio.sleep(0.01)
+        return await find(key_id)
+
+    here.store.find = slow_find  # type: ignore[method-assign]
+    await asyncio.gather(*(here.use(created) for _ in range(100)))
+    assert reads == [created.record.id]
 
 
 # The async driver's own: its flusher, cancellation, slow digests off the loop.

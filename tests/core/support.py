@@ -89,16 +89,17 @@ class ScriptedStore:
         if name not in self.METHODS:
             raise AttributeError(name)
 
-        def call(*args: Any, **options: Any) -> Any:
-            self.calls.append(name)
-            self.arguments.append((args, options))
-            if name in self.fails:
-                raise self.fails[name]
-            if name in self.answers:
-                return self.answers[name]
-            return getattr(self.inner, name)(*args, **options)
-
+        call = functools.partial(self._call, name)
         return _async(call) if self._driver == "async" else call
+
+    def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        self.calls.append(name)
+        self.arguments.append((args, options))
+        if name in self.fails:
+            raise self.fails[name]
+        if name in self.answers:
+            return self.answers[name]
+        return getattr(self.inner, name)(*args, **options)
 
     def fail(self, error: BaseException) -> None:
         """Every method raises this from now on."""
@@ -114,6 +115,18 @@ class ScriptedStore:
         self.inner._records[record.id] = record
 
 
+class LeasingStore(ScriptedStore):
+    """One that can record leases."""
+
+    METHODS = ScriptedStore.METHODS | {"longest_lease", "raise_longest_lease"}
+
+    def longest_lease(self) -> Any:
+        return self.__getattr__("longest_lease")()
+
+    def raise_longest_lease(self, to: timedelta) -> Any:
+        return self.__getattr__("raise_longest_lease")(to)
+
+
 def _async(function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: object, **options: object) -> Any:
         return function(*args, **options)
@@ -126,7 +139,8 @@ class World:
 
     def __init__(self, driver: Driver, **options: Any) -> None:
         self.clock = FrozenClock()
-        self.store = ScriptedStore(driver)
+        leases = options.get("lease") is not None
+        self.store = LeasingStore(driver) if leases else ScriptedStore(driver)
         self.events: list[Event] = []
         self.owners: dict[str, Any] = {
             "ann": Owner("ann", frozenset({"tasks:read", "tasks:run", "admin:config"}), "Ann"),

@@ -328,7 +328,7 @@ def test_duplicates_are_found_nested_and_in_disguise(extra: str) -> None:
 # RFC 7519, section 4.1: odd types and sizes in every registered claim.
 
 ODD: list[object] = [
-    None, True, False, 0, 1, -1, 1.0, 1.5, -0.0, 1e300, 2**31, 2**53, 2**63, 2**64, -(2**63),
+    None, True, False, 0, 1, -1, 1.0, 1.5, -0.0, 1e300, 2**31, 253_402_300_800, 2**53, 2**63, 2**64, -(2**63),
     10**400, float("nan"), float("inf"), float("-inf"), "", " ", "0", "1", str(T), f"{T}.0",
     "2026-05-01T12:00:00Z", "ann\x00", "ann\n", "\ud800", "\u202eann", "\u200b", "a" * 256,
     [], [T], ["ann"], {}, {"ann": "ann"}, [[]], [None],
