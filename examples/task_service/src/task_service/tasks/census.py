@@ -44,9 +44,9 @@ class RunCensus:
             if self._counted_at is None or now - self._counted_at >= self._lifetime:
                 async with self._db.read() as connection:
                     found = await connection.execute(
-                        select(runs.c.state, func.count()).group_by(runs.c.state)
+                        select(runs.c.state, func.count().label("runs")).group_by(runs.c.state)
                     )
-                    counted: dict[str, int] = dict(found.tuples().all())
+                    counted: dict[str, int] = {row.state: row.runs for row in found}
                 self._counts = {state.value: counted.get(state.value, 0) for state in RunState}
                 self._counted_at = now
             return self._counts

@@ -1,0 +1,65 @@
+"""The service and the people who use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    USER_PASSWORD,
+    Caller,
+    Service,
+    make_template,
+    running_service,
+)
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a developer has set for their own service is not for the tests."""
+    for name in list(os.environ):
+        if name.startswith("TASK_SERVICE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with users in it; made once, since hashing and migrating take their time."""
+    folder = tmp_path_factory.mktemp("template") / "data"
+    anyio.run(make_template, folder)
+    return folder
+
+
+@pytest.fixture
+async def service(template: Path, tmp_path: Path) -> AsyncIterator[Service]:
+    """A service with an administrator and a user."""
+    async with running_service(template, tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(service: Service) -> Caller:
+    """The administrator, logged in."""
+    return await service.log_in("ada", ADMIN_PASSWORD)
+
+
+@pytest.fixture
+async def user(service: Service) -> Caller:
+    """A user, logged in."""
+    return await service.log_in("ulf", USER_PASSWORD)
+
+
+@pytest.fixture
+async def admin_key(service: Service, admin: Caller) -> Caller:
+    """A program with an API key of the administrator."""
+    return await service.key_for(admin)
+
+
+@pytest.fixture
+async def user_key(service: Service, user: Caller) -> Caller:
+    """A program with an API key of the user."""
+    return await service.key_for(user)

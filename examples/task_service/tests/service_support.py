@@ -1,0 +1,249 @@
+"""A whole service in a test: who talks to it, and how."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from argon2.profiles import CHEAPEST
+from fastapi import FastAPI
+
+from msk_auth import SystemClock
+from task_service.app import Services, create_app
+from task_service.db.migrate import migrate
+from task_service.server import Server, bind
+from task_service.settings import Settings
+
+ADMIN_PASSWORD = "a quiet river bends"
+USER_PASSWORD = "seven copper lanterns"
+BASE_URL = "http://127.0.0.1:8000"
+
+# A whole key and a whole token; a mask or an id may stand anywhere.
+_SECRETS = re.compile(
+    r"msk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}"
+    r"|eyJ[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+"
+    rf"|{ADMIN_PASSWORD}|{USER_PASSWORD}"
+)
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, set forward by what :meth:`advance` was told."""
+
+    def __init__(self) -> None:
+        self._shift = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self._shift
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._shift.total_seconds()
+
+    def advance(self, **by: float) -> None:
+        self._shift += timedelta(**by)
+
+
+@dataclass
+class Caller:
+    """Somebody with one credential, or none."""
+
+    http: httpx2.AsyncClient
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> httpx2.Response:
+        more: dict[str, Any] = {} if json is None else {"json": json}
+        if content is not None:
+            more["content"] = content
+        return await self.http.request(method, path, headers=dict(headers or {}), **more)
+
+    async def get(self, path: str, **more: Any) -> httpx2.Response:
+        return await self.request("GET", path, **more)
+
+    async def post(self, path: str, json: Any = None, **more: Any) -> httpx2.Response:
+        return await self.request("POST", path, json, **more)
+
+    async def patch(self, path: str, json: Any = None, **more: Any) -> httpx2.Response:
+        return await self.request("PATCH", path, json, **more)
+
+    async def delete(self, path: str, **more: Any) -> httpx2.Response:
+        return await self.request("DELETE", path, **more)
+
+    async def new_key(self, **body: Any) -> dict[str, Any]:
+        """A new API key of this person, as it is answered once."""
+        return expect(await self.post("/api/keys", {"name": "a key", **body}), 201)
+
+    async def new_task(self, **body: Any) -> dict[str, Any]:
+        """A new task of this person that says hello."""
+        task = {"name": "hello", "handler": "command", "params": {"argv": ["echo", "hello"]}}
+        return expect(await self.post("/api/tasks", task | body), 201)
+
+    async def wait_for_run(self, run_id: str) -> dict[str, Any]:
+        """The run, once it is over."""
+        async with asyncio.timeout(20):
+            while True:
+                run = expect(await self.get(f"/api/runs/{run_id}"), 200)
+                if run["finished_at"] is not None:
+                    return run
+                await asyncio.sleep(0.05)
+
+
+@dataclass
+class Service:
+    """A service in this process, without a network."""
+
+    app: FastAPI
+    clock: ShiftedClock
+    services: Services
+    callers: list[httpx2.AsyncClient] = field(default_factory=list)
+
+    def caller(self, credential: str | None = None, **headers: str) -> Caller:
+        """Somebody with this credential."""
+        if credential is not None:
+            headers["Authorization"] = f"Bearer {credential}"
+        http = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self.app), base_url=BASE_URL, headers=headers
+        )
+        self.callers.append(http)
+        return Caller(http)
+
+    async def log_in(self, username: str, password: str) -> Caller:
+        """Somebody with a fresh login."""
+        body = {"username": username, "password": password}
+        answered = expect(await self.caller().post("/api/auth/login", body), 200)
+        return self.caller(answered["access_token"])
+
+    async def key_for(self, person: Caller, **body: Any) -> Caller:
+        """A program with a new key of this person."""
+        return self.caller((await person.new_key(**body))["key"])
+
+
+def expect(response: httpx2.Response, status: int) -> Any:
+    """The body, if the answer has this status."""
+    assert response.status_code == status, (response.status_code, response.text)
+    return response.json() if response.content else None
+
+
+def problem(response: httpx2.Response) -> tuple[int, str]:
+    """Status and code of a problem document, whose form is checked (RFC 9457)."""
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert document["status"] == response.status_code
+    assert document["type"].endswith(f"#{document['code']}")
+    assert document["title"]
+    assert document["detail"]
+    return response.status_code, document["code"]
+
+
+def challenge(response: httpx2.Response) -> str | None:
+    return response.headers.get("www-authenticate")
+
+
+def wrong_fields(response: httpx2.Response) -> set[str]:
+    """The fields that a 422 names."""
+    assert problem(response) == (422, "input_invalid")
+    return {error["field"] for error in response.json()["errors"]}
+
+
+async def make_template(folder: Path) -> None:
+    """A data folder with an administrator `ada` and a user `ulf`, to be copied for each test."""
+    services = Services.build(Settings(data_dir=folder), password_hashing=CHEAPEST)
+    await migrate(services.db)
+    await services.users.create("ada", ["admin"], password=ADMIN_PASSWORD)
+    await services.users.create("ulf", ["user"], password=USER_PASSWORD)
+    await services.close()
+
+
+@asynccontextmanager
+async def running_service(template: Path, folder: Path, **settings: Any) -> AsyncIterator[Service]:
+    """A service on a copy of the template, in this process."""
+    shutil.copytree(template, folder)
+    clock = ShiftedClock()
+    app = create_app(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
+    service = Service(app, clock, app.state.services)
+    with no_secret_in_logs():
+        async with app.router.lifespan_context(app):
+            yield service
+        for http in service.callers:
+            await http.aclose()
+
+
+@asynccontextmanager
+async def on_a_port(service: Service) -> AsyncIterator[str]:
+    """The same service behind its real server; yields the origin. For what goes on while it is answered."""
+    started = asyncio.Event()
+
+    async def tell() -> None:
+        started.set()
+
+    async def without_lifespan(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await service.app(scope, receive, send)
+            return
+        while True:
+            kind = (await receive())["type"]
+            await send({"type": f"{kind}.complete"})
+            if kind == "lifespan.shutdown":
+                return
+
+    with bind("127.0.0.1", 0) as listener:
+        server = Server(
+            without_lifespan,
+            host="127.0.0.1",
+            grace_seconds=5,
+            on_started=tell,
+            on_stopping=service.services.stopping.set,
+        )
+        serving = asyncio.create_task(server._serve([listener]))
+        await started.wait()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@contextmanager
+def no_secret_in_logs() -> Iterator[None]:
+    """Fails if anything that is logged meanwhile, before any filter, holds a key, a token or a password."""
+    root, collector = logging.getLogger(), _Collector()
+    level = root.level
+    root.addHandler(collector)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(collector)
+        root.setLevel(level)
+    assert not [line for line in collector.lines if _SECRETS.search(line)]
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(
+            f"{self.format(record)} {json.dumps(record.__dict__, default=str, sort_keys=True)}"
+        )
+
+
+def secrets_in(text: str) -> list[str]:
+    """The keys, tokens and passwords in a text."""
+    return _SECRETS.findall(text)
