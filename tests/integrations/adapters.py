@@ -33,24 +33,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket as StarletteWebSocket
-from tests.integrations.world import MAX_AGE, TaskNotFound, User
+from tests.integrations.flask_app import flask_app
+from tests.integrations.litestar_app import litestar_app
+from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.integrations.starlette import StarletteAuth
-
-
-class Surprise(Exception):
-    """What no handler expects. Its message is nobody's business."""
-
-
-def describe(principal: Principal[User]) -> dict[str, Any]:
-    return {
-        "owner": principal.owner.id,
-        "name": principal.user.name,
-        "kind": principal.kind.value,
-        "permissions": sorted(principal.permissions),
-    }
 
 
 def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
@@ -189,7 +178,11 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
 ADAPTERS: dict[str, Callable[[AsyncAuthenticator[User]], Any]] = {
     "fastapi": fastapi_app,
     "starlette": starlette_app,
+    "litestar": litestar_app,
+    "flask": flask_app,
 }
+STARLETTE_BASED = ["fastapi", "starlette"]
+WITH_WEBSOCKETS = [*STARLETTE_BASED, "litestar"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.integrations.adapters import ADAPTERS, send
+from tests.integrations.adapters import ADAPTERS, STARLETTE_BASED, send
 from tests.integrations.world import PEOPLE, START, World, make_world
 
 from msk_auth import Authenticator, ConfigurationError, KeyLimits, KeyRevoked
@@ -31,6 +31,11 @@ GUARDED = [
 
 @pytest.fixture(params=ADAPTERS)
 def adapter(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=STARLETTE_BASED)
+def starlette_based(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -232,18 +237,18 @@ class TestSetUpsThatCannotWork:
         with pytest.raises(ConfigurationError, match="is not a permission"):
             auth.require_interactive("")
 
-    async def test_two_adapters_on_one_application(self, adapter: str) -> None:
+    async def test_two_adapters_on_one_application(self, starlette_based: str) -> None:
         world = await make_world()
-        app = ADAPTERS[adapter](world.authenticator)
+        app = ADAPTERS[starlette_based](world.authenticator)
         kind = type(app.state.msk_auth)
         with pytest.raises(ConfigurationError, match=r"has a .*Auth already"):
             kind(world.authenticator).install(app)
         # The same one twice is no harm.
         app.state.msk_auth.install(app)
 
-    async def test_installed_too_late(self, adapter: str) -> None:
+    async def test_installed_too_late(self, starlette_based: str) -> None:
         world = await make_world()
-        app = ADAPTERS[adapter](world.authenticator)
+        app = ADAPTERS[starlette_based](world.authenticator)
         auth = app.state.msk_auth
         await send(app, "GET", b"/public")
         del app.state.msk_auth
@@ -252,10 +257,10 @@ class TestSetUpsThatCannotWork:
 
     @pytest.mark.parametrize("request_line", GUARDED)
     async def test_a_guard_on_an_application_without_install_lets_nobody_in(
-        self, adapter: str, request_line: str
+        self, starlette_based: str, request_line: str
     ) -> None:
         world = await make_world()
-        app = ADAPTERS[adapter](world.authenticator)
+        app = ADAPTERS[starlette_based](world.authenticator)
         del app.state.msk_auth
         method, _, target = request_line.partition(" ")
         for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
@@ -263,9 +268,9 @@ class TestSetUpsThatCannotWork:
                 await send(app, method, target.encode(), headers)
 
 
-async def test_the_lifespan_writes_the_times_of_last_use(adapter: str) -> None:
+async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -> None:
     world = await make_world()
-    app = ADAPTERS[adapter](world.authenticator)
+    app = ADAPTERS[starlette_based](world.authenticator)
     async with app.router.lifespan_context(app):
         assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
     record = await world.store.find(world.names["key_id"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketState
-from tests.integrations.adapters import ADAPTERS
+from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
 from tests.integrations.world import World, make_world
 
 from msk_auth.integrations import _starlette_base
@@ -59,7 +59,7 @@ async def world() -> World:
     return await make_world()
 
 
-@pytest.fixture(params=ADAPTERS)
+@pytest.fixture(params=WITH_WEBSOCKETS)
 def app(request: pytest.FixtureRequest, world: World) -> Any:
     return ADAPTERS[request.param](world.authenticator)
 

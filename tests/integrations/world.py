@@ -15,6 +15,7 @@ from msk_auth import (
     KeyRing,
     NotFound,
     Owner,
+    Principal,
     Session,
     SigningKey,
     TokenProfile,
@@ -31,11 +32,24 @@ SIGNING_KEY = SigningKey("test", "HS256", b"a secret of at least thirty-two byte
 FOREIGN_KEY = SigningKey("test", "HS256", b"another secret of thirty-two bytes and more")
 
 
+class Surprise(Exception):
+    """What no handler expects. Its message is nobody's business."""
+
+
 @dataclass(frozen=True)
 class User:
     """The application's own class of users."""
 
     name: str
+
+
+def describe(principal: Principal[User]) -> dict[str, Any]:
+    return {
+        "owner": principal.owner.id,
+        "name": principal.user.name,
+        "kind": principal.kind.value,
+        "permissions": sorted(principal.permissions),
+    }
 
 
 class TaskNotFound(NotFound):

@@ -62,7 +62,7 @@ _REFUSALS: Final[Json] = {
     "403": _problem("A permission or an interactive login is missing.", _CHALLENGE),
     "503": _problem("It cannot be told right now who this is.", _RETRY),
 }
-_INVALID: Final = _problem("The input is not valid.")
+INVALID: Final = _problem("The input is not valid.")
 _NOT_FOUND: Final = _problem("You have no API key with this id.")
 _CONFLICT: Final = _problem("The state of your keys does not allow it.")
 
@@ -159,13 +159,13 @@ _KEY_ROUTES: Final[dict[str, Json]] = {
         ],
         "responses": {
             "200": {"description": "A page of keys.", "content": _json(_PAGE)},
-            "422": _INVALID,
+            "422": INVALID,
         },
     },
     "create_key": {
         "summary": "Create an API key",
         "requestBody": {"required": True, "content": _json(_CREATE_BODY)},
-        "responses": {"201": _CREATED, "409": _CONFLICT, "422": _INVALID},
+        "responses": {"201": _CREATED, "409": _CONFLICT, "422": INVALID},
     },
     "get_key": {
         "summary": "Show one of your API keys",
@@ -179,7 +179,7 @@ _KEY_ROUTES: Final[dict[str, Json]] = {
         "summary": "Replace an API key by a successor",
         "parameters": [_ID],
         "requestBody": {"required": False, "content": _json(_ROTATE_BODY)},
-        "responses": {"201": _CREATED, "404": _NOT_FOUND, "409": _CONFLICT, "422": _INVALID},
+        "responses": {"201": _CREATED, "404": _NOT_FOUND, "409": _CONFLICT, "422": INVALID},
     },
     "revoke_key": {
         "summary": "Revoke an API key, for good",
@@ -210,10 +210,10 @@ def document_problems(document: Json) -> Json:
     """
     schemas: Json = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.setdefault("Problem", _PROBLEM_SCHEMA)
-    for operation in _operations(document):
+    for operation in operations(document):
         responses: Json = operation.setdefault("responses", {})
         if _is_validation_error(responses.get("422")):
-            responses["422"] = _INVALID
+            responses["422"] = INVALID
         if any(SCHEME_NAME in alternative for alternative in operation.get("security", ())):
             for status, response in _REFUSALS.items():
                 responses.setdefault(status, response)
@@ -222,7 +222,8 @@ def document_problems(document: Json) -> Json:
     return document
 
 
-def _operations(document: Json) -> Iterator[Json]:
+def operations(document: Json) -> Iterator[Json]:
+    """Every operation of a document."""
     for path in cast("dict[str, Json]", document.get("paths", {})).values():
         for method, operation in path.items():
             if method in _METHODS:

@@ -1,0 +1,130 @@
+"""Errors as Litestar answers them: every one a problem document, on HTTP and before a websocket's handshake."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException, SerializationException, ValidationException
+from litestar.exceptions import responses as litestar_responses
+from litestar.types import Send
+
+from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
+
+from ._asgi import Scope
+from ._http import Answer, Voice
+
+_INTERNAL: Final = 500
+_MAX_ERRORS: Final = 50
+_POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
+_DENIAL: Final = "websocket.http.response"
+
+# Its functions are not completely typed.
+_untyped_responses: Final = cast("Any", litestar_responses)
+
+_log = logging.getLogger("msk_auth.integrations")
+
+
+class ErrorAnswers:
+    """The exception handlers of an application.
+
+    Args:
+        voice: Writes the documents.
+    """
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+
+    def add_to(self, handlers: dict[Any, Any]) -> None:
+        """Answer what the application has no handler for."""
+        handlers.setdefault(Problem, self.on_problem)
+        handlers.setdefault(HTTPException, self.on_http_exception)
+        if _INTERNAL not in handlers:
+            handlers.setdefault(Exception, self.on_exception)
+
+    def on_problem(self, _request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
+        """A problem as its document."""
+        return to_response(self._voice.answer(error))
+
+    def on_http_exception(
+        self, request: Request[Any, Any, Any], error: HTTPException
+    ) -> Response[bytes]:
+        """An error that Litestar found by itself, or that a handler raised in its words."""
+        if error.status_code == _INTERNAL:
+            return self.on_exception(request, error)
+        headers = dict(error.headers or {})
+        if error.status_code < 400:
+            # A redirect, say: no problem at all.
+            return Response(
+                b"", status_code=error.status_code, headers=headers, media_type=MediaType.TEXT
+            )
+        return to_response(self._answer(error).with_headers(headers.items()))
+
+    def on_exception(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        """What nobody expected. Whether it is logged is up to the application's `logging_config`."""
+        if request.app.debug:
+            shown: Response[Any] = _untyped_responses.create_debug_response(request, error)
+            return shown
+        if isinstance(error, ConfigurationError):
+            # Litestar is silent unless told otherwise, and nobody should have to look for this one.
+            _log.error("a route is not set up as it has to be", exc_info=error)
+        return to_response(self._voice.answer(Problem()))
+
+    async def deny_websocket(self, scope: Scope, send: Send, problem: Problem) -> None:
+        """Refuse a handshake: with the whole answer if the server can send it, else with a bare 403."""
+        if _DENIAL not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})
+            return
+        answer = self._voice.answer(problem)
+        headers = [*answer.headers, ("content-length", str(len(answer.body)))]
+        start = {
+            "type": f"{_DENIAL}.start",
+            "status": answer.status,
+            "headers": [
+                (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers
+            ],
+        }
+        # Litestar's types do not know this extension (ASGI, "Websocket Denial Response").
+        await send(cast("Any", start))
+        await send(cast("Any", {"type": f"{_DENIAL}.body", "body": answer.body}))
+
+    def _answer(self, error: HTTPException) -> Answer:
+        if isinstance(error, ValidationException):
+            return self._voice.answer(InputInvalid(_fields(error)))
+        if isinstance(error.__cause__, SerializationException):
+            return self._voice.answer(InputInvalid.of("", "The body is not valid JSON."))
+        # Some of Litestar's errors have a text of their own that says no more than their status.
+        default = getattr(type(error), "detail", None)
+        said = None if error.detail == default else error.detail
+        members = {} if error.extra is None else {"context": error.extra}
+        return self._voice.http_error(error.status_code, said, members=members)
+
+
+def to_response(answer: Answer) -> Response[bytes]:
+    """The answer as Litestar sends it."""
+    return Response(
+        answer.body,
+        status_code=answer.status,
+        headers=dict(answer.headers),
+        media_type=answer.media_type,
+    )
+
+
+def _fields(error: ValidationException) -> list[FieldError]:
+    if isinstance(error.extra, list):
+        return [_field(each) for each in error.extra[:_MAX_ERRORS]]
+    if isinstance(error.__cause__, KeyError):
+        # Litestar's own text repeats the query, in which there might be anything.
+        return [FieldError(str(error.__cause__.args[0]), "This parameter is required.")]
+    return [FieldError("", error.detail)]
+
+
+def _field(entry: object) -> FieldError:
+    members: Mapping[str, object] = (
+        cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {"message": entry}
+    )
+    return FieldError(
+        str(members.get("key", "")), str(members.get("message", "This is not acceptable."))
+    )

@@ -1,0 +1,364 @@
+"""The Flask adapter.
+
+::
+
+    app = Flask(__name__)
+    auth = FlaskAuth(authenticator, app)
+    app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
+
+
+    @app.get("/tasks")
+    @auth.require("tasks:read")
+    def tasks():
+        return {"owner": auth.current_principal.owner.id}
+
+The guard stands below the route. Above it, it would guard a function that no route calls; the
+application does not answer any request then.
+
+A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require(…))` guards
+all of its views, and `auth.protect(blueprint)` demands that each of them declares a policy, or
+`@auth.public`. A guard covers every method of its rule, the OPTIONS that Flask answers by itself
+included, except for CORS preflights: they cannot carry credentials, and no view is called for them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+from flask import Blueprint, Flask, Response, current_app, request
+from flask.typing import ResponseReturnValue
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import HTTPException, default_exceptions
+
+from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy, require, require_interactive
+
+from . import _wsgi
+from ._flask_keys import KeyView, key_views
+from ._flask_policies import (
+    PUBLIC,
+    ViewT,
+    check_view,
+    declare_guard,
+    declare_public,
+    declared_policies,
+    is_exposed,
+    layers_of,
+    methods_of,
+)
+from ._http import Answer, Voice
+from ._key_routes import check_prefix
+
+__all__ = ["FlaskAuth"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_EXTENSION: Final = "msk_auth"
+
+
+class Decorator(Protocol):
+    """What :meth:`FlaskAuth.require` returns: it decorates views, async or not, and keeps their types."""
+
+    def __call__(self, view: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+class FlaskAuth(Generic[UserT]):
+    """Guards, error handlers and key routes for Flask, on top of one `Authenticator`.
+
+    Args:
+        authenticator: Decides.
+        app: Prepared at once, as by :meth:`init_app`.
+
+    Raises:
+        ConfigurationError: It is not an `Authenticator`, or :meth:`init_app` raises.
+    """
+
+    def __init__(self, authenticator: Authenticator[UserT], app: Flask | None = None) -> None:
+        given = cast("object", authenticator)
+        if isinstance(given, AsyncAuthenticator):
+            raise ConfigurationError(
+                "FlaskAuth needs an Authenticator; AsyncAuthenticator works on an event loop, and Flask"
+                " has none. Write Authenticator(…) with a sync store and a plain find_owner. Async"
+                " views work with it too."
+            )
+        if not isinstance(given, Authenticator):
+            raise ConfigurationError(
+                f"FlaskAuth needs an Authenticator, not {type(given).__name__}."
+            )
+        self.authenticator = authenticator
+        self._voice = Voice(authenticator.realm, authenticator.problem_base)
+        self._protected: WeakKeyDictionary[object, Policy | None] = WeakKeyDictionary()
+        self._checked: WeakSet[Flask] = WeakSet()
+        # Flask does not tell anybody that it ends.
+        atexit.register(_flush, ref(authenticator))
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Prepare the application: guards, error handlers, and writing times of last use.
+
+        Every :class:`~msk_auth.Problem`, HTTP error and unexpected exception is answered with a
+        problem document; handlers that the application has already are left alone. Times of last use
+        are written at most once a minute, after a response is sent.
+
+        Raises:
+            ConfigurationError: The application has an adapter already.
+        """
+        installed = app.extensions.get(_EXTENSION)
+        if installed is self:
+            raise ConfigurationError("init_app(app) was called twice. Call it once.")
+        if installed is not None:
+            raise ConfigurationError(
+                f"This application has a {type(installed).__name__} already. Use that one for all"
+                " of its views."
+            )
+        app.extensions[_EXTENSION] = self
+        # Before whatever else the application does with a request.
+        app.before_request_funcs.setdefault(None, []).insert(
+            0, functools.partial(self._admit_request, app)
+        )
+        app.after_request(self._flush_after)
+        handlers = app.error_handler_spec[None][None]
+        if Problem not in handlers:
+            app.register_error_handler(Problem, self._on_problem)
+        if HTTPException not in handlers:
+            app.register_error_handler(HTTPException, self._on_http_exception)
+
+    @property
+    def current_principal(self) -> Principal[UserT]:
+        """Who the current request acts as.
+
+        Raises:
+            ConfigurationError: The view has no guard.
+        """
+        principal = _wsgi.known_principal(request.environ, self.authenticator)
+        if principal is None:
+            raise ConfigurationError(
+                "current_principal was asked in a view without a guard. Decorate the view with"
+                " @auth.require(), below its route."
+            )
+        return principal
+
+    def require(self, *permissions: str) -> Decorator:
+        """A decorator for views that demands to be authenticated, with all of these permissions.
+
+        It stands below the route, on functions or on the methods of a class-based view; for a whole
+        class write `decorators = [auth.require(…)]`.
+        """
+        return self._decorator(require(*permissions))
+
+    def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Decorator:
+        """A decorator for views that demands an interactive login; no API key passes.
+
+        Args:
+            permissions: All of these are needed.
+            max_age: The greatest age of the login (RFC 9470); None means any.
+        """
+        return self._decorator(require_interactive(*permissions, max_age=max_age))
+
+    def public(self, view: ViewT) -> ViewT:
+        """Declare that a view is for everybody, also in a protected blueprint.
+
+        Raises:
+            ConfigurationError: The view has a guard.
+        """
+        check_view(view)
+        return declare_public(view)
+
+    def protect(self, scope: Blueprint | Flask, policy: Policy | None = None) -> None:
+        """Close a blueprint, with all that is nested in it, or an application.
+
+        Args:
+            scope: A blueprint that is not registered yet, or an application that was prepared.
+            policy: What every view demands that is not `@auth.public`, static files included, on top of
+                what the view itself declares: :func:`~msk_auth.require` or
+                :func:`~msk_auth.require_interactive`. None demands that each view declares something.
+
+        Raises:
+            ConfigurationError: It is an application without its adapter.
+        """
+        if isinstance(scope, Blueprint):
+            # An application that registers it without this adapter has no guard that would ask.
+            scope.before_request(self._check_installed)
+        elif scope.extensions.get(_EXTENSION) is not self:
+            raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
+        self._protected[scope] = policy
+
+    def key_routes(self, *, url_prefix: str = "/api/keys", name: str = "api_keys") -> Blueprint:
+        """A blueprint with which people manage their own keys. Its guards cannot be taken off.
+
+        Args:
+            url_prefix: Where to serve it.
+            name: The blueprint's name, for `url_for`.
+
+        Raises:
+            ConfigurationError: The prefix does not begin with a slash, or ends with one.
+        """
+        check_prefix(url_prefix)
+        blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
+        for route in key_views(self.authenticator):
+            blueprint.add_url_rule(
+                route.rule, route.name, self._key_view(route), methods=[route.method]
+            )
+        return blueprint
+
+    def check(self, app: Flask) -> None:
+        """Find out whether every view is guarded as declared.
+
+        The first request does so too, and none is answered before everything is right; an application
+        factory that calls this at its end learns it at once.
+
+        Raises:
+            ConfigurationError: A decorator stands above its route, or a view of a protected blueprint
+                declares no policy.
+        """
+        for endpoint, view in app.view_functions.items():
+            if is_exposed(view):
+                raise ConfigurationError(
+                    f"The guard of the view {endpoint!r} stands above its route and protects nothing."
+                    " Write the route first and @auth.require(…) below it."
+                )
+            for method in methods_of(app, endpoint):
+                self._policies(app, endpoint, method)
+        self._checked.add(app)
+
+    def admit(self, policy: Policy) -> Principal[UserT]:
+        """The principal of the current request, if the policy lets it pass.
+
+        Guards call it; so may code that decides on a policy as it runs.
+
+        Raises:
+            Problem: The credentials are missing or refused, or the policy is not met.
+            ConfigurationError: :meth:`init_app` was not called on this application.
+        """
+        self._check_installed()
+        principal = _wsgi.authenticate(request.environ, self.authenticator)
+        self.authenticator.authorize(principal, policy)
+        return principal
+
+    def _decorator(self, policy: Policy) -> Decorator:
+        def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+            check_view(view)
+            return declare_guard(self._guard(view, policy), view, policy)
+
+        return cast("Decorator", decorate)
+
+    def _guard(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+        # The request was admitted before it came here, and asking again costs nothing. But a view may
+        # be called in ways that Flask knows nothing of, through a decorator that hides this one.
+        if inspect.iscoroutinefunction(view):
+
+            @functools.wraps(view)
+            async def guarded_async(*args: Any, **kwargs: Any) -> Any:
+                self.admit(policy)
+                return await view(*args, **kwargs)
+
+            return guarded_async
+
+        @functools.wraps(view)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            self.admit(policy)
+            return view(*args, **kwargs)
+
+        return guarded
+
+    def _key_view(self, route: KeyView) -> Callable[..., Response]:
+        def view(**values: str) -> Response:
+            return _to_response(route.handler(self.admit(route.policy), **values))
+
+        return declare_guard(view, route.handler, route.policy)
+
+    def _check_installed(self) -> None:
+        if current_app.extensions.get(_EXTENSION) is not self:
+            raise ConfigurationError(
+                "A guarded view is served by an application without its FlaskAuth. Call"
+                " auth.init_app(app) on the application that the view belongs to."
+            )
+
+    def _admit_request(self, app: Flask) -> None:
+        if app not in self._checked:
+            self.check(app)
+        rule = request.url_rule
+        # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
+        if rule is None or _is_preflight(rule):
+            return
+        for policy in self._policies(app, rule.endpoint, request.method):
+            self.admit(policy)
+
+    def _policies(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...]:
+        """What has to be met by a request.
+
+        Raises:
+            ConfigurationError: The view has to declare something, and does not.
+        """
+        own = declared_policies(app.view_functions.get(endpoint), method)
+        if own == PUBLIC:
+            return PUBLIC
+        outer = [
+            self._protected[layer] for layer in layers_of(app, endpoint) if layer in self._protected
+        ]
+        policies = (*(policy for policy in outer if policy is not None), *(own or ()))
+        if outer and not policies:
+            raise ConfigurationError(
+                f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
+                " protected. Decorate it with @auth.require(…) or @auth.public, below its route."
+            )
+        return policies
+
+    def _flush_after(self, response: Response) -> Response:
+        response.call_on_close(self.authenticator.flush_if_due)
+        return response
+
+    def _on_problem(self, error: Problem) -> Response:
+        return _to_response(self._voice.answer(error))
+
+    def _on_http_exception(self, error: HTTPException) -> ResponseReturnValue:
+        if error.response is not None or error.code is None or error.code < 400:
+            # An answer that the application made itself, or a redirect: no problem at all.
+            return error
+        default = default_exceptions.get(error.code, HTTPException).description
+        said = None if error.description is None else str(error.description)
+        answer = self._voice.http_error(error.code, None if said == default else said)
+        return _to_response(answer.with_headers(_headers(error)))
+
+
+def _is_preflight(rule: Any) -> bool:
+    """True for a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers by itself."""
+    return (
+        request.method == "OPTIONS"
+        and getattr(rule, "provide_automatic_options", False)
+        and "Origin" in request.headers
+        and "Access-Control-Request-Method" in request.headers
+    )
+
+
+def _to_response(answer: Answer) -> Response:
+    response = Response(answer.body, answer.status)
+    # Without the type that Flask gives to whatever has none.
+    response.headers = Headers(answer.headers)
+    return response
+
+
+def _headers(error: HTTPException) -> list[tuple[str, str]]:
+    """What the framework sends with an error, such as `Allow`; the document has its own type."""
+    headers: dict[str, str] = {}
+    for name, value in error.get_headers(request.environ):
+        if name.lower() != "content-type":
+            # A list of several challenges may as well stand on one line (RFC 9110, section 5.3).
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return list(headers.items())
+
+
+def _flush(authenticator: ref[Authenticator[Any]]) -> None:
+    alive = authenticator()
+    if alive is not None:
+        alive.flush()

@@ -1,0 +1,341 @@
+"""The Litestar adapter.
+
+::
+
+    auth = LitestarAuth(authenticator)
+
+
+    @get("/tasks", guards=[auth.require("tasks:read")])
+    async def tasks(principal: NamedDependency[Principal[User]]) -> list[Task]: ...
+
+
+    @get("/health", opt=auth.public)
+    async def health() -> None: ...
+
+
+    app = Litestar([tasks, health, auth.key_routes(path="/api/keys")], plugins=[auth])
+
+Every handler says what it demands, by its own guards or those of a layer above it, or that it is
+public: HTTP, websockets, static files and mounted applications alike. One that says nothing is an
+error when it is registered. The OPTIONS that Litestar answers by itself demand what the other methods of
+the path do.
+
+`principal` is injected by its name; `request.user` and `request.auth` hold the user and the principal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from copy import copy
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, Generic, TypeGuard, cast
+
+from litestar import Litestar, Router
+from litestar.config.app import AppConfig
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.middleware import ASGIMiddleware
+from litestar.openapi.spec import Components, OpenAPI, SecurityScheme
+from litestar.plugins import InitPlugin, ReceiveRoutePlugin
+from litestar.routes import BaseRoute, HTTPRoute
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy, require, require_interactive
+
+from . import _asgi
+from ._http import Voice
+from ._key_routes import check_prefix
+from ._litestar_errors import ErrorAnswers
+from ._litestar_keys import key_handlers
+from ._openapi import BEARER_DESCRIPTION, INVALID, SCHEME_NAME, document_problems, operations
+
+__all__ = ["Guard", "LitestarAuth"]
+
+_PUBLIC: Final = "msk_auth_public"
+_POLICIES: Final = "msk_auth_policies"
+"""Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
+
+_DEPENDENCY: Final = "principal"
+
+
+class Guard(Generic[UserT]):
+    """A guard that lets a request or a websocket pass, or raises. Made by :class:`LitestarAuth`.
+
+    Attributes:
+        policy: What it demands.
+    """
+
+    def __init__(self, auth: LitestarAuth[UserT], policy: Policy) -> None:
+        self.policy = policy
+        self._auth = auth
+
+    async def __call__(
+        self, connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler
+    ) -> None:
+        """Let the connection pass.
+
+        Raises:
+            Problem: The credentials are missing or refused, or the policy is not met.
+            ConfigurationError: The application does not have the plugin that the guard is of.
+        """
+        # The middleware has asked already. An application without it must not be open.
+        await self._auth.admit(connection, self.policy)
+
+    def __deepcopy__(self, _memo: object) -> Guard[UserT]:
+        # Litestar copies routers; there is only one authenticator.
+        return self
+
+
+class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
+    """A plugin: guards, error handlers, the principal as a dependency, OpenAPI, and key routes.
+
+    Args:
+        authenticator: Decides.
+        docs: What reading the OpenAPI pages demands; None means that they are public. It does not
+            count where the application brings its own `openapi_router` or `openapi_controller`.
+
+    Raises:
+        ConfigurationError: It is not an `AsyncAuthenticator`.
+    """
+
+    def __init__(
+        self, authenticator: AsyncAuthenticator[UserT], *, docs: Policy | None = None
+    ) -> None:
+        given = cast("object", authenticator)
+        if isinstance(given, Authenticator):
+            raise ConfigurationError(
+                "LitestarAuth needs an AsyncAuthenticator; Authenticator would block the event loop."
+                " Write AsyncAuthenticator(…) with an async store and async find_owner."
+            )
+        if not isinstance(given, AsyncAuthenticator):
+            raise ConfigurationError(
+                f"LitestarAuth needs an AsyncAuthenticator, not {type(given).__name__}."
+            )
+        self.authenticator = authenticator
+        self._docs = docs
+        self._errors = ErrorAnswers(Voice(authenticator.realm, authenticator.problem_base))
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The `opt` of a handler, router or controller that is for everybody."""
+        return {_PUBLIC: True}
+
+    def require(self, *permissions: str) -> Guard[UserT]:
+        """A guard that demands to be authenticated, with all of these permissions."""
+        return Guard(self, require(*permissions))
+
+    def require_interactive(
+        self, *permissions: str, max_age: timedelta | None = None
+    ) -> Guard[UserT]:
+        """A guard that demands an interactive login; no API key passes.
+
+        Args:
+            permissions: All of these are needed.
+            max_age: The greatest age of the login (RFC 9470); None means any.
+        """
+        return Guard(self, require_interactive(*permissions, max_age=max_age))
+
+    def key_routes(self, *, path: str = "/api/keys") -> Router:
+        """A router with which people manage their own keys. Its guards cannot be taken off.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one.
+        """
+        check_prefix(path)
+        handlers = key_handlers(
+            self.authenticator, admit=self.admit, guard=partial(Guard[UserT], self)
+        )
+        return Router(path, route_handlers=handlers, tags=["API keys"])
+
+    async def admit(
+        self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy
+    ) -> Principal[UserT]:
+        """The principal of a request or websocket, if the policy lets it pass.
+
+        Guards call it; so may code that decides on a policy as it runs.
+
+        Raises:
+            Problem: The credentials are missing or refused, or the policy is not met.
+            ConfigurationError: The application does not have this plugin.
+        """
+        return await self._admit(cast("_asgi.Scope", connection.scope), policy)
+
+    async def _admit(self, scope: _asgi.Scope, policy: Policy) -> Principal[UserT]:
+        if self not in scope["litestar_app"].plugins:
+            raise ConfigurationError(
+                "A guarded handler is served by an application without its LitestarAuth. Write"
+                " Litestar(…, plugins=[auth])."
+            )
+        principal = await _asgi.authenticate(scope, self.authenticator)
+        self.authenticator.authorize(principal, policy)
+        return principal
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Called by Litestar: prepare an application.
+
+        Raises:
+            ConfigurationError: The application has another adapter already.
+        """
+        if sum(isinstance(plugin, LitestarAuth) for plugin in app_config.plugins) != 1:
+            raise ConfigurationError(
+                "This application has several LitestarAuth plugins. Use one for all of its handlers."
+            )
+        # Before whatever else the application does with a request.
+        app_config.middleware.insert(0, _Gate(self._admit_connection))
+        app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
+        self._describe(app_config)
+        config = cast("Any", app_config)  # the types of these two are not complete
+        config.exception_handlers = dict(config.exception_handlers)
+        self._errors.add_to(config.exception_handlers)
+        config.lifespan.append(self._lifespan)
+        return app_config
+
+    def receive_route(self, route: BaseRoute) -> None:
+        """Called by Litestar: find out what the handlers of a route demand.
+
+        Raises:
+            ConfigurationError: A handler declares nothing, or two things.
+        """
+        if not isinstance(route, HTTPRoute):
+            handler = cast("BaseRouteHandler", getattr(route, "route_handler"))  # noqa: B009
+            handler.opt[_POLICIES] = _declared(handler, route.path)
+            return
+        automatic = [each for each in route.route_handlers if _answers_options(each)]
+        others = [each for each in route.route_handlers if each not in automatic]
+        for handler in others:
+            policies = handler.opt[_POLICIES] = _declared(handler, route.path)
+            if policies:
+                _require_in_document(handler, policies)
+        for handler in automatic:
+            found = {policy: None for other in others for policy in other.opt[_POLICIES]}
+            handler.opt[_POLICIES] = tuple(found)
+
+    async def _admit_connection(
+        self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
+    ) -> None:
+        connection = cast("_asgi.Scope", scope)
+        policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
+        try:
+            for policy in policies:
+                principal = await self._admit(connection, policy)
+                connection["user"], connection["auth"] = principal.user, principal
+        except Problem as problem:
+            if connection["type"] != "websocket":
+                raise
+            # Litestar closes a websocket with a code of its own and says no more.
+            await self._errors.deny_websocket(connection, send, problem)
+            return
+        await next_app(scope, receive, send)
+
+    def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
+        async def provide_principal(scope: Scope) -> Any:
+            principal = _asgi.known_principal(cast("_asgi.Scope", scope), self.authenticator)
+            if principal is None:
+                raise ConfigurationError(
+                    "A handler without a guard asks for the principal. Give it"
+                    " guards=[auth.require()]."
+                )
+            return principal
+
+        return provide_principal
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Litestar) -> AsyncGenerator[None]:
+        async with self.authenticator:
+            yield
+
+    def _describe(self, app_config: AppConfig) -> None:
+        if app_config.openapi_config is None:
+            return
+        # Applications share the default one.
+        config = app_config.openapi_config = copy(app_config.openapi_config)
+        scheme = SecurityScheme(type="http", scheme="bearer", description=BEARER_DESCRIPTION)
+        ours = Components(security_schemes={SCHEME_NAME: scheme})
+        theirs = config.components
+        config.components = [*(theirs if isinstance(theirs, list) else [theirs]), ours]
+        config.to_openapi_schema = partial(  # type: ignore[method-assign]
+            _with_problems, config.to_openapi_schema
+        )
+        if config.openapi_router is None and config.openapi_controller is None:
+            config.openapi_router = Router(
+                config.path or "/schema",
+                route_handlers=[],
+                include_in_schema=False,
+                dto=None,
+                return_dto=None,
+                guards=None if self._docs is None else [Guard(self, self._docs)],
+                opt=self.public if self._docs is None else None,
+            )
+
+
+class _Gate(ASGIMiddleware):
+    """Asks before anything else of the application sees a request, whatever kind of handler it is for."""
+
+    def __init__(self, handle: Callable[[Scope, Receive, Send, ASGIApp], Awaitable[None]]) -> None:
+        self._handle = handle
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        await self._handle(scope, receive, send, next_app)
+
+
+class _ProblemDocument(OpenAPI):
+    """A document whose operations answer with problems."""
+
+    def to_schema(self) -> dict[str, Any]:
+        document = super().to_schema()
+        for operation in operations(document):
+            responses = operation.get("responses", {})
+            if _is_validation_error(responses.get("400")):
+                del responses["400"]
+                responses.setdefault("422", INVALID)
+        return document_problems(document)
+
+
+def _with_problems(generate: Callable[[], OpenAPI]) -> OpenAPI:
+    return _ProblemDocument(**vars(generate()))
+
+
+def _is_validation_error(response: object) -> bool:
+    """True for Litestar's own description of invalid input."""
+    return "'description': 'Validation Exception'" in str(response)
+
+
+def _declared(handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
+    guards: list[object] = cast("Any", handler).resolve_guards()
+    policies = tuple(guard.policy for guard in guards if _is_guard(guard))
+    is_public = handler.opt.get(_PUBLIC) is True
+    if is_public and policies:
+        raise ConfigurationError(
+            f"{handler} on {path} is declared public and guarded as well. Take off opt=auth.public or"
+            " the guard, there or on a layer above."
+        )
+    if not is_public and not policies:
+        raise ConfigurationError(
+            f"{handler} on {path} declares no policy. Give it guards=[auth.require(…)] or"
+            " opt=auth.public."
+        )
+    return policies
+
+
+def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]) -> None:
+    permissions = frozenset[str]().union(*(policy.permissions for policy in policies))
+    requirement = {SCHEME_NAME: sorted(permissions)}
+    security = list(handler.security or ())
+    # A handler is registered once for each of its paths.
+    if requirement not in security:
+        handler.security = [*security, requirement]
+
+
+def _answers_options(handler: HTTPRouteHandler) -> bool:
+    """True for the handler that Litestar adds to a path without OPTIONS."""
+    return getattr(handler.fn, "__module__", None) == HTTPRoute.__module__
+
+
+def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
+    return isinstance(value, Guard)

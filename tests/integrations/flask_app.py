@@ -1,0 +1,184 @@
+"""The application of `adapters.py`, in Flask, and the way from its ASGI client to WSGI."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from flask import Flask
+from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
+
+from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
+from msk_auth.integrations.flask import FlaskAuth
+
+T = TypeVar("T")
+
+
+def flask_app(authenticator: AsyncAuthenticator[User]) -> WsgiBridge:
+    app = Flask(__name__)
+    auth = FlaskAuth(blocking(authenticator), app)
+    app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
+
+    def describe_caller() -> dict[str, Any]:
+        return describe(auth.current_principal)
+
+    @app.get("/public")
+    def public() -> dict[str, Any]:
+        return {"public": True}
+
+    @app.get("/me")
+    @auth.require()
+    def me() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.get("/tasks")
+    @auth.require("tasks:read")
+    async def tasks() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.post("/tasks/run")
+    @auth.require("tasks:run")
+    def run() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.get("/both")
+    @auth.require("tasks:read")
+    @auth.require("tasks:run")
+    def both() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.route("/admin/config", methods=["GET", "PATCH"])
+    @auth.require_interactive("admin:config")
+    def config() -> dict[str, Any]:
+        return {"config": True}
+
+    @app.post("/fresh")
+    @auth.require_interactive(max_age=MAX_AGE)
+    def fresh() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.get("/missing")
+    @auth.require()
+    def missing() -> None:
+        raise TaskNotFound
+
+    @app.get("/busy")
+    def busy() -> None:
+        raise TooManyAttempts(30)
+
+    @app.get("/boom")
+    def boom() -> None:
+        raise Surprise("the password is swordfish")
+
+    return WsgiBridge(app)
+
+
+class WsgiBridge:
+    """A WSGI application for a client that speaks ASGI: what a server makes of a request, byte by byte."""
+
+    def __init__(self, app: Flask) -> None:
+        self.app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        body = b""
+        length = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                length += 1  # more was promised
+                break
+            body += message["body"]
+            length = len(body)
+            if not message["more_body"]:
+                break
+        made = environ(scope, io.BytesIO(body), length)
+        status, headers, content = await to_thread.run_sync(self.call, made)
+        raw = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers]
+        code = int(status.split()[0])
+        await send({"type": "http.response.start", "status": code, "headers": raw})
+        await send({"type": "http.response.body", "body": content})
+
+    def call(self, made: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
+        """What a worker thread of a server does."""
+        started: list[Any] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
+            started[:] = [status, headers]
+
+        answer = self.app(made, start_response)
+        try:
+            content = b"".join(answer)
+        finally:
+            close: Callable[[], None] = getattr(answer, "close", lambda: None)
+            close()
+        status, headers = started
+        return status, headers, content
+
+
+def environ(scope: dict[str, Any], body: io.BytesIO, length: int) -> dict[str, Any]:
+    """The environment of PEP 3333; several headers of one name are joined as servers do."""
+    root = scope["root_path"].rstrip("/")
+    made: dict[str, Any] = {
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": root,
+        "PATH_INFO": scope["path"].removeprefix(root) if root else scope["path"],
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "SERVER_NAME": "tasks.test",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_LENGTH": str(length),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": body,
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for raw_name, raw_value in scope["headers"]:
+        name = raw_name.decode("latin-1").upper().replace("-", "_")
+        key = name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
+        value = raw_value.decode("latin-1")
+        made[key] = f"{made[key]},{value}" if key.startswith("HTTP_") and key in made else value
+    return made
+
+
+def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
+    """A blocking authenticator over the same store, people and clock."""
+    ports = authenticator._ports
+    made = Authenticator(
+        BlockingStore(ports.store),  # type: ignore[arg-type]
+        find_owner=lambda owner_id: run(ports.find_owner(owner_id)),
+        find_session=lambda session_id: run(ports.find_session(session_id)),
+        key_limits=lambda: run(ports.key_limits()),
+        tokens=authenticator.rules.tokens,
+        on_event=authenticator._on_event,  # type: ignore[arg-type]
+        clock=authenticator.clock,
+    )
+    if "authenticate" in vars(authenticator):
+        # A test has broken it.
+        made.authenticate = lambda header: run(authenticator.authenticate(header))  # type: ignore[method-assign]
+    return made
+
+
+class BlockingStore:
+    """The methods of an async store that never waits, made to block."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Awaitable[Any]] = getattr(self._store, name)
+        return lambda *args, **kwargs: run(method(*args, **kwargs))
+
+
+def run(awaitable: Awaitable[T]) -> T:
+    """The result of what never waits for anything."""
+    coroutine: Coroutine[Any, Any, T] = awaitable  # type: ignore[assignment]
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")

@@ -1,0 +1,82 @@
+"""The application of `adapters.py`, in Litestar."""
+
+# No `from __future__ import annotations`: Litestar reads the annotations of local names.
+
+from typing import Any
+
+from litestar import Litestar, Request, WebSocket, get, post, route, websocket
+from litestar.di import NamedDependency
+from litestar.enums import HttpMethod
+from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
+
+from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
+from msk_auth.integrations.litestar import LitestarAuth
+
+Current = NamedDependency[Principal[User]]
+
+
+def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
+    auth = LitestarAuth(authenticator)
+
+    @get("/public", opt=auth.public)
+    async def public() -> dict[str, Any]:
+        return {"public": True}
+
+    @get("/me", guards=[auth.require()])
+    async def me(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/tasks", guards=[auth.require("tasks:read")])
+    async def tasks(request: Request[User, Principal[User], Any]) -> dict[str, Any]:
+        return describe(request.auth)
+
+    @post("/tasks/run", guards=[auth.require("tasks:run")], status_code=200, sync_to_thread=True)
+    def run(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/both", guards=[auth.require("tasks:read"), auth.require("tasks:run")])
+    async def both(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @route(
+        "/admin/config",
+        http_method=[HttpMethod.GET, HttpMethod.PATCH],
+        guards=[auth.require_interactive("admin:config")],
+    )
+    async def config() -> dict[str, Any]:
+        return {"config": True}
+
+    @post("/fresh", guards=[auth.require_interactive(max_age=MAX_AGE)], status_code=200)
+    async def fresh(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/missing", guards=[auth.require()])
+    async def missing() -> None:
+        raise TaskNotFound
+
+    @get("/busy", opt=auth.public)
+    async def busy() -> None:
+        raise TooManyAttempts(30)
+
+    @get("/boom", opt=auth.public)
+    async def boom() -> None:
+        raise Surprise("the password is swordfish")
+
+    @websocket("/ws", guards=[auth.require()])
+    async def ws(socket: WebSocket[User, Principal[User], Any]) -> None:
+        await socket.accept()
+        await socket.send_json(describe(socket.auth))
+        await socket.close()
+
+    @websocket("/ws/admin", guards=[auth.require_interactive()])
+    async def ws_admin(socket: WebSocket[Any, Any, Any]) -> None:
+        await socket.accept()
+        await socket.close()
+
+    handlers = [public, me, tasks, run, both, config, fresh, missing, busy, boom, ws, ws_admin]
+    return Litestar(
+        [*handlers, auth.key_routes(path="/api/keys")],
+        plugins=[auth],
+        # Its own would replace that of the test run.
+        logging_config=None,
+    )
