@@ -45,6 +45,7 @@ from msk_auth import (
     TokenRevoked,
 )
 from msk_auth.core.keys import checksum
+from msk_auth.core.steps import VerifySlowly
 
 MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
@@ -381,6 +382,11 @@ def test_a_brand_of_its_own_is_the_only_one_an_application_reads(make_world: Mak
     assert created.value.reveal().startswith("acme_")
     assert world.enter(created.value.reveal()).key_id == created.record.id
     assert type(told(world, KeyFormat().generate().reveal())) is KeyMalformed
+
+
+def test_the_step_that_carries_a_key_to_a_slow_scheme_does_not_show_it() -> None:
+    key = KeyFormat().generate().reveal()
+    assert key not in repr(VerifySlowly(key, "$slow$"))
 
 
 # Login tokens.

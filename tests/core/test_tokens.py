@@ -308,6 +308,37 @@ def test_the_profile_is_chosen_by_issuer_and_then_checks_everything() -> None:
         select_profile([], ParsedToken(token()))
 
 
+# Form (rules 1 and 2 of the profile): one of each; `tests/security/test_jwt_attacks.py` has them all.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a.b",
+        token() + "." + token(),
+        token() + "\u00e9",
+        token() + "=",
+        token()[:-1] + "!",
+        token()[:-2],
+        token(x="a" * 8192),
+        sign("[]", valid_claims()),
+        sign(valid_header(), "{"),
+        sign(valid_header(), '{"x": NaN}'),
+        sign(valid_header(), '{"x": 1, "x": 1}'),
+        sign(valid_header(jku="x"), valid_claims()),
+        sign(valid_header(typ="JWT"), valid_claims()),
+        sign(valid_header(kid="k9"), valid_claims()),
+        sign(valid_header(alg="none"), valid_claims()),
+        token(sub=5),
+        token(iat="1"),
+    ],
+    ids=range(18),
+)
+def test_what_is_not_of_the_form_is_refused(text: str) -> None:
+    assert refused(text) is TokenInvalid
+
+
 # Interactive or not.
 
 
