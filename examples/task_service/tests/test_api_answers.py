@@ -1,0 +1,309 @@
+"""Every row of the table of answers, with its challenge and body, as the service gives it (RFC 6750, RFC 9457)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from datetime import timedelta
+
+import pytest
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    Caller,
+    Service,
+    challenge,
+    expect,
+    problem,
+    wrong_fields,
+)
+from fastapi import APIRouter
+
+from msk_auth import KeyFormat, KeyRing, SigningKey, StoreUnavailable, TokenProfile
+from msk_auth.integrations.fastapi import FastAPIAuth
+
+pytestmark = pytest.mark.anyio
+
+INVALID_TOKEN = 'Bearer realm="task-service", error="invalid_token"'
+INVALID_REQUEST = 'Bearer realm="task-service", error="invalid_request"'
+
+
+def token_of(caller: Caller) -> str:
+    return caller.http.headers["authorization"].removeprefix("Bearer ")
+
+
+@pytest.mark.parametrize("header", [None, "Basic YTpi", "Digest a=b", ""])
+async def test_no_credentials_or_another_scheme(service: Service, header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    response = await service.caller().get("/api/tasks", headers=headers)
+    assert problem(response) == (401, "credentials_missing")
+    assert challenge(response) == 'Bearer realm="task-service"'
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Bearer a b", "Bearer a,b", "Bearer\ta"])
+async def test_a_malformed_header(service: Service, header: str) -> None:
+    response = await service.caller().get("/api/tasks", headers={"Authorization": header})
+    assert problem(response) == (400, "request_malformed")
+    assert challenge(response) == INVALID_REQUEST
+
+
+async def test_two_headers(service: Service, user: Caller) -> None:
+    token = token_of(user)
+    http = service.caller().http
+    pairs = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")]
+    response = await http.get("/api/tasks", headers=pairs)
+    assert problem(response) == (400, "request_malformed")
+    assert challenge(response) == INVALID_REQUEST
+
+
+async def test_a_cookie_and_a_header(service: Service, user: Caller) -> None:
+    response = await user.get(
+        "/api/tasks", headers={"Cookie": f"__Host-task_session={token_of(user)}"}
+    )
+    assert problem(response) == (400, "request_malformed")
+
+
+async def test_the_scheme_is_read_without_case(service: Service, user: Caller) -> None:
+    for scheme in ("bearer", "BEARER", "bEaReR"):
+        headers = {"Authorization": f"{scheme}  {token_of(user)}"}
+        expect(await service.caller().get("/api/tasks", headers=headers), 200)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "msk_",
+        "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9P",  # checksum
+        "msk_AAAAAAAAAAAA_00000000000000000000000000000000",
+        "MSK_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O",
+        "sk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O",
+    ],
+)
+async def test_not_a_well_formed_key(service: Service, key: str) -> None:
+    response = await service.caller(key).get("/api/tasks")
+    assert response.status_code == 401
+    assert problem(response)[1] in {"key_malformed", "token_invalid"}
+    assert problem(response)[1] == "key_malformed" or not key.startswith("msk_")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_an_unknown_id_and_a_wrong_secret_are_answered_alike(
+    service: Service, user: Caller
+) -> None:
+    real = (await user.new_key())["key"]
+    other = KeyFormat().generate()
+    format_ = KeyFormat()
+    unknown = await service.caller(other.reveal()).get("/api/tasks")
+    while True:
+        # The real id with a secret and a checksum that belong together, but not to it.
+        secret = format_.generate().reveal().split("_")[2][:32]
+        wrong = with_checksum(f"{real.rsplit('_', 1)[0]}_{secret}")
+        if wrong != real:
+            break
+    refused = await service.caller(wrong).get("/api/tasks")
+    assert problem(unknown) == problem(refused) == (401, "key_unknown")
+    assert unknown.content == refused.content
+    assert challenge(refused) == challenge(unknown) == INVALID_TOKEN
+
+
+def with_checksum(text: str) -> str:
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    number, checksum = zlib.crc32(text.encode()), ""
+    for _ in range(6):
+        number, digit = divmod(number, 62)
+        checksum = digits[digit] + checksum
+    return text + checksum
+
+
+async def test_a_revoked_key(service: Service, user: Caller) -> None:
+    created = await user.new_key()
+    expect(await user.post(f"/api/keys/{created['id']}/revoke"), 200)
+    response = await service.caller(created["key"]).get("/api/tasks")
+    assert problem(response) == (401, "key_revoked")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_an_expired_key(service: Service, admin: Caller) -> None:
+    expect(await admin.patch("/api/admin/config", {"session_idle_minutes": 43_200}), 200)
+    expect(await admin.patch("/api/admin/config", {"session_lifetime_minutes": 43_200}), 200)
+    created = await admin.new_key(expires_in_days=1)
+    program = service.caller(created["key"])
+    service.clock.advance(days=1, seconds=-5)
+    expect(await program.get("/api/tasks"), 200)
+    service.clock.advance(seconds=5)
+    response = await program.get("/api/tasks")
+    assert problem(response) == (401, "key_expired")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_a_disabled_owner(service: Service, admin: Caller, user: Caller) -> None:
+    program = await service.key_for(user)
+    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
+    response = await program.get("/api/tasks")
+    assert problem(response) == (401, "owner_disabled")
+    assert challenge(response) == INVALID_TOKEN
+    response = await user.get("/api/tasks")
+    assert problem(response) == (401, "token_revoked")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
+    token = token_of(user)
+    head, claims, signature = token.split(".")
+    now = service.clock.now()
+    stranger = TokenProfile(
+        issuer=service.services.settings.base_url,
+        audience="task-service",
+        keys=KeyRing([SigningKey.generate("k", "HS256")]),
+    )
+    forged = stranger.issue(subject="usr_0000000000000000", now=now, lifetime=timedelta(hours=1))
+    for bad in (
+        f"{head}.{claims}.",
+        f"{head}.{claims}",
+        f"{head}.{claims}.{signature[::-1]}",
+        f"{head}.{claims}.{signature}=",
+        f"eyJhbGciOiJub25lIn0.{claims}.",
+        forged,
+        "a.b.c",
+    ):
+        response = await service.caller(bad).get("/api/tasks")
+        assert problem(response)[0] in {400, 401}, bad
+        if response.status_code == 401:
+            assert problem(response) == (401, "token_invalid"), bad
+            assert challenge(response) == INVALID_TOKEN
+
+
+async def test_a_session_that_has_reached_its_longest_time(service: Service, user: Caller) -> None:
+    # Used every now and then, so that it is never idle.
+    for _ in range(15):
+        service.clock.advance(minutes=50)
+        response = await user.get("/api/auth/me")
+    assert problem(response) == (401, "token_expired")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_a_session_that_was_ended(user: Caller) -> None:
+    assert (await user.post("/api/auth/logout")).status_code == 204
+    response = await user.get("/api/auth/me")
+    assert problem(response) == (401, "token_revoked")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_a_missing_permission(user: Caller) -> None:
+    response = await user.get("/api/admin/config")
+    assert problem(response) == (403, "permission_denied")
+    assert challenge(response) == (
+        'Bearer realm="task-service", error="insufficient_scope", scope="admin:config"'
+    )
+
+
+async def test_a_key_on_an_interactive_operation(user_key: Caller) -> None:
+    response = await user_key.post("/api/keys", {"name": "more"})
+    assert problem(response) == (403, "interactive_required")
+    assert challenge(response) == (
+        'Bearer realm="task-service", error="insufficient_user_authentication"'
+    )
+
+
+async def test_a_login_that_is_too_old(service: Service, user: Caller) -> None:
+    """No route of the service asks for a fresh login yet; one that does is answered by the table (RFC 9470)."""
+    auth: FastAPIAuth = service.app.state.msk_auth
+    router = APIRouter()
+    guard = auth.require_interactive(max_age=timedelta(minutes=5))
+
+    @router.get("/api/fresh", dependencies=[guard])
+    async def fresh() -> None: ...
+
+    service.app.include_router(router)
+    assert (await user.get("/api/fresh")).status_code == 200
+    service.clock.advance(minutes=5, seconds=1)
+    response = await user.get("/api/fresh")
+    assert problem(response) == (401, "login_too_old")
+    assert challenge(response) == (
+        'Bearer realm="task-service", error="insufficient_user_authentication", max_age="300"'
+    )
+
+
+async def test_what_is_anothers_or_nobodys_is_not_found(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    task, key = await admin.new_task(), await admin.new_key()
+    run = expect(await admin.post(f"/api/tasks/{task['id']}/run"), 202)
+    for path, code in (
+        (f"/api/tasks/{task['id']}", "task_not_found"),
+        ("/api/tasks/tsk_0000000000000000", "task_not_found"),
+        ("/api/tasks/%00", "task_not_found"),
+        (f"/api/tasks/{task['id']}/runs", "task_not_found"),
+        (f"/api/runs/{run['id']}", "run_not_found"),
+        (f"/api/runs/{run['id']}/log", "run_not_found"),
+        ("/api/runs/'", "run_not_found"),
+        (f"/api/keys/{key['id']}", "key_not_found"),
+        ("/api/keys/%25", "key_not_found"),
+        ("/api/nothing", "not_found"),
+    ):
+        response = await user.get(path)
+        assert problem(response) == (404, code), path
+        assert challenge(response) is None
+    for operation in ("rotate", "revoke"):
+        response = await user.post(f"/api/keys/{key['id']}/{operation}")
+        assert problem(response) == (404, "key_not_found")
+    assert problem(await user.delete(f"/api/keys/{key['id']}")) == (404, "key_not_found")
+    assert expect(await admin.get(f"/api/keys/{key['id']}"), 200)["status"] == "active"
+
+
+async def test_the_limit_of_keys(admin: Caller) -> None:
+    expect(await admin.patch("/api/admin/config", {"max_keys_per_user": 2}), 200)
+    answers = await asyncio.gather(*(admin.post("/api/keys", {"name": "k"}) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [201] * 2 + [409] * 6
+    refused = next(answer for answer in answers if answer.status_code == 409)
+    assert problem(refused) == (409, "key_limit_reached")
+    assert challenge(refused) is None
+
+
+async def test_invalid_input_names_the_fields(user: Caller) -> None:
+    wrong = {"name": 5, "expires_in_days": 0, "owner_id": "usr_0000000000000000"}
+    assert wrong_fields(await user.post("/api/keys", wrong)) == set(wrong)
+    unacceptable = {"name": " ", "scopes": ["no:such"]}
+    assert wrong_fields(await user.post("/api/keys", unacceptable)) == set(unacceptable)
+    assert wrong_fields(await user.get("/api/tasks?limit=0")) == {"limit"}
+    assert wrong_fields(await user.get("/api/tasks?cursor=nonsense")) == {"cursor"}
+
+
+async def test_too_many_attempts(service: Service) -> None:
+    stranger = service.caller()
+    wrong = {"username": "ada", "password": "a wrong password"}
+    for _ in range(10):
+        assert problem(await stranger.post("/api/auth/login", wrong)) == (401, "login_failed")
+    right = {"username": "ada", "password": ADMIN_PASSWORD}
+    response = await stranger.post("/api/auth/login", right)
+    assert problem(response) == (429, "too_many_attempts")
+    assert 0 < int(response.headers["retry-after"]) <= 15 * 60
+
+
+async def test_a_store_that_does_not_answer(
+    service: Service, user: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = await service.key_for(user)
+
+    async def gone(*_: object) -> None:
+        raise StoreUnavailable
+
+    async def broken(*_: object) -> None:
+        raise OSError("disk I/O error at msk_secret")
+
+    for failure in (gone, broken):
+        monkeypatch.setattr(service.services.authenticator._ports.store, "find", failure)
+        response = await program.get("/api/tasks")
+        assert problem(response) == (503, "store_unavailable")
+        assert int(response.headers["retry-after"]) > 0
+        assert challenge(response) is None
+        assert "msk_secret" not in response.text
+
+
+async def test_no_answer_of_the_api_may_be_kept(service: Service, user: Caller) -> None:
+    created = await user.post("/api/keys", {"name": "k"})
+    for response in (created, await user.get("/api/tasks"), await user.get("/api/nothing")):
+        assert response.headers["cache-control"] == "no-store"
+        assert response.headers["x-content-type-options"] == "nosniff"
+    assert json.loads(created.content)["key"].startswith("msk_")

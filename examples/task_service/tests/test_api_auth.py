@@ -1,0 +1,344 @@
+"""Logging in and out, links, passwords and sessions, as people and attackers see them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median
+
+import pytest
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    USER_PASSWORD,
+    Caller,
+    Service,
+    challenge,
+    expect,
+    problem,
+    secrets_in,
+    wrong_fields,
+)
+
+pytestmark = pytest.mark.anyio
+
+NEW_PASSWORD = "nineteen paper boats"
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+
+
+async def me(caller: Caller) -> dict:
+    return expect(await caller.get("/api/auth/me"), 200)
+
+
+async def invite(admin: Caller, username: str = "eva", role: str = "user") -> tuple[str, str]:
+    """A new user's id, and the token of their link."""
+    created = expect(
+        await admin.post("/api/admin/users", {"username": username, "role": role}), 201
+    )
+    return created["user"]["id"], created["invitation_url"].split("#")[1]
+
+
+# Logging in
+
+
+async def test_me_says_who_with_what_and_how(user: Caller, user_key: Caller) -> None:
+    answered = await me(user)
+    assert answered["user"].keys() == {"id", "username", "roles"}
+    assert (answered["user"]["username"], answered["user"]["roles"]) == ("ulf", ["user"])
+    assert answered["permissions"] == ["keys:manage", "tasks:read", "tasks:run", "tasks:write"]
+    credential = answered["credential"]
+    assert (credential["kind"], credential["key_id"]) == ("interactive", None)
+    credential = (await me(user_key))["credential"]
+    assert credential["kind"] == "api_key"
+    assert len(credential["key_id"]) == 12
+
+
+@pytest.mark.parametrize("username", ["ULF", " ulf ", "\uff55\uff4c\uff46"])
+async def test_the_name_is_recognised_however_it_is_written(
+    service: Service, username: str
+) -> None:
+    await service.log_in(username, USER_PASSWORD)
+
+
+async def test_an_unknown_name_and_a_wrong_password_are_answered_alike(
+    service: Service, admin: Caller
+) -> None:
+    await invite(admin, "invited")
+    disabled_id, _ = await invite(admin, "disabled")
+    expect(await admin.patch(f"/api/admin/users/{disabled_id}", {"disabled": True}), 200)
+    answers = {
+        (await service.caller().post("/api/auth/login", {"username": name, "password": password}))
+        for name, password in (
+            ("ulf", "not the password"),
+            ("nobody", "not the password"),
+            ("invited", "not the password"),
+            ("disabled", "not the password"),
+            ("ulf", ""),
+            ("", "not the password"),
+            ("\x00", "x" * 5000),
+        )
+    }
+    assert {(problem(answer), answer.content, challenge(answer)) for answer in answers} == {
+        ((401, "login_failed"), next(iter(answers)).content, 'Bearer realm="task-service"')
+    }
+
+
+@pytest.mark.slow
+async def test_an_unknown_name_takes_as_long_as_a_wrong_password(service: Service) -> None:
+    async def seconds(username: str) -> float:
+        body = {"username": username, "password": "not the password"}
+        began = time.perf_counter()
+        response = await service.caller().post("/api/auth/login", body)
+        assert problem(response) == (401, "login_failed")
+        return time.perf_counter() - began
+
+    known, unknown = [], []
+    for name in ["ulf", "ada"] * 9:
+        known.append(await seconds(name))
+        unknown.append(await seconds(f"nobody-{len(unknown)}"))
+    assert 0.5 < median(known) / median(unknown) < 2
+
+
+async def test_a_disabled_user_cannot_log_in_with_the_right_password(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    user_id = (await me(user))["user"]["id"]
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
+    body = {"username": "ulf", "password": USER_PASSWORD}
+    assert problem(await service.caller().post("/api/auth/login", body)) == (401, "login_failed")
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
+    await service.log_in("ulf", USER_PASSWORD)
+
+
+async def test_attempts_are_counted_for_each_account_and_address(service: Service) -> None:
+    wrong = {"username": "ulf", "password": "not the password"}
+    answers = await asyncio.gather(
+        *(service.caller().post("/api/auth/login", wrong) for _ in range(30))
+    )
+    codes = [problem(answer)[1] for answer in answers]
+    assert codes.count("login_failed") == 10
+    # Somebody else at the same address, and the API with a login from before, are not locked out.
+    await service.log_in("ada", ADMIN_PASSWORD)
+
+
+async def test_an_attackers_forwarded_for_does_not_reset_the_count(service: Service) -> None:
+    wrong = {"username": "ulf", "password": "not the password"}
+    for n in range(12):
+        headers = {"X-Forwarded-For": f"198.51.100.{n}", "X-Real-IP": f"198.51.100.{n}"}
+        last = await service.caller().post("/api/auth/login", wrong, headers=headers)
+    assert problem(last) == (429, "too_many_attempts")
+
+
+async def test_a_storm_of_logins_leaves_the_service_responsive(service: Service) -> None:
+    storm = [
+        asyncio.create_task(
+            service.caller().post("/api/auth/login", {"username": f"u{n}", "password": "p" * 20})
+        )
+        for n in range(100)
+    ]
+    expect(await service.caller().get("/healthz"), 200)
+    answers = await asyncio.gather(*storm)
+    assert {answer.status_code for answer in answers} <= {401, 429}
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"username", "password"}),
+        ({"username": "ulf"}, {"password"}),
+        ({"username": 5, "password": "x"}, {"username"}),
+        ({"username": "ulf", "password": None}, {"password"}),
+        ({"username": "ulf", "password": "x", "remember": True}, {"remember"}),
+    ],
+)
+async def test_login_says_which_member_is_wrong_and_never_quotes_it(
+    service: Service, body: dict, fields: set[str]
+) -> None:
+    assert wrong_fields(await service.caller().post("/api/auth/login", body)) == fields
+    leak = {"username": "ulf", "password": [USER_PASSWORD]}
+    assert not secrets_in((await service.caller().post("/api/auth/login", leak)).text)
+
+
+# Links and passwords
+
+
+async def test_an_invited_user_chooses_a_password_once(service: Service, admin: Caller) -> None:
+    _, token = await invite(admin)
+    stranger = service.caller()
+    body = {"token": token, "password": NEW_PASSWORD}
+    assert (await stranger.post("/api/auth/set-password", body)).status_code == 204
+    assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
+    eva = await service.log_in("eva", NEW_PASSWORD)
+    assert (await me(eva))["user"]["roles"] == ["user"]
+
+
+async def test_a_link_is_void_after_a_week_and_after_the_next_one(
+    service: Service, admin: Caller
+) -> None:
+    user_id, first = await invite(admin)
+    answered = expect(await admin.post(f"/api/admin/users/{user_id}/invitation"), 201)
+    second = answered["invitation_url"].split("#")[1]
+    stranger = service.caller()
+    for token in (first, "nonsense", "", "a" * 43):
+        body = {"token": token, "password": NEW_PASSWORD}
+        assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
+    service.clock.advance(days=7)
+    body = {"token": second, "password": NEW_PASSWORD}
+    assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
+
+
+async def test_of_many_who_redeem_a_link_at_once_one_does(service: Service, admin: Caller) -> None:
+    _, token = await invite(admin)
+    bodies = [{"token": token, "password": f"{NEW_PASSWORD} {n}"} for n in range(5)]
+    answers = await asyncio.gather(
+        *(service.caller().post("/api/auth/set-password", body) for body in bodies)
+    )
+    assert sorted(answer.status_code for answer in answers) == [204, 410, 410, 410, 410]
+
+
+@pytest.mark.parametrize("password", ["short", "p" * 129, "passwordpassword", "eva eva eva eva"])
+async def test_a_bad_choice_is_refused_and_the_link_stays_good(
+    service: Service, admin: Caller, password: str
+) -> None:
+    _, token = await invite(admin)
+    stranger = service.caller()
+    body = {"token": token, "password": password}
+    assert wrong_fields(await stranger.post("/api/auth/set-password", body)) == {"password"}
+    body["password"] = NEW_PASSWORD
+    assert (await stranger.post("/api/auth/set-password", body)).status_code == 204
+
+
+async def test_changing_the_password_ends_the_other_sessions(
+    service: Service, user: Caller
+) -> None:
+    elsewhere = await service.log_in("ulf", USER_PASSWORD)
+    change = {"current_password": USER_PASSWORD, "new_password": NEW_PASSWORD}
+    assert (await user.post("/api/auth/change-password", change)).status_code == 204
+    expect(await user.get("/api/auth/me"), 200)
+    assert problem(await elsewhere.get("/api/auth/me")) == (401, "token_revoked")
+    await service.log_in("ulf", NEW_PASSWORD)
+    old = {"username": "ulf", "password": USER_PASSWORD}
+    assert problem(await service.caller().post("/api/auth/login", old)) == (401, "login_failed")
+
+
+async def test_changing_the_password_needs_the_present_one(user: Caller) -> None:
+    change = {"current_password": "a guess at it", "new_password": NEW_PASSWORD}
+    assert wrong_fields(await user.post("/api/auth/change-password", change)) == {
+        "current_password"
+    }
+    for _ in range(9):
+        await user.post("/api/auth/change-password", change)
+    assert problem(await user.post("/api/auth/change-password", change)) == (
+        429,
+        "too_many_attempts",
+    )
+
+
+# Sessions
+
+
+async def test_logging_out_ends_this_session_only(service: Service, user: Caller) -> None:
+    elsewhere = await service.log_in("ulf", USER_PASSWORD)
+    assert (await user.post("/api/auth/logout")).status_code == 204
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+    expect(await elsewhere.get("/api/tasks"), 200)
+
+
+async def test_an_idle_session_is_over(service: Service, user: Caller) -> None:
+    service.clock.advance(minutes=59)
+    expect(await user.get("/api/tasks"), 200)
+    service.clock.advance(minutes=59)
+    expect(await user.get("/api/tasks"), 200)
+    service.clock.advance(minutes=60)
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+
+
+async def test_a_shorter_session_is_in_force_at_once(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    service.clock.advance(minutes=10)
+    expect(await admin.get("/api/tasks"), 200)
+    expect(await admin.patch("/api/admin/config", {"session_idle_minutes": 5}), 200)
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+    expect(await admin.get("/api/tasks"), 200)
+
+
+async def test_one_sees_ones_sessions_and_ends_one(service: Service, user: Caller) -> None:
+    body = {"username": "ulf", "password": USER_PASSWORD}
+    await service.caller().post("/api/auth/login", body, headers={"User-Agent": "a\x07browser"})
+    items = expect(await user.get("/api/auth/sessions"), 200)["items"]
+    assert [session["current"] for session in items] == [False, True]
+    assert items[0]["user_agent"] == "a?browser"
+    assert items[0]["address"] == "127.0.0.1"
+    assert not secrets_in(str(items))
+    path = f"/api/auth/sessions/{items[0]['id']}"
+    assert (await user.delete(path)).status_code == 204
+    assert problem(await user.delete(path)) == (404, "session_not_found")
+    assert len(expect(await user.get("/api/auth/sessions"), 200)["items"]) == 1
+
+
+async def test_nobody_ends_anothers_session(user: Caller, admin: Caller) -> None:
+    (session,) = expect(await user.get("/api/auth/sessions"), 200)["items"]
+    path = f"/api/auth/sessions/{session['id']}"
+    assert problem(await admin.delete(path)) == (404, "session_not_found")
+    expect(await user.get("/api/auth/me"), 200)
+
+
+# The pages' login
+
+
+async def test_the_page_logs_in_with_a_cookie_that_no_script_reads(service: Service) -> None:
+    form = {"username": "ulf", "password": USER_PASSWORD, "next": "/keys"}
+    browser = service.caller()
+    answered = await browser.http.post("/login", data=form, headers=SAME_ORIGIN)
+    assert (answered.status_code, answered.headers["location"]) == (303, "/keys")
+    cookie = answered.headers["set-cookie"]
+    name, _, rest = cookie.partition("=")
+    assert name == "__Host-task_session"
+    attributes = {part.strip().lower() for part in rest.split(";")[1:]}
+    assert {"httponly", "secure", "samesite=strict", "path=/"} <= attributes
+    headers = {"Cookie": cookie.split(";")[0]}
+    assert expect(await browser.get("/api/auth/me", headers=headers), 200)["user"]["username"] == (
+        "ulf"
+    )
+    assert (await browser.get("/keys", headers=headers)).status_code == 200
+    out = await browser.post("/logout", headers=headers | SAME_ORIGIN)
+    assert (out.status_code, out.headers["location"]) == (303, "/login")
+    assert problem(await browser.get("/api/auth/me", headers=headers)) == (401, "token_revoked")
+
+
+async def test_the_page_answers_a_failed_login_as_the_api_does(service: Service) -> None:
+    form = {"username": "ulf", "password": "not the password"}
+    browser = service.caller()
+    for _ in range(10):
+        answered = await browser.http.post("/login", data=form, headers=SAME_ORIGIN)
+        assert answered.status_code == 401
+        assert "set-cookie" not in answered.headers
+    answered = await browser.http.post("/login", data=form, headers=SAME_ORIGIN)
+    assert answered.status_code == 429
+    assert "retry-after" in answered.headers
+
+
+async def test_another_site_can_use_the_cookie_for_nothing(service: Service, user: Caller) -> None:
+    token = user.http.headers["authorization"].removeprefix("Bearer ")
+    browser = service.caller()
+    cookie = {"Cookie": f"__Host-task_session={token}"}
+    foreign = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    for path in ("/api/keys", "/api/auth/logout", "/logout"):
+        response = await browser.post(path, {"name": "stolen"}, headers=cookie | foreign)
+        assert response.status_code == 403, path
+    assert expect(await user.get("/api/keys"), 200)["items"] == []
+    preflight = await browser.request(
+        "OPTIONS", "/api/keys", headers=foreign | {"Access-Control-Request-Method": "POST"}
+    )
+    allowed = {name for name in preflight.headers if name.startswith("access-control-")}
+    assert not allowed
+
+
+async def test_a_key_is_no_page_login(service: Service, user: Caller) -> None:
+    value = (await user.new_key())["key"]
+    for headers in (
+        {"Cookie": f"__Host-task_session={value}"},
+        {"Authorization": f"Bearer {value}"},
+    ):
+        page = await service.caller().get("/keys", headers=headers)
+        assert (page.status_code, page.headers["location"]) == (303, "/login?next=%2Fkeys")
