@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from argon2.profiles import CHEAPEST
-from examples.task_service.tests.runs_support import FakeClock, fresh_postgres
+from examples.task_service.tests.runs_support import fresh_postgres
 from sqlalchemy import select
 
 from msk_auth import CredentialKind, KeyRing, Principal, SigningKey, TokenProfile
+from msk_auth.testing import FrozenClock
 from task_service.accounts.audit import Audit
 from task_service.accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from task_service.accounts.invitations import Invitations
@@ -65,7 +66,7 @@ class World:
     """One deployment."""
 
     db: Database
-    clock: FakeClock
+    clock: FrozenClock
     audit: Audit
     passwords: CountingPasswords
     users: Users
@@ -109,7 +110,7 @@ async def world(kind: str, folder: Path) -> AsyncIterator[World]:
 
 def compose(db: Database, passwords: CountingPasswords) -> World:
     """The services of one process on a database."""
-    clock = FakeClock()
+    clock = FrozenClock(START)
     narrowed: list[None] = []
 
     async def access_narrowed() -> None:

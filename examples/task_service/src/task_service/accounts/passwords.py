@@ -174,8 +174,8 @@ def _pieces(password: str) -> Iterator[str]:
         while stop <= len(text) and _is_run(text[stop - 3 : stop]):
             end = max(end, stop)
             stop += 1
-        # Spaces and punctuation between the pieces are easily guessed.
-        if end > start + 1 or text[start].isalnum():
+        # Spaces and the punctuation of a keyboard are tried between all pieces.
+        if end > start + 1 or text[start].isalnum() or not text[start].isascii():
             yield plain[start:end]
         start = end
 

@@ -221,22 +221,6 @@ class Sessions:
         self._seen.pop(session_id, None)
         await self._access_narrowed()
 
-    async def end_others(self, *, by: Principal[Any]) -> None:
-        """End all of the principal's own sessions but the present one."""
-        async with self._db.write() as connection:
-            ending = (
-                update(schema.sessions)
-                .where(_SESSIONS.user_id == by.owner.id, _SESSIONS.ended_at.is_(None))
-                .values(ended_at=self._clock.now())
-            )
-            if by.session_id is not None:
-                ending = ending.where(_SESSIONS.id != by.session_id)
-            await connection.execute(ending)
-            await self._audit.record(
-                "session.others_ended", principal=by, target=by.owner.id, connection=connection
-            )
-        await self._access_narrowed()
-
     async def purge(self) -> None:
         """Delete sessions that have been over for a long time, and links that are."""
         links = schema.password_links.c

@@ -1,0 +1,302 @@
+"""The audit log: who did what with which credential, never a secret (ASVS 5.0, section 16)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    PASSWORD,
+    START,
+    World,
+    principal,
+    world,
+)
+
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    CredentialKind,
+    CredentialsMissing,
+    CredentialUsed,
+    Event,
+    InputInvalid,
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyFormat,
+    KeyLimits,
+    KeyRevocation,
+    KeyRotated,
+    Principal,
+    Refusal,
+)
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
+from task_service.accounts.audit import AuditEvents, AuditQuery
+from task_service.accounts.shapes import audit_json, session_json, user_json
+from task_service.accounts.users import User
+from task_service.db.schema import api_keys
+from task_service.request_record import RequestRecord, current_request
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with world(request.param, tmp_path) as it:
+        yield it
+
+
+def _with_key(user: User) -> Principal[User]:
+    return replace(principal(user), kind=CredentialKind.API_KEY, key_id="AAAAAAAAAAAA")
+
+
+# Writing
+
+
+async def test_an_entry_says_who_with_what_from_where(it: World) -> None:
+    user = await it.user("ann")
+    token = current_request.set(RequestRecord("r1", "192.0.2.1"))
+    await it.audit.record("one", principal=principal(user, session_id="ses_1"), target="tsk_1")
+    current_request.reset(token)
+    await it.audit.record("two", principal=_with_key(user), details={"n": 1})
+    await it.audit.record("three", anonymous=True)
+    await it.audit.record("four")
+    four, three, two, one = (await it.audit.list(AuditQuery(), limit=4)).items
+
+    assert (one.actor_id, one.actor_name, one.credential_kind, one.credential_id) == (
+        user.id,
+        "ann",
+        "interactive",
+        "ses_1",
+    )
+    assert (one.at, one.target, one.address) == (it.clock.now(), "tsk_1", "192.0.2.1")
+    assert (two.credential_kind, two.credential_id, two.address, two.details) == (
+        "api_key",
+        "AAAAAAAAAAAA",
+        None,
+        {"n": 1},
+    )
+    assert (three.actor_id, three.credential_kind) == (None, "none")
+    assert (four.actor_id, four.credential_kind) == (None, "system")
+
+
+async def test_an_entry_shares_the_fate_of_the_change_it_is_about(it: World) -> None:
+    async def fail() -> None:
+        async with it.db.write() as connection:
+            await it.audit.record("lost", connection=connection)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await fail()
+
+    assert await it.actions() == []
+
+
+async def test_what_looks_like_a_credential_is_masked_wherever_it_stands(it: World) -> None:
+    key = KeyFormat().generate()
+    secret = key.reveal()
+    user = await it.user("ann")
+    jwt = (await it.login.log_in("ann", PASSWORD)).token
+    await it.audit.record(
+        "key.created", details={"name": secret, "more": [{"deep": (f"is {jwt}", 5, None)}]}
+    )
+    entry = (await it.audit.list(AuditQuery(), limit=1)).items[0]
+
+    assert secret not in str(entry)
+    assert jwt not in str(entry)
+    assert key.id in str(entry)
+    assert user.id not in str(entry)
+    assert entry.details["more"][0]["deep"][1:] == [5, None]
+
+
+# Reading
+
+
+async def test_entries_are_listed_page_by_page_newest_first(it: World) -> None:
+    for number in range(5):
+        await it.audit.record(f"a{number}")
+    actions: list[str] = []
+    cursor = None
+    while True:
+        page = await it.audit.list(AuditQuery(), cursor=cursor, limit=2)
+        actions += [entry.action for entry in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+
+    assert actions == ["a4", "a3", "a2", "a1", "a0"]
+
+
+async def test_entries_are_found_by_everything_they_say(it: World) -> None:
+    ann, bob = await it.user("ann"), await it.user("bob")
+    start = it.clock.now()
+    for action, user in (
+        ("key.created", ann),
+        ("key.revoked", bob),
+        ("keys.x", ann),
+        ("k%y.", bob),
+    ):
+        it.clock.sleep(60)
+        await it.audit.record(action, principal=principal(user), target=f"of {user.username}")
+
+    async def found(query: AuditQuery) -> list[str]:
+        return [entry.action for entry in (await it.audit.list(query)).items]
+
+    assert await found(AuditQuery(actor_id=ann.id)) == ["keys.x", "key.created"]
+    assert await found(AuditQuery(action="key.created")) == ["key.created"]
+    assert await found(AuditQuery(action="key.")) == ["key.revoked", "key.created"]
+    assert await found(AuditQuery(action="k%y.")) == ["k%y."]
+    assert await found(AuditQuery(action="key")) == []
+    assert await found(AuditQuery(target="of bob", action="key.")) == ["key.revoked"]
+    assert await found(
+        AuditQuery(since=start + timedelta(minutes=2), until=start + timedelta(minutes=4))
+    ) == ["keys.x", "key.revoked"]
+
+
+@pytest.mark.parametrize(
+    ("cursor", "limit"),
+    [("", 1), ("0", 1), ("-1", 1), ("x", 1), ("1" * 19, 1), ("١", 1), (None, 0), (None, 201)],
+)
+async def test_a_listing_that_cannot_be_given_is_refused(
+    it: World, cursor: str | None, limit: int
+) -> None:
+    with pytest.raises(InputInvalid):
+        await it.audit.list(AuditQuery(), cursor=cursor, limit=limit)
+
+
+# The library's events
+
+
+async def test_what_happens_to_keys_is_recorded_as_it_happens(it: World) -> None:
+    """End to end: through the library's authenticator, on the service's own table."""
+    user = await it.user("ann")
+    logged_in = await it.login.log_in("ann", PASSWORD)
+    refused: list[str] = []
+    store = AsyncSQLAlchemyKeyStore(it.db.engine, api_keys)
+    authenticator = AsyncAuthenticator(
+        store,
+        find_owner=it.users.find_owner,
+        find_session=it.sessions.find_session,
+        tokens=it.tokens,
+        key_limits=KeyLimits(),
+        on_event=AuditEvents(it.audit, seen=it.sessions.seen, refused=refused.append),
+        clock=it.clock,
+    )
+    it.clock.sleep(600)
+    ann = await authenticator.authenticate([f"Bearer {logged_in.token}"])
+    first = await authenticator.create_key(ann, name="CI", scopes=["tasks:read"])
+    it.clock.sleep(1)
+    second = await authenticator.rotate_key(ann, first.record.id)
+    await authenticator.expire_key(ann, second.record.id, at=it.clock.now() + timedelta(days=1))
+    await authenticator.revoke_key(ann, second.record.id)
+    it.clock.sleep(1)
+    await authenticator.revoke_key(ann, second.record.id)
+    await authenticator.delete_key(ann, second.record.id)
+    with pytest.raises(CredentialsMissing):
+        await authenticator.authenticate([])
+    await it.sessions.flush()
+    await store.aclose()
+
+    entries = reversed((await it.audit.list(AuditQuery(action="key."))).items)
+    assert [(entry.action, entry.target, entry.details) for entry in entries] == [
+        ("key.created", first.record.id, {"name": "CI", "scopes": ["tasks:read"]}),
+        ("key.rotated", first.record.id, {"name": "CI", "successor": second.record.id}),
+        (
+            "key.expiry_set",
+            second.record.id,
+            {"name": "CI", "expires_at": "2026-01-02T00:10:01+00:00"},
+        ),
+        ("key.revoked", second.record.id, {"name": "CI"}),
+        ("key.deleted", second.record.id, {"name": "CI"}),
+    ]
+    assert {entry.actor_id for entry in (await it.audit.list(AuditQuery(action="key."))).items} == {
+        user.id
+    }
+    assert refused == ["credentials_missing"]
+    assert [row["last_seen_at"] for row in await it.rows("sessions")] == [
+        START + timedelta(seconds=600)
+    ]
+
+
+async def test_events_that_are_frequent_write_nothing(tmp_path: Path) -> None:
+    async with world("sqlite", tmp_path) as it:
+        seen: list[str] = []
+        user = await it.user("ann")
+        hook = AuditEvents(
+            it.audit, seen=lambda session_id, _: seen.append(session_id), refused=seen.append
+        )
+        record = ApiKey("AAAAAAAAAAAA", "n", user.id, "d", None, START, revoked_at=START)
+        later = START + timedelta(seconds=1)
+        frequent: list[Event] = [
+            CredentialUsed(START, principal(user, session_id="ses_1")),
+            CredentialUsed(START, _with_key(user)),
+            Refusal(START, "key_unknown", None),
+            KeyRevocation(later, principal(user), record),
+        ]
+        assert [hook(event) for event in frequent] == [None] * 4
+        assert seen == ["ses_1", "key_unknown"]
+        rare: list[Event] = [
+            KeyCreated(START, principal(user), record),
+            KeyRotated(START, principal(user), record, record),
+            KeyExpirySet(START, principal(user), record),
+            KeyRevocation(START, principal(user), record),
+            KeyDeleted(START, principal(user), record),
+        ]
+        for event in rare:
+            recording = hook(event)
+            assert recording is not None
+            await recording
+
+        assert (await it.actions())[1:] == [
+            "key.created",
+            "key.rotated",
+            "key.expiry_set",
+            "key.revoked",
+            "key.deleted",
+        ]
+
+
+# As the API shows them
+
+
+async def test_the_shapes_of_the_api(it: World) -> None:
+    user = await it.user("ann")
+    logged_in = await it.login.log_in("ann", PASSWORD, address="192.0.2.1", user_agent="Browser")
+    (session,) = await it.sessions.list_open(user.id)
+    (entry, created) = (await it.audit.list(AuditQuery())).items
+
+    assert user_json(user) == {
+        "id": user.id,
+        "username": "ann",
+        "roles": ["user"],
+        "disabled": False,
+        "created_at": "2026-01-01T00:00:00.000000Z",
+        "last_login_at": None,
+        "has_password": True,
+    }
+    assert session_json(session, current_id=logged_in.session_id) == {
+        "id": logged_in.session_id,
+        "authenticated_at": "2026-01-01T00:00:00.000000Z",
+        "last_seen_at": "2026-01-01T00:00:00.000000Z",
+        "expires_at": "2026-01-01T01:00:00.000000Z",
+        "address": "192.0.2.1",
+        "user_agent": "Browser",
+        "current": True,
+    }
+    assert not session_json(session, current_id=None)["current"]
+    assert audit_json(entry) == {
+        "id": entry.id,
+        "at": "2026-01-01T00:00:00.000000Z",
+        "action": "login.succeeded",
+        "actor": {"id": user.id, "username": "ann"},
+        "credential": {"kind": "interactive", "id": logged_in.session_id},
+        "target": user.id,
+        "address": None,
+        "details": {},
+    }
+    assert audit_json(created)["actor"] is None

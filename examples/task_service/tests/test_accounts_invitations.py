@@ -1,0 +1,222 @@
+"""One-time links: good once, for a week, for one user, and never readable from the database (ASVS 5.0, section 6.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    OTHER_PASSWORD,
+    PASSWORD,
+    World,
+    compose,
+    principal,
+    world,
+)
+
+from msk_auth import InputInvalid
+from task_service.accounts.invitations import LINK_LIFETIME
+from task_service.errors import LinkInvalid, LoginFailed, UserNotFound
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with world(request.param, tmp_path) as it:
+        yield it
+
+
+async def test_a_link_lets_its_user_choose_a_password_once(it: World) -> None:
+    admin = await it.user("root", "admin")
+    user = await it.user("ann", password=None)
+    link = await it.invitations.create(user.id, by=principal(admin))
+    it.narrowed.clear()
+    redeemed = await it.invitations.redeem(link.token, PASSWORD)
+
+    assert redeemed.has_password
+    assert redeemed.id == user.id
+    assert it.narrowed
+    await it.login.log_in("ann", PASSWORD)
+    with pytest.raises(LinkInvalid):
+        await it.invitations.redeem(link.token, OTHER_PASSWORD)
+    assert (await it.actions())[2:] == ["user.invited", "user.password_set", "login.succeeded"]
+
+
+async def test_the_secret_is_in_the_fragment_and_nowhere_else(it: World) -> None:
+    user = await it.user("ann", password=None)
+    link = await it.invitations.create(user.id)
+
+    assert re.fullmatch(r"[0-9A-Za-z_-]{43}", link.token)
+    assert link.url("https://tasks.test") == f"https://tasks.test/set-password#{link.token}"
+    assert link.token not in repr(link)
+    assert link.token not in str([await it.rows("password_links"), await it.rows("audit")])
+
+
+async def test_a_link_lasts_a_week(it: World) -> None:
+    user = await it.user("ann", password=None)
+    link = await it.invitations.create(user.id)
+    assert link.expires_at == it.clock.now() + LINK_LIFETIME
+    it.clock.sleep(LINK_LIFETIME.total_seconds())
+    with pytest.raises(LinkInvalid):
+        await it.invitations.redeem(link.token, PASSWORD)
+
+
+async def test_a_new_link_voids_the_older_ones_of_the_same_user_only(it: World) -> None:
+    ann, bob = await it.user("ann", password=None), await it.user("bob", password=None)
+    old, other = await it.invitations.create(ann.id), await it.invitations.create(bob.id)
+    new = await it.invitations.create(ann.id)
+    with pytest.raises(LinkInvalid):
+        await it.invitations.redeem(old.token, PASSWORD)
+
+    await it.invitations.redeem(new.token, PASSWORD)
+    await it.invitations.redeem(other.token, PASSWORD)
+
+
+async def test_of_two_links_made_at_once_one_is_good(it: World) -> None:
+    user = await it.user("ann", password=None)
+    other = compose(it.db.with_patience(30), it.passwords)
+    links = await asyncio.gather(
+        *(each.invitations.create(user.id) for each in (it, other) for _ in range(3))
+    )
+    await other.db.close()
+    unspent = [row for row in await it.rows("password_links") if row["used_at"] is None]
+
+    assert len(links) == 6
+    assert len(unspent) == 1
+
+
+async def test_of_those_who_redeem_a_link_at_once_one_succeeds(it: World) -> None:
+    user = await it.user("ann", password=None)
+    link = await it.invitations.create(user.id)
+    chosen = [f"nine violet submarines {number}" for number in range(6)]
+    results = await asyncio.gather(
+        *(it.invitations.redeem(link.token, password) for password in chosen),
+        return_exceptions=True,
+    )
+    winners = [
+        password
+        for password, result in zip(chosen, results, strict=True)
+        if not isinstance(result, Exception)
+    ]
+
+    assert [type(result) for result in results].count(LinkInvalid) == 5
+    assert (await it.login.log_in("ann", winners[0])).user.id == user.id
+
+
+@pytest.mark.parametrize(
+    "token", ["", "x", "A" * 43, "A" * 42 + "\x00", "A" * 100_000, "\ud800" * 43, "%" * 43]
+)
+async def test_what_is_no_link_is_refused_before_anything_is_hashed(it: World, token: str) -> None:
+    await it.user("ann", password=None)
+    with pytest.raises(LinkInvalid) as caught:
+        await it.invitations.redeem(token, PASSWORD)
+
+    assert (caught.value.status, caught.value.code) == (410, "link_invalid")
+    assert it.passwords.hashed == 0
+
+
+@pytest.mark.parametrize("password", ["short", "password1234", "marianne violet 9"])
+async def test_a_password_that_is_refused_leaves_the_link_good(it: World, password: str) -> None:
+    user = await it.user("marianne", password=None)
+    link = await it.invitations.create(user.id)
+    with pytest.raises(InputInvalid) as caught:
+        await it.invitations.redeem(link.token, password)
+
+    assert [error.field for error in caught.value.errors] == ["password"]
+    await it.invitations.redeem(link.token, PASSWORD)
+
+
+async def test_a_forgotten_password_is_replaced_and_open_sessions_end(it: World) -> None:
+    user = await it.user("ann")
+    session_id = (await it.login.log_in("ann", PASSWORD)).session_id
+    link = await it.invitations.create(user.id)
+    await it.login.log_in("ann", PASSWORD)
+    await it.invitations.redeem(link.token, OTHER_PASSWORD)
+    session = await it.sessions.find_session(session_id)
+
+    assert session is not None
+    assert session.ended_at == it.clock.now()
+    with pytest.raises(LoginFailed):
+        await it.login.log_in("ann", PASSWORD)
+    await it.login.log_in("ann", OTHER_PASSWORD)
+
+
+async def test_a_disabled_user_gets_no_link_and_cannot_use_an_old_one(
+    it: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await it.user("ann", password=None)
+    link = await it.invitations.create(user.id)
+    await it.users.change(user.id, disabled=True)
+    with pytest.raises(LinkInvalid):
+        await it.invitations.redeem(link.token, PASSWORD)
+    with pytest.raises(InputInvalid, match="disabled"):
+        await it.invitations.create(user.id)
+    with pytest.raises(UserNotFound):
+        await it.invitations.create("usr_AAAAAAAAAAAAAAAA")
+
+
+async def test_a_link_that_was_made_while_its_user_was_being_disabled_is_refused(
+    it: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await it.user("ann", password=None)
+    get = it.users.get
+
+    async def overtaken(user_id: str) -> object:
+        found = await get(user_id)
+        await it.users.change(user_id, disabled=True)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it.users, "get", overtaken)
+        link = await it.invitations.create(user.id)
+    with pytest.raises(LinkInvalid):
+        await it.invitations.redeem(link.token, PASSWORD)
+
+
+# The first administrator
+
+
+async def test_the_first_administrator_is_made_and_gets_a_fresh_link_at_each_start(
+    it: World,
+) -> None:
+    first = await it.invitations.create_for_first_administrator()
+    second = await it.invitations.create_for_first_administrator()
+
+    assert first is not None
+    assert second is not None
+    assert second.user.username == "admin"
+    assert second.user.roles == ("admin",)
+    assert len(await it.rows("users")) == 1
+    with pytest.raises(LinkInvalid):
+        await it.invitations.redeem(first.token, PASSWORD)
+    await it.invitations.redeem(second.token, PASSWORD)
+    assert await it.invitations.create_for_first_administrator() is None
+
+
+async def test_an_administrator_made_by_the_command_line_is_enough(it: World) -> None:
+    await it.user("root", "admin")
+
+    assert await it.invitations.create_for_first_administrator() is None
+
+
+async def test_an_administrator_who_waits_for_a_password_is_taken(it: World) -> None:
+    await it.user("user")
+    await it.user("root", "admin", password=None)
+    link = await it.invitations.create_for_first_administrator()
+
+    assert link is not None
+    assert link.user.username == "root"
+
+
+async def test_a_user_who_is_called_admin_is_not_made_one(it: World) -> None:
+    await it.user("admin")
+    link = await it.invitations.create_for_first_administrator()
+
+    assert link is not None
+    assert re.fullmatch(r"admin-[0-9a-f]{6}", link.user.username)
+    assert (await it.users.get_by_name("admin")).roles == ("user",)

@@ -1,0 +1,411 @@
+"""Logging in: no enumeration, throttling, sessions that begin, and changing the password.
+
+ASVS 5.0, sections 6.3.1 (throttling), 6.3.8 (enumeration), 7.2 and 7.4 (sessions); NIST SP 800-63B-4, section 3.2.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argon2 import PasswordHasher
+from argon2.profiles import CHEAPEST
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    OTHER_PASSWORD,
+    PASSWORD,
+    World,
+    principal,
+    world,
+)
+from examples.task_service.tests.runs_support import failing
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from msk_auth import InputInvalid, StoreUnavailable, SystemClock, TooManyAttempts
+from task_service.accounts.throttle import (
+    PER_ACCOUNT,
+    PER_ADDRESS,
+    PER_PAIR,
+    LoginThrottle,
+    throttled_network,
+)
+from task_service.db import schema
+from task_service.errors import LoginFailed
+
+pytestmark = pytest.mark.anyio
+
+HOME = "192.0.2.1"
+WRONG = "wrong violet submarines"
+
+
+@pytest.fixture(params=KINDS)
+async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with world(request.param, tmp_path) as it:
+        yield it
+
+
+@pytest.fixture
+async def lite(tmp_path: Path) -> AsyncIterator[World]:
+    """For what does not depend on the database."""
+    async with world("sqlite", tmp_path) as it:
+        yield it
+
+
+async def _fail(it: World, name: str = "ann", address: str | None = HOME) -> None:
+    with pytest.raises(LoginFailed):
+        await it.login.log_in(name, WRONG, address=address)
+
+
+# Success
+
+
+async def test_a_login_begins_a_session_and_gives_a_token_of_it(it: World) -> None:
+    user = await it.user("ann")
+    it.clock.sleep(90.5)
+    logged_in = await it.login.log_in(
+        " ANN", PASSWORD, address=HOME, user_agent="Browser\x00\u202e/1" + "x" * 999
+    )
+    claims = it.tokens.verify(logged_in.token, it.clock.now())
+    (row,) = await it.rows("sessions")
+    entry = (await it.rows("audit", "id"))[-1]
+
+    assert logged_in.user == user
+    assert logged_in.expires_in == 720 * 60
+    assert (claims.subject, claims.session_id) == (user.id, logged_in.session_id)
+    assert claims.authenticated_at == it.clock.now().replace(microsecond=0)
+    assert claims.expires_at - claims.issued_at == timedelta(minutes=720)
+    assert row["address"] == HOME
+    assert row["user_agent"] == ("Browser??/1" + "x" * 999)[:256]
+    assert (entry["action"], entry["actor_id"], entry["credential_id"]) == (
+        "login.succeeded",
+        user.id,
+        logged_in.session_id,
+    )
+    assert logged_in.token not in repr(logged_in)
+
+
+async def test_no_secret_is_in_the_database(it: World) -> None:
+    await it.user("ann")
+    logged_in = await it.login.log_in("ann", PASSWORD)
+    dump = str([await it.rows(name) for name in schema.metadata.tables])
+
+    assert PASSWORD not in dump
+    assert logged_in.token not in dump
+
+
+async def test_a_password_that_was_hashed_cheaply_is_hashed_anew_at_login(it: World) -> None:
+    await it.user("ann")
+    old = PasswordHasher.from_parameters(replace(CHEAPEST, time_cost=2)).hash(PASSWORD)
+    async with it.db.write() as connection:
+        await connection.execute(update(schema.users).values(password_hash=old))
+    await it.login.log_in("ann", PASSWORD)
+    (row,) = await it.rows("users")
+
+    assert row["password_hash"] != old
+    assert not it.passwords.needs_rehash(row["password_hash"])
+    await it.login.log_in("ann", PASSWORD)
+
+
+# One refusal for everything
+
+
+async def _nothing(it: World) -> None:
+    """There is no such user."""
+
+
+async def _wrong_password(it: World) -> None:
+    await it.user("ann", password=OTHER_PASSWORD)
+
+
+async def _no_password(it: World) -> None:
+    await it.user("ann", password=None)
+
+
+async def _disabled(it: World) -> None:
+    user = await it.user("ann")
+    await it.users.change(user.id, disabled=True)
+
+
+@pytest.mark.parametrize("situation", [_nothing, _wrong_password, _no_password, _disabled])
+async def test_whatever_is_wrong_answer_and_work_are_the_same(it: World, situation: Any) -> None:
+    await situation(it)
+    before = await it.actions()
+    it.passwords.verified = 0
+    with pytest.raises(LoginFailed) as caught:
+        await it.login.log_in("ann", PASSWORD, address=HOME)
+
+    assert (caught.value.status, caught.value.code) == (401, "login_failed")
+    assert str(caught.value) == LoginFailed.default_detail
+    assert it.passwords.verified == 1
+    assert (await it.actions())[len(before) :] == ["login.failed"]
+    assert await it.rows("sessions") == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "\x00", "x" * 100_000, "\ud800"])
+async def test_what_can_be_no_name_costs_and_gets_the_same(it: World, name: str) -> None:
+    with pytest.raises(LoginFailed):
+        await it.login.log_in(name, PASSWORD, address=HOME)
+
+    assert it.passwords.verified == 1
+
+
+async def test_a_failed_login_does_not_record_what_was_typed(it: World) -> None:
+    await it.user("ann")
+    with pytest.raises(LoginFailed):
+        await it.login.log_in(PASSWORD, "ann")
+
+    assert PASSWORD not in str(await it.rows("audit"))
+
+
+@pytest.mark.parametrize("meanwhile", ["disabled", "new password"])
+async def test_a_login_that_is_overtaken_by_a_change_of_the_account_fails(
+    it: World, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await it.user("ann")
+    verify = it.passwords.verify
+
+    async def slow(password: str, encoded: str | None) -> bool:
+        matches = await verify(password, encoded)
+        if meanwhile == "disabled":
+            await it.users.change(user.id, disabled=True)
+        else:
+            link = await it.invitations.create(user.id)
+            await it.invitations.redeem(link.token, OTHER_PASSWORD)
+        return matches
+
+    monkeypatch.setattr(it.passwords, "verify", slow)
+    with pytest.raises(LoginFailed):
+        await it.login.log_in("ann", PASSWORD)
+
+    assert await it.rows("sessions") == []
+
+
+# Throttling
+
+
+async def test_ten_wrong_passwords_close_an_account_to_an_address(lite: World) -> None:
+    await lite.user("ann")
+    for _ in range(PER_PAIR):
+        await _fail(lite)
+    lite.passwords.verified = 0
+    with pytest.raises(TooManyAttempts) as caught:
+        await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+    # The door was closed before anybody looked at the password, and opens again.
+    assert lite.passwords.verified == 0
+    assert 1 <= (caught.value.retry_after or 0) <= 15 * 60
+    await lite.login.log_in("ann", PASSWORD, address="192.0.2.2")
+
+
+async def test_an_account_that_does_not_exist_closes_just_the_same(lite: World) -> None:
+    for _ in range(PER_PAIR):
+        await _fail(lite, "nobody")
+    with pytest.raises(TooManyAttempts):
+        await lite.login.log_in("nobody", PASSWORD, address=HOME)
+
+
+async def test_spelling_a_name_differently_opens_no_second_door(lite: World) -> None:
+    for name in ("ann", "ANN", " ann", "ＡＮＮ", "Ann") * 2:
+        await _fail(lite, name)
+    with pytest.raises(TooManyAttempts):
+        await lite.login.log_in("aNN", PASSWORD, address=HOME)
+
+
+async def test_a_right_password_forgets_the_wrong_ones(lite: World) -> None:
+    await lite.user("ann")
+    for _ in range(3):
+        for _ in range(PER_PAIR - 1):
+            await _fail(lite)
+        await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+
+async def test_right_passwords_are_not_counted_at_all(lite: World) -> None:
+    await lite.user("ann")
+    for _ in range(PER_ADDRESS + 5):
+        await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+
+async def test_one_address_guesses_fifty_times_whatever_the_names(lite: World) -> None:
+    await lite.user("ann")
+    for number in range(PER_ADDRESS):
+        await _fail(lite, f"user{number}")
+    with pytest.raises(TooManyAttempts):
+        await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+    await lite.login.log_in("ann", PASSWORD, address="2001:db8::1")
+
+
+async def test_one_account_is_guessed_at_a_hundred_times_from_wherever(lite: World) -> None:
+    await lite.user("ann")
+    for number in range(PER_ACCOUNT):
+        await _fail(lite, address=f"192.0.2.{number}")
+    with pytest.raises(TooManyAttempts):
+        await lite.login.log_in("ann", PASSWORD, address="198.51.100.1")
+
+
+async def test_hammering_on_a_closed_door_closes_no_other(lite: World) -> None:
+    await lite.user("ann")
+    for _ in range(PER_PAIR):
+        await _fail(lite)
+    for _ in range(PER_ACCOUNT + PER_ADDRESS):
+        with pytest.raises(TooManyAttempts):
+            await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+    await lite.user("bob")
+    await lite.login.log_in("bob", PASSWORD, address=HOME)
+    await lite.login.log_in("ann", PASSWORD, address="192.0.2.2")
+
+
+async def test_a_storm_of_parallel_guesses_is_worth_no_more_than_ten(lite: World) -> None:
+    await lite.user("ann")
+    results = await asyncio.gather(
+        *(lite.login.log_in("ann", WRONG, address=HOME) for _ in range(60)),
+        return_exceptions=True,
+    )
+
+    kinds = [type(result) for result in results]
+    assert kinds.count(LoginFailed) == PER_PAIR
+    assert kinds.count(TooManyAttempts) == 60 - PER_PAIR
+    assert lite.passwords.verified == PER_PAIR
+
+
+async def test_a_closed_door_opens_after_the_window(
+    lite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lite.user("ann")
+    for _ in range(PER_PAIR):
+        await _fail(lite)
+    later = SystemClock().now().timestamp() + 15 * 60 + 1
+    monkeypatch.setattr("limits.aio.storage.memory.time.time", lambda: later)
+
+    await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+
+async def test_how_long_it_stays_closed_is_told() -> None:
+    throttle = LoginThrottle(SystemClock())
+    for _ in range(PER_PAIR):
+        await throttle.attempt("ann", HOME)
+    with pytest.raises(TooManyAttempts) as caught:
+        await throttle.attempt("ann", HOME)
+
+    assert 15 * 60 - 10 <= (caught.value.retry_after or 0) <= 15 * 60
+
+
+async def test_an_attempt_that_could_not_be_judged_is_not_counted(
+    lite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lite.user("ann")
+    with failing(lite.db):
+        for _ in range(PER_PAIR + 1):
+            with pytest.raises(StoreUnavailable):
+                await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+    async def busy(password: str, encoded: str | None) -> bool:
+        raise TooManyAttempts(2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lite.passwords, "verify", busy)
+        for _ in range(PER_PAIR + 1):
+            with pytest.raises(TooManyAttempts) as caught:
+                await lite.login.log_in("ann", PASSWORD, address=HOME)
+            assert caught.value.retry_after == 2
+
+    await lite.login.log_in("ann", PASSWORD, address=HOME)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("nonsense", "unknown"),
+        ("", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_what_counts_as_one_address(address: str | None, network: str) -> None:
+    assert throttled_network(address) == network
+
+
+@given(st.ip_addresses(v=6), st.integers(0, 2**64 - 1))
+def test_no_choice_of_the_lower_half_is_another_address(address: Any, lower: int) -> None:
+    neighbour = type(address)((int(address) >> 64 << 64) | lower)
+    if address.ipv4_mapped is None and neighbour.ipv4_mapped is None:
+        assert throttled_network(str(address)) == throttled_network(str(neighbour))
+
+
+# Logging out and changing the password
+
+
+async def test_logging_out_ends_the_session_everywhere(it: World) -> None:
+    user = await it.user("ann")
+    logged_in = await it.login.log_in("ann", PASSWORD)
+    it.narrowed.clear()
+    await it.login.log_out(principal(user, session_id=logged_in.session_id))
+
+    session = await it.sessions.find_session(logged_in.session_id)
+    assert session is not None
+    assert session.ended_at == it.clock.now()
+    assert it.narrowed
+
+
+async def test_a_changed_password_ends_the_other_sessions_and_not_this_one(it: World) -> None:
+    user = await it.user("ann")
+    here = (await it.login.log_in("ann", PASSWORD)).session_id
+    there = (await it.login.log_in("ann", PASSWORD)).session_id
+    await it.invitations.create(user.id)
+    it.narrowed.clear()
+    await it.login.change_password(principal(user, session_id=here), PASSWORD, OTHER_PASSWORD)
+    sessions = [await it.sessions.find_session(each) for each in (here, there)]
+
+    assert [session is not None and session.ended_at is None for session in sessions] == [
+        True,
+        False,
+    ]
+    assert it.narrowed
+    assert all(row["used_at"] is not None for row in await it.rows("password_links"))
+    assert (await it.actions())[-1] == "user.password_changed"
+    await it.login.log_in("ann", OTHER_PASSWORD)
+    await _fail(it)
+
+
+@pytest.mark.parametrize(
+    ("current", "new", "field"),
+    [
+        (WRONG, OTHER_PASSWORD, "current_password"),
+        ("", OTHER_PASSWORD, "current_password"),
+        (PASSWORD, "short", "new_password"),
+        (PASSWORD, "password1234", "new_password"),
+    ],
+)
+async def test_a_change_that_is_refused_names_the_field_and_changes_nothing(
+    it: World, current: str, new: str, field: str
+) -> None:
+    user = await it.user("ann")
+    with pytest.raises(InputInvalid) as caught:
+        await it.login.change_password(principal(user), current, new)
+
+    assert [error.field for error in caught.value.errors] == [field]
+    await it.login.log_in("ann", PASSWORD)
+
+
+async def test_an_open_session_is_no_way_to_guess_the_password(lite: World) -> None:
+    user = await lite.user("ann")
+    for _ in range(PER_PAIR):
+        with pytest.raises(InputInvalid):
+            await lite.login.change_password(principal(user), WRONG, OTHER_PASSWORD)
+    with pytest.raises(TooManyAttempts):
+        await lite.login.change_password(principal(user), PASSWORD, OTHER_PASSWORD)
+
+    assert (await lite.actions()).count("user.password_change_failed") == PER_PAIR

@@ -1,0 +1,321 @@
+"""Users: names, roles, disabling, and the administrator who must remain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    PASSWORD,
+    START,
+    World,
+    compose,
+    principal,
+    world,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from msk_auth import InputInvalid
+from task_service.accounts.users import (
+    ROLE_PERMISSIONS,
+    User,
+    check_user,
+    normalised_username,
+)
+from task_service.db import schema
+from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with world(request.param, tmp_path) as it:
+        yield it
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("typed", "stored"),
+    [
+        ("ann", "ann"),
+        ("Ann", "ann"),
+        (" ann ", "ann"),
+        ("ＡＮＮ", "ann"),
+        ("ﬁona", "fiona"),
+        ("Ångström", "ångström"),
+        ("ann.o'neil+x@example.org", "ann.o'neil+x@example.org"),
+        ("x" * 64, "x" * 64),
+        ("Ω王", "ω王"),
+    ],
+)
+def test_a_name_has_one_spelling(typed: str, stored: str) -> None:
+    assert check_user(typed, ["user"]) == (stored, ("user",))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", " ", "a b", "a\tb", "a\nb", "a\x00b", "a\u200bb", "a\u202eb", "a\u00a0b"),
+        *("x" * 65, "\ud800", "ﷺ" * 10, "x" * 100_000),
+    ],
+)
+def test_a_name_that_cannot_be_read_or_is_too_long_is_refused(name: str) -> None:
+    with pytest.raises(InputInvalid) as caught:
+        check_user(name, ["user"])
+
+    assert [error.field for error in caught.value.errors] == ["username"]
+
+
+@given(st.text(max_size=80))
+def test_normalising_a_name_again_changes_nothing(name: str) -> None:
+    once = normalised_username(name)
+
+    if len(once) <= 64:
+        assert normalised_username(once) == once
+
+
+@pytest.mark.parametrize("roles", [[], ["root"], ["user", "root"], [""]])
+def test_only_known_roles_and_at_least_one(roles: list[str]) -> None:
+    with pytest.raises(InputInvalid) as caught:
+        check_user("", roles)
+
+    assert [error.field for error in caught.value.errors] == ["username", "roles"]
+
+
+# What they may do
+
+
+def test_an_administrator_may_all_that_a_user_may_and_more() -> None:
+    assert ROLE_PERMISSIONS["user"] == {"tasks:read", "tasks:write", "tasks:run", "keys:manage"}
+    assert ROLE_PERMISSIONS["admin"] - ROLE_PERMISSIONS["user"] == {
+        "tasks:read_all",
+        "admin:config",
+        "admin:users",
+        "admin:audit",
+    }
+
+
+def test_a_role_of_another_version_allows_nothing() -> None:
+    user = User("usr_1", "ann", ("astronaut",), False, START, None, True)
+
+    assert user.permissions == frozenset()
+
+
+# Creating and finding
+
+
+async def test_a_new_user_is_found_by_id_and_by_any_spelling_of_the_name(it: World) -> None:
+    created = await it.users.create("Ann", ["user", "user"])
+
+    assert created == User(
+        id=created.id,
+        username="ann",
+        roles=("user",),
+        disabled=False,
+        created_at=it.clock.now(),
+        last_login_at=None,
+        has_password=False,
+    )
+    assert await it.users.get(created.id) == created
+    assert await it.users.get_by_name(" ANN") == created
+    assert await it.actions() == ["user.created"]
+
+
+async def test_a_name_is_taken_in_every_spelling_even_by_two_at_once(it: World) -> None:
+    results = await asyncio.gather(
+        *(it.users.create(name, ["user"]) for name in ("Ann", "ann", "ＡＮＮ")),
+        return_exceptions=True,
+    )
+
+    assert sorted(type(result).__name__ for result in results) == [
+        "User",
+        "UsernameTaken",
+        "UsernameTaken",
+    ]
+    assert len(await it.rows("users")) == 1
+    assert await it.actions() == ["user.created"]
+    with pytest.raises(UsernameTaken):
+        await it.users.create("aNN", ["user"])
+
+
+async def test_a_password_from_the_command_line_follows_the_rules(it: World) -> None:
+    with pytest.raises(InputInvalid):
+        await it.users.create("ann", ["user"], password="short")
+    created = await it.users.create("ann", ["user"], password=PASSWORD)
+
+    assert created.has_password
+    assert len(await it.rows("users")) == 1
+
+
+@pytest.mark.parametrize("user_id", ["", "usr_AAAAAAAAAAAAAAAA", "x" * 10_000, "usr_\x00", "%"])
+async def test_nobody_is_found_by_another_id(it: World, user_id: str) -> None:
+    assert await it.users.find_owner(user_id) is None
+    with pytest.raises(UserNotFound):
+        await it.users.get(user_id)
+
+
+@pytest.mark.parametrize("name", ["bob", "", "a b", "\x00"])
+async def test_nobody_is_found_by_another_name(it: World, name: str) -> None:
+    with pytest.raises(UserNotFound):
+        await it.users.get_by_name(name)
+
+
+async def test_the_owner_is_read_afresh_each_time(it: World) -> None:
+    user = await it.user("ann")
+    before = await it.users.find_owner(user.id)
+    await it.users.change(user.id, roles=["admin"])
+    after = await it.users.find_owner(user.id)
+
+    assert before is not None
+    assert after is not None
+    assert (before.id, before.permissions) == (user.id, ROLE_PERMISSIONS["user"])
+    assert after.permissions == ROLE_PERMISSIONS["admin"]
+    assert not after.disabled
+
+
+# Listing
+
+
+async def test_users_are_listed_page_by_page_newest_first(it: World) -> None:
+    for number in range(5):
+        await it.users.create(f"u{number}", ["user"])
+        it.clock.sleep(number % 2)
+    names: list[str] = []
+    cursor = None
+    while True:
+        page = await it.users.list(cursor=cursor, limit=2)
+        names += [user.username for user in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+
+    assert sorted(names) == ["u0", "u1", "u2", "u3", "u4"]
+    assert names[0] == "u4"
+    assert names[-1] in {"u0", "u1"}
+
+
+@pytest.mark.parametrize(("cursor", "limit"), [("nonsense", 50), (None, 0), (None, 201)])
+async def test_a_listing_that_cannot_be_given_is_refused(
+    it: World, cursor: str | None, limit: int
+) -> None:
+    with pytest.raises(InputInvalid):
+        await it.users.list(cursor=cursor, limit=limit)
+
+
+# Changing
+
+
+async def test_disabling_ends_every_login_and_link_and_enabling_does_not_bring_them_back(
+    it: World,
+) -> None:
+    user = await it.user("ann")
+    session_id = (await it.login.log_in("ann", PASSWORD)).session_id
+    await it.invitations.create(user.id)
+    it.narrowed.clear()
+    disabled = await it.users.change(user.id, disabled=True)
+
+    assert disabled.disabled
+    assert it.narrowed
+    owner = await it.users.find_owner(user.id)
+    assert owner is not None
+    assert owner.disabled
+    enabled = await it.users.change(user.id, disabled=False)
+    assert not enabled.disabled
+    session = await it.sessions.find_session(session_id)
+    assert session is not None
+    assert session.ended_at == it.clock.now()
+    assert [row["used_at"] for row in await it.rows("password_links")] == [it.clock.now()]
+    assert (await it.actions())[-2:] == ["user.disabled", "user.enabled"]
+
+
+async def test_every_change_is_recorded_with_who_did_it_and_nothing_is_if_nothing_changed(
+    it: World,
+) -> None:
+    admin = await it.user("root", "admin")
+    user = await it.user("ann")
+    await it.users.change(user.id, by=principal(admin), roles=["admin", "user"], disabled=False)
+    await it.users.change(user.id, by=principal(admin), roles=["user", "admin"])
+    await it.users.change(user.id, by=principal(admin))
+    rows = [row for row in await it.rows("audit") if row["action"] == "user.roles_changed"]
+
+    assert [(row["actor_id"], row["target"], row["details"]) for row in rows] == [
+        (admin.id, user.id, {"old": ["user"], "new": ["admin", "user"]})
+    ]
+
+
+async def test_changing_nobody_is_refused(it: World) -> None:
+    with pytest.raises(UserNotFound):
+        await it.users.change("usr_AAAAAAAAAAAAAAAA", disabled=True)
+    user = await it.user("ann")
+    with pytest.raises(InputInvalid):
+        await it.users.change(user.id, roles=["root"])
+
+
+# The last administrator
+
+
+@pytest.mark.parametrize("change", [{"disabled": True}, {"roles": ["user"]}])
+async def test_the_last_administrator_who_can_log_in_stays(
+    it: World, change: dict[str, object]
+) -> None:
+    admin = await it.user("root", "admin")
+    await it.users.create("invited", ["admin"])
+    gone = await it.user("gone", "admin")
+    await it.users.change(gone.id, disabled=True)
+    with pytest.raises(LastAdministrator):
+        await it.users.change(admin.id, **change)  # type: ignore[arg-type]
+
+    assert await it.users.get(admin.id) == admin
+    assert await it.actions() == ["user.created"] * 3 + ["user.disabled"]
+
+
+async def test_one_of_two_administrators_may_go(it: World) -> None:
+    admin, _ = await it.user("root", "admin"), await it.user("other", "admin")
+
+    assert (await it.users.change(admin.id, roles=["user"])).roles == ("user",)
+
+
+async def test_an_administrator_who_cannot_log_in_may_go(it: World) -> None:
+    invited = await it.users.create("invited", ["admin"])
+
+    assert (await it.users.change(invited.id, disabled=True)).disabled
+
+
+async def test_two_administrators_of_two_processes_cannot_remove_each_other(it: World) -> None:
+    one, two = await it.user("one", "admin"), await it.user("two", "admin")
+    other = compose(it.db.with_patience(30), it.passwords)
+    results = await asyncio.gather(
+        it.users.change(one.id, disabled=True),
+        other.users.change(two.id, roles=["user"]),
+        return_exceptions=True,
+    )
+    await other.db.close()
+
+    assert sorted(type(result).__name__ for result in results) == ["LastAdministrator", "User"]
+
+
+async def test_a_name_that_is_known_stays_known_after_it_was_used_to_log_in(it: World) -> None:
+    user = await it.user("ann")
+    it.clock.sleep(timedelta(hours=1).total_seconds())
+    await it.login.log_in("ann", PASSWORD)
+
+    assert (await it.users.get(user.id)).last_login_at == it.clock.now()
+
+
+async def test_a_user_with_a_damaged_row_is_not_taken_for_another(it: World) -> None:
+    user = await it.user("ann")
+    async with it.db.write() as connection:
+        await connection.execute(update(schema.users).values(roles=["astronaut"]))
+
+    owner = await it.users.find_owner(user.id)
+    assert owner is not None
+    assert owner.permissions == frozenset()
