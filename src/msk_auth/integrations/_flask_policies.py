@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeGuard, TypeVar
@@ -59,8 +60,18 @@ def declare_public(view: ViewT) -> ViewT:
     """
     if _own(view):
         raise _contradiction(view)
-    setattr(view, POLICIES_ATTRIBUTE, PUBLIC)
-    return view
+    # A method has no room for a mark, and Flask's own view of static files is one.
+    marked: ViewT = _as_function(view) if inspect.ismethod(view) else view
+    setattr(marked, POLICIES_ATTRIBUTE, PUBLIC)
+    return marked
+
+
+def _as_function(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return function
 
 
 def is_exposed(view: object) -> bool:

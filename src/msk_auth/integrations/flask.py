@@ -310,7 +310,7 @@ class FlaskAuth(Generic[UserT]):
         if outer and not policies:
             raise ConfigurationError(
                 f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
-                " protected. Decorate it with @auth.require(…) or @auth.public, below its route."
+                f" protected. {_how_to_declare(endpoint)}"
             )
         return policies
 
@@ -329,6 +329,15 @@ class FlaskAuth(Generic[UserT]):
         said = None if error.description is None else str(error.description)
         answer = self._voice.http_error(error.code, None if said == default else said)
         return _to_response(answer.with_headers(_headers(error)))
+
+
+def _how_to_declare(endpoint: str) -> str:
+    if endpoint.rpartition(".")[2] != "static":
+        return "Decorate it with @auth.require(…) or @auth.public, below its route."
+    return (
+        "It serves files. Turn it off with static_folder=None, or write"
+        f" app.view_functions[{endpoint!r}] = auth.public(app.view_functions[{endpoint!r}])."
+    )
 
 
 def _is_preflight(rule: Any) -> bool:

@@ -1,0 +1,769 @@
+"""What is Flask's own: decorators and their order, blueprints, automatic methods, errors."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import runpy
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from flask import Blueprint, Flask, Response, abort, g, redirect, request, url_for
+from flask.testing import FlaskClient
+from flask.typing import ResponseReturnValue
+from flask.views import MethodView, View
+from tests.integrations.flask_app import blocking, run
+from tests.integrations.world import START, World, make_world
+from werkzeug.datastructures import WWWAuthenticate
+from werkzeug.exceptions import HTTPException, NotFound, TooManyRequests, Unauthorized
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.test import Client, TestResponse
+
+from msk_auth import (
+    AsyncAuthenticator,
+    ConfigurationError,
+    CredentialKind,
+    CredentialsMissing,
+    CredentialUsed,
+    Owner,
+    Policy,
+    Principal,
+    Problem,
+    local_principal,
+    require,
+    require_interactive,
+)
+from msk_auth.integrations import _wsgi, flask
+from msk_auth.integrations.flask import FlaskAuth
+from msk_auth.stores.memory import AsyncMemoryKeyStore
+
+SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "flask_minimal.py"
+PREFLIGHT = {"Origin": "https://pages.test", "Access-Control-Request-Method": "GET"}
+
+
+class Site:
+    """An application with its adapter, and a client for it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.app = Flask(__name__, static_folder=None)
+        self.auth = FlaskAuth(blocking(world.authenticator), self.app)
+        self.called: list[str] = []
+
+    def view(self, name: str = "view") -> Callable[..., str]:
+        """A view that remembers being called."""
+
+        def view(**_: Any) -> str:
+            self.called.append(name)
+            return name
+
+        view.__name__ = name
+        return view
+
+    def client(self) -> FlaskClient:
+        return self.app.test_client()
+
+    def ask(
+        self, method: str, path: str, credential: str | None = None, **headers: str
+    ) -> TestResponse:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if credential is not None:
+            sent["Authorization"] = f"Bearer {self.world.names[credential]}"
+        return self.client().open(path, method=method, headers=sent, buffered=True)
+
+    def code(self, method: str, path: str, credential: str | None = None, **headers: str) -> str:
+        """The code of the problem in the answer, or its status."""
+        reply = self.ask(method, path, credential, **headers)
+        problem = reply.get_json(silent=True)
+        return problem["code"] if isinstance(problem, dict) else str(reply.status_code)
+
+
+@pytest.fixture
+def world() -> World:
+    return anyio.run(make_world)
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return Site(world)
+
+
+def test_ten_lines_protect_a_route() -> None:
+    lines = SNIPPET.read_text("utf-8").splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 10
+    names: dict[str, Any] = runpy.run_path(str(SNIPPET))
+    client, authenticator = names["app"].test_client(), names["auth"].authenticator
+    refused = client.get("/tasks")
+    assert (refused.status_code, refused.json["code"]) == (401, "credentials_missing")
+    ada = Owner("ada", frozenset({"tasks:read"}), "ada")
+    created = authenticator.create_key(local_principal(ada, at=datetime.now(UTC)), name="a script")
+    bearer = {"Authorization": f"Bearer {created.value.reveal()}"}
+    assert client.get("/tasks", headers=bearer).json == ["water the plants"]
+
+
+class TestAGuardInTheWrongPlace:
+    """It protects nothing there, so the application answers nothing (issue: not a hole)."""
+
+    def expose(self, site: Site) -> None:
+        site.auth.require("tasks:read")(site.app.get("/tasks")(site.view("tasks")))
+
+    def test_above_its_route(self, site: Site) -> None:
+        self.expose(site)
+        site.app.testing = True
+        with pytest.raises(ConfigurationError, match="'tasks' stands above its route"):
+            site.ask("GET", "/tasks", "jwt")
+
+    def test_no_request_is_answered_until_it_is_right(self, site: Site) -> None:
+        self.expose(site)
+        site.app.get("/public")(site.auth.public(site.view("public")))
+        for _ in range(3):
+            for path in ("/tasks", "/public", "/nowhere"):
+                for credential in (None, "jwt"):
+                    assert site.code("GET", path, credential) == "internal_error"
+        assert site.called == []
+
+    def test_an_application_factory_learns_it_at_once(self, site: Site) -> None:
+        self.expose(site)
+        with pytest.raises(ConfigurationError, match="Write the route first"):
+            site.auth.check(site.app)
+
+    def test_above_another_decorator_above_the_route(self, site: Site) -> None:
+        view = site.app.get("/tasks")(site.view("tasks"))
+
+        @site.auth.require()
+        @functools.wraps(view)
+        def logged() -> str:
+            return view()
+
+        with pytest.raises(ConfigurationError, match="'tasks' stands above"):
+            site.auth.check(site.app)
+
+    def test_one_guard_below_and_one_above(self, site: Site) -> None:
+        view = site.app.get("/tasks")(site.auth.require()(site.view("tasks")))
+        site.auth.require_interactive()(view)
+        with pytest.raises(ConfigurationError, match="'tasks' stands above"):
+            site.auth.check(site.app)
+
+    def test_above_the_route_of_a_blueprint(self, site: Site) -> None:
+        blueprint = Blueprint("b", __name__)
+        site.auth.require()(blueprint.get("/tasks")(site.view("tasks")))
+        site.app.register_blueprint(blueprint)
+        with pytest.raises(ConfigurationError, match=r"'b\.tasks' stands above"):
+            site.auth.check(site.app)
+
+    def test_between_two_routes(self, site: Site) -> None:
+        guarded = site.auth.require()(site.app.get("/old")(site.view("old")))
+        site.app.add_url_rule("/new", "new", guarded)
+        with pytest.raises(ConfigurationError, match="'old' stands above"):
+            site.auth.check(site.app)
+
+    def test_two_routes_above_one_guard_are_right(self, site: Site) -> None:
+        site.app.get("/a")(site.app.get("/b")(site.auth.require()(site.view())))
+        site.auth.check(site.app)
+        for path in ("/a", "/b"):
+            assert site.code("GET", path) == "credentials_missing"
+            assert site.code("GET", path, "key") == "200"
+
+    @pytest.mark.parametrize("wrong", [MethodView, "view", None])
+    def test_on_what_is_no_view(self, site: Site, wrong: Any) -> None:
+        for decorate in (site.auth.require(), site.auth.require_interactive(), site.auth.public):
+            with pytest.raises(ConfigurationError, match="goes on a function"):
+                decorate(wrong)
+
+    def test_public_and_guarded(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="public and guarded"):
+            site.auth.require()(site.auth.public(site.view()))
+        with pytest.raises(ConfigurationError, match="public and guarded"):
+            site.auth.public(site.auth.require()(site.view()))
+
+
+class TestMethods:
+    """A guard covers every method, those that Flask answers by itself included."""
+
+    def test_head_and_options(self, site: Site) -> None:
+        site.app.get("/config")(site.auth.require_interactive("admin:config")(site.view()))
+        for method in ("GET", "HEAD", "OPTIONS"):
+            reply = site.ask(method, "/config")
+            assert (reply.status_code, reply.headers["WWW-Authenticate"]) == (
+                401,
+                'Bearer realm="api"',
+            )
+            assert site.ask(method, "/config", "key_admin").status_code == 403
+            assert site.ask(method, "/config", "jwt").status_code == 403
+        assert site.called == []
+        assert "Allow" not in site.ask("OPTIONS", "/config").headers
+        options = site.ask("OPTIONS", "/config", "jwt_admin")
+        assert (options.status_code, options.allow) == (200, {"GET", "HEAD", "OPTIONS"})
+
+    def test_a_preflight_cannot_carry_credentials(self, site: Site) -> None:
+        # Fetch standard, "CORS-preflight fetch": credentials mode is "omit".
+        site.app.get("/config")(site.auth.require_interactive()(site.view()))
+        reply = site.client().options("/config", headers=PREFLIGHT)
+        assert (reply.status_code, reply.data) == (200, b"")
+        assert site.called == []
+        for missing in PREFLIGHT:
+            headers = {name: value for name, value in PREFLIGHT.items() if name != missing}
+            assert site.client().options("/config", headers=headers).status_code == 401
+        assert site.client().get("/config", headers=PREFLIGHT).status_code == 401
+
+    def test_options_of_the_applications_own_are_a_view_like_others(self, site: Site) -> None:
+        site.app.route("/config", methods=["OPTIONS"])(site.auth.require()(site.view()))
+        assert site.client().options("/config", headers=PREFLIGHT).status_code == 401
+        assert site.called == []
+
+    def test_a_method_that_is_not_allowed_says_which_are(self, site: Site) -> None:
+        site.app.get("/config")(site.auth.require()(site.view()))
+        reply = site.ask("PUT", "/config")
+        assert (reply.status_code, reply.json["code"]) == (405, "method_not_allowed")
+        assert reply.allow == {"GET", "HEAD", "OPTIONS"}
+
+
+class TestClassBasedViews:
+    def test_decorators_of_the_class(self, site: Site) -> None:
+        class Config(MethodView):
+            decorators = [site.auth.require_interactive("admin:config")]  # noqa: RUF012
+
+            def get(self) -> str:
+                return "got"
+
+        site.app.add_url_rule("/config", view_func=Config.as_view("config"))
+        for method in ("GET", "HEAD", "OPTIONS"):
+            assert site.ask(method, "/config").status_code == 401
+            assert site.ask(method, "/config", "key_admin").status_code == 403
+            assert site.ask(method, "/config", "jwt_admin").status_code == 200
+
+    def test_a_guard_around_the_view(self, site: Site) -> None:
+        class Shown(View):
+            def dispatch_request(self) -> str:
+                return "shown"
+
+        site.app.add_url_rule("/", view_func=site.auth.require()(Shown.as_view("shown")))
+        assert site.code("GET", "/") == "credentials_missing"
+        assert site.code("OPTIONS", "/") == "credentials_missing"
+        assert site.ask("GET", "/", "key").data == b"shown"
+
+    def test_method_by_method(self, site: Site) -> None:
+        class Tasks(MethodView):
+            @site.auth.require("tasks:read")
+            def get(self) -> str:
+                return "got"
+
+            @site.auth.require_interactive()
+            def post(self) -> str:
+                return "posted"
+
+            @site.auth.public
+            def put(self) -> str:
+                return "put"
+
+        site.app.add_url_rule("/", view_func=Tasks.as_view("tasks"))
+        site.auth.protect(site.app)
+        assert site.code("GET", "/") == "credentials_missing"
+        assert site.ask("HEAD", "/").status_code == 401
+        assert site.ask("HEAD", "/", "key").status_code == 200
+        assert site.code("GET", "/", "key_nothing") == "permission_denied"
+        assert site.code("POST", "/", "key") == "interactive_required"
+        assert site.code("PUT", "/") == "200"
+        # The answer is about all methods.
+        assert site.code("OPTIONS", "/") == "credentials_missing"
+        assert site.code("OPTIONS", "/", "key") == "interactive_required"
+        assert site.code("OPTIONS", "/", "jwt") == "200"
+
+    def test_a_method_that_declares_nothing_in_what_is_protected(self, site: Site) -> None:
+        class Tasks(MethodView):
+            @site.auth.require()
+            def get(self) -> str:
+                return "got"
+
+            def delete(self) -> str:
+                return "deleted"
+
+        site.app.add_url_rule("/", view_func=Tasks.as_view("tasks"))
+        site.auth.protect(site.app)
+        with pytest.raises(ConfigurationError, match="'tasks' declares no policy for"):
+            site.auth.check(site.app)
+
+    def test_a_plain_view_class(self, site: Site) -> None:
+        class Shown(View):
+            @site.auth.require()
+            def dispatch_request(self) -> str:
+                return "shown"
+
+        site.app.add_url_rule("/", view_func=Shown.as_view("shown"))
+        site.auth.protect(site.app)
+        assert site.code("GET", "/") == site.code("OPTIONS", "/") == "credentials_missing"
+        assert site.ask("GET", "/", "key").data == b"shown"
+
+
+class TestAProtectedBlueprint:
+    @pytest.fixture
+    def blueprint(self, tmp_path: Path) -> Blueprint:
+        folder = tmp_path / "static"
+        folder.mkdir()
+        folder.joinpath("secret.txt").write_text("in a file")
+        return Blueprint("admin", __name__, url_prefix="/admin", static_folder=str(folder))
+
+    def test_every_view_demands_its_policy(self, site: Site, blueprint: Blueprint) -> None:
+        site.auth.protect(blueprint, require_interactive("admin:config"))
+        blueprint.route("/config", methods=["GET", "PATCH"])(site.view("config"))
+        inner = Blueprint("inner", __name__, url_prefix="/inner")
+        inner.get("/view")(site.view("inner"))
+        blueprint.register_blueprint(inner)
+        site.app.register_blueprint(blueprint)
+        for path in ("/admin/config", "/admin/inner/view", "/admin/static/secret.txt"):
+            for method in ("GET", "HEAD", "OPTIONS"):
+                assert site.ask(method, path).status_code == 401
+                assert site.ask(method, path, "key_admin").status_code == 403
+                assert site.ask(method, path, "jwt_admin").status_code == 200
+        assert site.code("PATCH", "/admin/config", "key_admin") == "interactive_required"
+        assert site.called.count("config") == site.called.count("inner") == 2
+        # What is not there needs no guard.
+        assert site.code("GET", "/admin/nowhere") == "not_found"
+
+    def test_what_a_view_declares_comes_on_top(self, site: Site, blueprint: Blueprint) -> None:
+        site.auth.protect(blueprint, require_interactive())
+        blueprint.get("/tasks")(site.auth.require("tasks:run")(site.view()))
+        site.app.register_blueprint(blueprint)
+        assert site.code("GET", "/admin/tasks", "key") == "interactive_required"
+        assert site.code("GET", "/admin/tasks", "jwt_bob") == "permission_denied"
+        assert site.code("GET", "/admin/tasks", "jwt") == "200"
+
+    def test_a_public_view_is_let_out(self, site: Site, blueprint: Blueprint) -> None:
+        site.auth.protect(blueprint, require())
+        blueprint.get("/health")(site.auth.public(site.view()))
+        site.app.register_blueprint(blueprint)
+        assert site.code("GET", "/admin/health") == "200"
+        assert site.code("GET", "/admin/health", "key_revoked") == "200"
+
+    def test_without_a_policy_each_view_declares_its_own(self, site: Site) -> None:
+        blueprint = Blueprint("admin", __name__, url_prefix="/admin")
+        site.auth.protect(blueprint)
+        blueprint.get("/tasks")(site.auth.require("tasks:read")(site.view()))
+        blueprint.get("/health")(site.auth.public(site.view("health")))
+        site.app.register_blueprint(blueprint)
+        assert site.code("GET", "/admin/tasks") == "credentials_missing"
+        assert site.code("GET", "/admin/tasks", "key") == "200"
+        assert site.code("GET", "/admin/health") == "200"
+
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_a_view_that_declares_nothing_is_an_error(self, site: Site, nested: bool) -> None:
+        blueprint = Blueprint("admin", __name__, url_prefix="/admin")
+        site.auth.protect(blueprint)
+        scope = Blueprint("inner", __name__) if nested else blueprint
+        scope.get("/forgotten")(site.view("forgotten"))
+        if nested:
+            blueprint.register_blueprint(scope)
+        site.app.register_blueprint(blueprint)
+        site.app.get("/elsewhere")(site.view())
+        for path in ("/admin/forgotten", "/elsewhere"):
+            for method in ("GET", "HEAD", "OPTIONS"):
+                assert site.ask(method, path, "jwt_admin").status_code == 500
+        assert site.called == []
+        with pytest.raises(ConfigurationError, match=r"forgotten' declares no policy"):
+            site.auth.check(site.app)
+
+    def test_under_two_names(self, site: Site) -> None:
+        blueprint = Blueprint("b", __name__)
+        site.auth.protect(blueprint, require())
+        blueprint.get("/view")(site.view())
+        site.app.register_blueprint(blueprint, url_prefix="/one", name="one")
+        site.app.register_blueprint(blueprint, url_prefix="/two", name="two")
+        assert site.code("GET", "/one/view") == site.code("GET", "/two/view")
+        assert site.code("GET", "/two/view") == "credentials_missing"
+
+    def test_on_an_application_without_the_adapter(self, site: Site, blueprint: Blueprint) -> None:
+        site.auth.protect(blueprint, require())
+        blueprint.get("/view")(site.view())
+        bare = Flask(__name__)
+        bare.testing = True
+        bare.register_blueprint(blueprint)
+        with pytest.raises(ConfigurationError, match=r"Call auth\.init_app\(app\)"):
+            bare.test_client().get("/admin/view")
+        assert site.called == []
+
+    def test_static_files_have_to_be_declared_like_all_else(
+        self, site: Site, blueprint: Blueprint
+    ) -> None:
+        site.auth.protect(blueprint)
+        site.app.register_blueprint(blueprint)
+        views = site.app.view_functions
+        with pytest.raises(ConfigurationError, match="Turn it off with static_folder=None"):
+            site.auth.check(site.app)
+        views["admin.static"] = site.auth.public(views["admin.static"])
+        assert site.ask("GET", "/admin/static/secret.txt").data == b"in a file"
+
+    def test_a_whole_application(self, site: Site) -> None:
+        site.app = Flask(__name__)
+        site.auth.init_app(site.app)
+        site.app.get("/view")(site.view())
+        site.app.register_blueprint(site.auth.key_routes())
+        site.auth.protect(site.app, require("tasks:run"))
+        assert site.code("GET", "/view") == "credentials_missing"
+        assert site.code("GET", "/static/x") == "credentials_missing"
+        assert site.code("GET", "/api/keys", "key_read") == "permission_denied"
+        assert site.code("GET", "/view", "key") == "200"
+        assert site.code("GET", "/nowhere") == "not_found"
+
+    def test_an_application_that_was_not_prepared(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match=r"init_app\(app\) before"):
+            site.auth.protect(Flask(__name__), require())
+
+
+class TestSetUpsThatCannotWork:
+    def test_an_async_authenticator(self) -> None:
+        async def find_owner(_: str) -> None: ...
+
+        waiting: Any = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+        with pytest.raises(ConfigurationError, match=r"Write Authenticator\("):
+            FlaskAuth(waiting)
+
+    @pytest.mark.parametrize("wrong", [None, "secret", object()])
+    def test_no_authenticator_at_all(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="needs an Authenticator, not"):
+            FlaskAuth(wrong)
+
+    def test_init_app_twice(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="called twice"):
+            site.auth.init_app(site.app)
+
+    def test_two_adapters_on_one_application(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="has a FlaskAuth already"):
+            FlaskAuth(site.auth.authenticator, site.app)
+
+    @pytest.mark.parametrize("prefix", ["", "/", "api/keys", "/api/keys/"])
+    def test_a_prefix_that_does_not_join(self, site: Site, prefix: str) -> None:
+        with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
+            site.auth.key_routes(url_prefix=prefix)
+
+    def test_a_permission_that_is_none(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            site.auth.require("tasks:read tasks:run")
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            site.auth.require_interactive("")
+
+    def test_one_adapter_for_several_applications(self, site: Site) -> None:
+        other = Flask(__name__)
+        site.auth.init_app(other)
+        other.get("/")(site.auth.require()(site.view()))
+        assert other.test_client().get("/").status_code == 401
+
+    def test_a_guard_on_an_application_without_the_adapter(self, site: Site) -> None:
+        bare = Flask(__name__)
+        bare.testing = True
+        bare.get("/view")(site.auth.require()(site.view()))
+        bare.register_blueprint(site.auth.key_routes())
+        for path in ("/view", "/api/keys"):
+            with pytest.raises(ConfigurationError, match=r"Call auth\.init_app\(app\)"):
+                bare.test_client().get(path)
+        assert site.called == []
+
+    def test_the_principal_of_a_view_without_a_guard(self, site: Site) -> None:
+        site.app.testing = True
+        site.app.get("/")(lambda: site.auth.current_principal.owner.id)
+        with pytest.raises(ConfigurationError, match="in a view without a guard"):
+            site.ask("GET", "/", "jwt")
+
+
+class TestThePrincipal:
+    def test_who_it_is(self, site: Site) -> None:
+        seen: list[Principal[Any]] = []
+
+        @site.app.get("/")
+        @site.auth.require()
+        def view() -> str:
+            seen.append(site.auth.current_principal)
+            return ""
+
+        site.ask("GET", "/", "key_bob")
+        site.ask("GET", "/", "jwt")
+        assert [(each.owner.id, each.kind) for each in seen] == [
+            ("bob", CredentialKind.API_KEY),
+            ("alice", CredentialKind.INTERACTIVE),
+        ]
+        used = [event for event in site.world.events if isinstance(event, CredentialUsed)]
+        assert [event.principal for event in used] == seen
+
+    def test_a_policy_decided_while_it_runs(self, site: Site) -> None:
+        @site.app.get("/<permission>")
+        def view(permission: str) -> str:
+            return site.auth.admit(Policy(frozenset({permission}))).user.name
+
+        assert site.code("GET", "/tasks:read") == "credentials_missing"
+        assert site.code("GET", "/tasks:write", "key") == "permission_denied"
+        assert site.ask("GET", "/tasks:read", "key").data == b"Alice"
+
+    def test_it_does_not_outlive_its_request(self, site: Site) -> None:
+        """An application context that somebody pushed is shared by the requests in it, and so is `g`."""
+        site.app.get("/")(site.auth.require()(lambda: str(dict(g.__dict__))))
+        with site.app.app_context():
+            assert site.code("GET", "/", "jwt") == "200"
+            assert site.code("GET", "/") == "credentials_missing"
+            assert not [name for name in vars(g) if "msk" in name]
+
+    def test_applications_side_by_side_have_users_of_their_own(self, site: Site) -> None:
+        """One calls the other with the same environment."""
+        other = Site(anyio.run(make_world))
+        for each in (site, other):
+            each.app.get("/")(
+                each.auth.require()(lambda auth=each.auth: auth.current_principal.user.name)
+            )
+        combined = Client(DispatcherMiddleware(site.app, {"/other": other.app}))
+        key = f"Bearer {site.world.names['key']}"
+        assert combined.get("/", headers={"Authorization": key}).status_code == 200
+        # A key of one is unknown to the other, also when the first has let the request in already.
+        environ: dict[str, Any] = {"HTTP_AUTHORIZATION": key}
+        assert _wsgi.authenticate(environ, site.auth.authenticator).owner.id == "alice"
+        assert _wsgi.known_principal(environ, other.auth.authenticator) is None
+        reply = combined.get("/other/", environ_overrides=environ)
+        assert (reply.status_code, reply.json["code"]) == (401, "key_unknown")
+
+    def test_changed_headers_are_judged_anew(self, site: Site) -> None:
+        names, authenticator = site.world.names, site.auth.authenticator
+        environ = {"HTTP_AUTHORIZATION": f"Bearer {names['key']}"}
+        assert _wsgi.authenticate(environ, authenticator).owner.id == "alice"
+        environ["HTTP_AUTHORIZATION"] = f"Bearer {names['key_bob']}"
+        assert _wsgi.authenticate(environ, authenticator).owner.id == "bob"
+        del environ["HTTP_AUTHORIZATION"]
+        with pytest.raises(CredentialsMissing):
+            _wsgi.authenticate(environ, authenticator)
+
+    def test_an_async_view(self, site: Site) -> None:
+        @site.app.get("/")
+        @site.auth.require("tasks:read")
+        async def view() -> str:
+            await checkpoint()
+            return site.auth.current_principal.user.name
+
+        assert site.code("GET", "/") == "credentials_missing"
+        assert site.ask("GET", "/", "key").data == b"Alice"
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_guard_that_another_decorator_hides_still_asks(
+        self, site: Site, is_async: bool
+    ) -> None:
+        def plain() -> str:
+            return "reached"
+
+        async def waiting() -> str:
+            return "reached"
+
+        view: Any = site.auth.require("tasks:run")(waiting if is_async else plain)
+
+        @site.app.get("/")
+        def hidden() -> ResponseReturnValue:
+            return site.app.ensure_sync(view)()
+
+        assert site.code("GET", "/") == "credentials_missing"
+        assert site.code("GET", "/", "key_bob") == "permission_denied"
+        assert site.ask("GET", "/", "key").data == b"reached"
+
+    def test_nothing_of_the_application_comes_before_it(self, site: Site) -> None:
+        early = Flask(__name__)
+
+        @early.before_request
+        def before() -> None:
+            site.called.append("before")
+
+        FlaskAuth(site.auth.authenticator, early)
+        auth = early.extensions["msk_auth"]
+        early.get("/")(auth.require()(site.view()))
+        assert early.test_client().get("/").status_code == 401
+        assert site.called == []
+
+
+class TestKeyRoutes:
+    def test_they_cannot_be_mounted_unguarded(self, site: Site) -> None:
+        site.app.register_blueprint(site.auth.key_routes())
+        routes = [rule for rule in site.app.url_map.iter_rules() if "api_keys." in rule.endpoint]
+        assert len(routes) == 6
+        for rule in routes:
+            values = dict.fromkeys(rule.arguments, "AAAAAAAAAAAA")
+            # Even when something calls the view that is not Flask.
+            view = site.app.view_functions[rule.endpoint]
+            with site.app.test_request_context(), pytest.raises(CredentialsMissing):
+                view(**values)
+            path = str(rule).replace("<key_id>", "AAAAAAAAAAAA")
+            for method in rule.methods or ():
+                assert site.ask(method, path).status_code == 401
+
+    def test_by_name_and_in_two_places(self, site: Site) -> None:
+        site.app.register_blueprint(site.auth.key_routes())
+        site.app.register_blueprint(site.auth.key_routes(url_prefix="/v2/<team>/keys", name="v2"))
+        with site.app.test_request_context():
+            assert url_for("api_keys.list_keys") == "/api/keys"
+        bearer = {"Authorization": f"Bearer {site.world.names['jwt']}"}
+        site.app.view_functions["v2.create_key"] = _without_team(site, "v2.create_key")
+        created = site.client().post("/v2/red%20team/keys", json={"name": "a"}, headers=bearer)
+        assert created.status_code == 201
+        assert created.headers["Location"] == f"/v2/red%20team/keys/{created.json['id']}"
+
+    def test_a_body_without_a_length(self, site: Site) -> None:
+        # WSGI says nothing of chunked bodies; werkzeug reads none unless the server promises an end.
+        site.app.register_blueprint(site.auth.key_routes())
+        bearer = {"Authorization": f"Bearer {site.world.names['jwt']}"}
+        reply = site.client().post(
+            "/api/keys",
+            headers=bearer,
+            environ_overrides={"CONTENT_LENGTH": "", "CONTENT_TYPE": "application/json"},
+        )
+        assert (reply.status_code, reply.json["code"]) == (422, "input_invalid")
+
+    def test_a_limit_of_the_applications_own(self, site: Site) -> None:
+        site.app.config["MAX_CONTENT_LENGTH"] = 10
+        site.app.register_blueprint(site.auth.key_routes())
+        bearer = {"Authorization": f"Bearer {site.world.names['jwt']}"}
+        reply = site.client().post("/api/keys", json={"name": "a" * 10}, headers=bearer)
+        assert (reply.status_code, reply.json["code"]) == (413, "content_too_large")
+
+
+def _without_team(site: Site, endpoint: str) -> Callable[..., Any]:
+    view = site.app.view_functions[endpoint]
+    return lambda **_: view()
+
+
+class TestErrors:
+    """Whatever goes wrong is a problem document, and keeps the headers that say what to do (RFC 9457)."""
+
+    def answer(self, site: Site, error: Callable[[], ResponseReturnValue]) -> TestResponse:
+        site.app.get("/")(error)
+        reply = site.ask("GET", "/")
+        if reply.status_code >= 400:
+            assert reply.content_type == "application/problem+json"
+            assert reply.headers["Cache-Control"] == "no-store"
+            assert reply.json["status"] == reply.status_code
+        return reply
+
+    @pytest.mark.parametrize(
+        ("raised", "code", "detail"),
+        [
+            (lambda: abort(404), "not_found", "There is nothing here under this address."),
+            (lambda: abort(404, "No such task."), "not_found", "No such task."),
+            (lambda: abort(403), "forbidden", "You may not do this."),
+            (lambda: abort(401), "credentials_missing", "Authenticate and try again."),
+            (lambda: abort(500), "internal_error", "The request could not be handled."),
+            (lambda: abort(418), "http_418", "I'm a Teapot."),
+            (lambda: request.get_json(), "unsupported_media_type", None),  # noqa: PLW0108 - a proxy
+            (lambda: request.form["x"], "bad_request", "The request cannot be read."),
+        ],
+    )
+    def test_of_the_framework(
+        self, site: Site, raised: Callable[[], Any], code: str, detail: str | None
+    ) -> None:
+        reply = self.answer(site, raised)
+        assert reply.json["code"] == code
+        assert detail is None or reply.json["detail"] == detail
+        assert (reply.headers.get("WWW-Authenticate") == 'Bearer realm="api"') == (
+            reply.status_code == 401
+        )
+
+    def test_headers_are_kept(self, site: Site) -> None:
+        def busy() -> ResponseReturnValue:
+            raise TooManyRequests(retry_after=7)
+
+        assert self.answer(site, busy).headers["Retry-After"] == "7"
+
+    def test_several_challenges_stand_on_one_line(self, site: Site) -> None:
+        def refused() -> ResponseReturnValue:
+            raise Unauthorized(www_authenticate=[WWWAuthenticate("one"), WWWAuthenticate("two")])
+
+        headers = self.answer(site, refused).headers
+        assert headers.getlist("WWW-Authenticate") == ["One, Two"]
+
+    def test_an_answer_of_the_applications_own_is_left_alone(self, site: Site) -> None:
+        assert self.answer(site, lambda: abort(Response("mine", 200))).data == b"mine"
+
+        def gone() -> ResponseReturnValue:
+            raise NotFound(response=Response("mine", 410, content_type="text/plain"))
+
+        site.app = Flask(__name__)
+        site.auth.init_app(site.app)
+        site.app.get("/")(gone)
+        reply = site.ask("GET", "/")
+        assert (reply.status_code, reply.data) == (410, b"mine")
+
+    def test_what_is_no_error_is_left_alone(self, site: Site) -> None:
+        class SeeOther(HTTPException):
+            code = 303
+
+        def elsewhere() -> ResponseReturnValue:
+            raise SeeOther
+
+        assert self.answer(site, elsewhere).status_code == 303
+        site.app = Flask(__name__)
+        site.auth.init_app(site.app)
+        site.app.get("/")(lambda: redirect("/there"))
+        assert site.ask("GET", "/").status_code == 302
+
+    def test_handlers_of_the_application_come_first(self, site: Site) -> None:
+        app = Flask(__name__)
+        app.register_error_handler(Problem, lambda error: (error.code, 499))
+        app.register_error_handler(HTTPException, lambda _: ("http", 498))
+        site.auth.init_app(app)
+        app.get("/")(site.auth.require()(site.view()))
+        client = app.test_client()
+        assert (client.get("/").status_code, client.get("/").data) == (499, b"credentials_missing")
+        assert client.get("/nowhere").data == b"http"
+
+    def test_and_so_do_later_ones(self, site: Site) -> None:
+        site.app.register_error_handler(404, lambda _: ("mine", 404))
+        assert site.ask("GET", "/nowhere").data == b"mine"
+
+    def test_an_unexpected_exception_reaches_a_test(self, site: Site) -> None:
+        site.app.testing = True
+        site.app.get("/")(lambda: {}["no such key"])
+        with pytest.raises(KeyError, match="no such key"):
+            site.ask("GET", "/")
+
+
+class TestTimesOfLastUse:
+    def last_used(self, site: Site) -> datetime | None:
+        record = run(site.world.store.find(site.world.names["key_id"]))
+        assert record is not None
+        return record.last_used_at
+
+    def test_are_written_after_a_response_at_most_once_a_minute(self, site: Site) -> None:
+        site.app.get("/")(site.auth.require()(site.view()))
+        bearer = {"Authorization": f"Bearer {site.world.names['key']}"}
+        site.client().get("/", headers=bearer).close()
+        assert self.last_used(site) is None
+        site.world.clock.advance(timedelta(seconds=60))
+        reply = site.client().get("/", headers=bearer)
+        # Nobody waits for it.
+        assert self.last_used(site) is None
+        reply.close()
+        assert self.last_used(site) == START + timedelta(seconds=60)
+
+    def test_the_rest_is_written_when_the_process_ends(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at_exit: list[Callable[[], None]] = []
+        monkeypatch.setattr(
+            flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
+        )
+        site = Site(world)
+        site.app.get("/")(site.auth.require()(site.view()))
+        site.ask("GET", "/", "key")
+        (leave,) = at_exit
+        leave()
+        assert self.last_used(site) == START
+
+    def test_an_authenticator_that_is_gone_is_not_kept_for_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at_exit: list[Callable[[], None]] = []
+        monkeypatch.setattr(
+            flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
+        )
+        auth: FlaskAuth[Any] | None = FlaskAuth(blocking(anyio.run(make_world).authenticator))
+        gone = weakref.ref(auth.authenticator)
+        del auth
+        gc.collect()
+        assert gone() is None
+        (leave,) = at_exit
+        leave()
