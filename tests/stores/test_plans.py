@@ -1,0 +1,170 @@
+"""No operation looks at more rows than it is about: every statement that a store runs uses an index for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, event, text
+from tests.stores.support import engine_on, sqlite_url
+
+from msk_auth import KeyQuery, KeyStatus, KeyStore
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
+from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record, rotate
+
+# One owner has half of the keys, in every state; the others have ten each.
+FILL = """
+INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at, expires_at, revoked_at, deleted_at)
+WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
+SELECT 'f' || n, 'name', CASE WHEN n % 2 = 0 THEN 'owner-1' ELSE 'o' || (n / 20) END, 'digest', n,
+    CASE WHEN n % 3 = 0 THEN n WHEN n % 3 = 1 THEN 9000000000000000 END,
+    CASE WHEN n % 4 = 0 THEN n END, CASE WHEN n % 8 = 0 THEN n END
+FROM numbers
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the database does for a part of a statement."""
+
+    what: str
+    index: str | None
+    detail: str
+
+
+def sqlite_plan(engine: Engine, statement: str, parameters: Any) -> list[Step]:
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+    steps: list[Step] = []
+    for *_, detail in rows:
+        words = detail.split()
+        if words[0] in {"SCAN", "SEARCH"} and words[1].startswith("msk_auth"):
+            index = words[words.index("INDEX") + 1] if "INDEX" in words else None
+            steps.append(Step(words[0].lower(), index, detail))
+        elif "B-TREE" in words:
+            steps.append(Step("sort", None, detail))
+    return steps
+
+
+def postgres_plan(engine: Engine, statement: str, parameters: Any) -> list[Step]:
+    with engine.connect() as connection:
+        (tree,) = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters).one()
+    nodes = [json.loads(tree)[0]["Plan"] if isinstance(tree, str) else tree[0]["Plan"]]
+    steps: list[Step] = []
+    while nodes:
+        node = nodes.pop()
+        nodes += node.get("Plans", [])
+        kind = node["Node Type"]
+        if "Scan" in kind and kind not in {"Subquery Scan", "Bitmap Heap Scan"}:
+            index = node.get("Index Name")
+            bound = "Index Cond" in node
+            steps.append(Step("search" if index and bound else "scan", index, json.dumps(node)))
+        elif "Sort" in kind:
+            steps.append(Step("sort", None, json.dumps(node)))
+    return steps
+
+
+@dataclass
+class Database:
+    engine: Engine
+    store: KeyStore
+    plan: Callable[[Engine, str, Any], list[Step]]
+
+    def steps_of(self, operation: Callable[[KeyStore], object]) -> list[Step]:
+        """The plans of all statements of an operation, taken after it ran."""
+        seen: list[tuple[str, Any]] = []
+
+        def note(
+            _connection: object, _cursor: object, statement: str, parameters: Any, *_rest: object
+        ) -> None:
+            seen.append((statement, parameters))
+
+        event.listen(self.engine, "before_cursor_execute", note)
+        operation(self.store)
+        event.remove(self.engine, "before_cursor_execute", note)
+        assert seen
+        return [
+            step
+            for statement, parameters in seen
+            if statement.startswith(("SELECT", "UPDATE"))
+            for step in self.plan(self.engine, statement, parameters)
+        ]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Database]:
+    on_sqlite = request.param == "sqlite"
+    url: URL = (
+        sqlite_url(tmp_path_factory.mktemp("plans"))
+        if on_sqlite
+        else request.getfixturevalue("postgres_url")
+    )
+    with engine_on(url) as engine:
+        with engine.begin() as connection:
+            connection.execute(text(FILL))
+            # SQLite runs as it comes, PostgreSQL with the statistics it gathers by itself.
+            if not on_sqlite:
+                connection.execute(text("ANALYZE msk_auth_api_keys"))
+        store = SQLAlchemyKeyStore(engine)
+        # Without its short way, so that the statement of `find` is seen too.
+        store.close()
+        yield Database(engine, store, sqlite_plan if on_sqlite else postgres_plan)
+
+
+OPERATIONS: dict[str, Callable[[KeyStore], object]] = {
+    "find": lambda store: store.find("f10000"),
+    "touch": lambda store: store.touch({"f10000": NOW}),
+    "replace_digest": lambda store: store.replace_digest("f10000", old="digest", new="digest"),
+    "revoke": lambda store: store.revoke("f10002", owner_id=OWNER, at=NOW),
+    "expire": lambda store: store.expire("f10002", owner_id=OWNER, at=NOW),
+    "delete": lambda store: store.delete("f10006", owner_id=OWNER, at=NOW),
+    "insert": lambda store: store.insert(make_record("new"), max_active=9000, now=NOW),
+    "rotate": lambda store: rotate(
+        store, "f10010", make_record("next"), ends_at=NOW + HOUR, max_active=9000
+    ),
+    "longest_lease": lambda store: store.longest_lease(),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_operation_reads_a_whole_table(database: Database, name: str) -> None:
+    steps = database.steps_of(OPERATIONS[name])
+    assert steps
+    assert [step for step in steps if step.what != "search"] == []
+
+
+def test_a_key_is_found_by_its_primary_key(database: Database) -> None:
+    (step,) = database.steps_of(OPERATIONS["find"])
+    assert step.index in {"sqlite_autoindex_msk_auth_api_keys_1", "msk_auth_api_keys_pkey"}
+
+
+@pytest.mark.parametrize(
+    "after", [None, (NOW, "zzz"), (NOW.replace(year=1970), "f5")], ids=["first", "next", "last"]
+)
+def test_a_page_is_read_off_the_index_without_sorting(database: Database, after: Any) -> None:
+    query = KeyQuery(OWNER, NOW, after=after, limit=51)
+    (step,) = database.steps_of(lambda store: store.list(query))
+    assert step.what == "search"
+    assert step.index == "ix_msk_auth_api_keys_listed"
+
+
+@pytest.mark.parametrize("owner_id", [OWNER, "o7"])
+@pytest.mark.parametrize("status", [None, *KeyStatus])
+def test_no_page_reads_a_whole_table(
+    database: Database, owner_id: str, status: KeyStatus | None
+) -> None:
+    query = KeyQuery(owner_id, NOW, status, limit=51)
+    steps = database.steps_of(lambda store: store.list(query))
+    assert steps
+    assert [step for step in steps if step.what == "scan"] == []
+
+
+def test_active_keys_are_counted_on_their_index(database: Database) -> None:
+    record = make_record("counted")
+    steps = database.steps_of(lambda store: store.insert(record, max_active=9000, now=NOW))
+    assert [step.index for step in steps] == ["ix_msk_auth_api_keys_active"] * 2

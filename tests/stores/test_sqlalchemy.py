@@ -1,0 +1,262 @@
+"""What the stores in databases promise beyond the contract, and what their columns hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Column, Engine, MetaData, Table, create_engine, event, text
+from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
+from sqlalchemy.exc import IntegrityError, StatementError
+from tests.stores.support import async_engine_on, engine_on, sqlite_url
+
+from msk_auth import ConfigurationError, KeyQuery
+from msk_auth.stores.sqlalchemy import (
+    AsyncSQLAlchemyKeyStore,
+    SQLAlchemyKeyStore,
+    UtcMicroseconds,
+    _stores,
+    api_key_table,
+)
+from msk_auth.stores.sqlalchemy._operations import FIELDS, KeyOperations
+from msk_auth.stores.sqlalchemy._types import ExactText
+from msk_auth.testing import StoreContract
+from msk_auth.testing._store_contract import NOW, OWNER, add, count_active, ids, make_record
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    url: URL = request.getfixturevalue(
+        "postgres_url" if request.param == "postgres" else "mysql_url"
+    )
+    return url
+
+
+class TestPostgresUnderSerializable(StoreContract):
+    """An application's isolation level changes nothing."""
+
+    @pytest.fixture
+    def store(self, postgres_url: URL) -> Iterator[SQLAlchemyKeyStore]:
+        with engine_on(postgres_url, isolation_level="SERIALIZABLE") as engine:
+            yield SQLAlchemyKeyStore(engine)
+
+
+class TestATableOfTheApplicationsOwn(StoreContract):
+    """Another name, in the application's own metadata with its own names of constraints."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[SQLAlchemyKeyStore]:
+        metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s"})
+        table = api_key_table(metadata, "api keys")
+        engine = create_engine(sqlite_url(tmp_path))
+        metadata.create_all(engine)
+        with closing(SQLAlchemyKeyStore(engine, table)) as store:
+            yield store
+        engine.dispose()
+
+
+def test_a_revocation_is_seen_even_if_the_pool_never_ends_transactions(url: URL) -> None:
+    with engine_on(url, pool_reset_on_return=None) as careless, engine_on(url) as other:
+        store, revoker = SQLAlchemyKeyStore(careless), SQLAlchemyKeyStore(other)
+        # The long way on SQLite too.
+        store.close()
+        add(store, "k")
+        assert store.find("k") is not None
+        assert ids(store) == ["k"]
+        revoker.revoke("k", owner_id=OWNER, at=NOW)
+        revoker.close()
+        found = store.find("k")
+        assert found is not None
+        assert found.revoked_at == NOW
+        (listed,) = store.list(KeyQuery(OWNER, NOW))
+        assert listed.revoked_at == NOW
+
+
+def test_errors_do_not_show_what_is_stored(url: URL, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG, "sqlalchemy.engine"),
+        engine_on(url) as engine,
+        closing(SQLAlchemyKeyStore(engine)) as store,
+    ):
+        add(store, "k", digest="sha256:digest-of-k", name="name-of-k")
+        with pytest.raises(IntegrityError) as caught:
+            add(store, "k", digest="sha256:digest-of-k", name="name-of-k")
+    assert "digest-of-k" not in str(caught.value)
+    assert "name-of-k" not in str(caught.value)
+    assert "INSERT INTO msk_auth_api_keys" in caplog.text
+    assert "digest-of-k" not in caplog.text
+
+
+def test_a_write_of_sqlite_says_so_at_once(tmp_path: Path) -> None:
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        statements: list[str] = []
+        event.listen(
+            engine, "before_cursor_execute", lambda *args: statements.append(args[2].split()[0])
+        )
+        store.insert(make_record("k"), max_active=1, now=NOW)
+    assert statements == ["BEGIN", "INSERT", "INSERT", "SELECT"]
+
+
+def test_a_refused_key_leaves_the_lock_to_others(tmp_path: Path) -> None:
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        for _ in range(3):
+            with pytest.raises(Exception, match="0 active"):
+                store.insert(make_record("k"), max_active=0, now=NOW)
+        add(store, "k")
+        assert count_active(store) == 1
+
+
+def test_a_writer_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_stores, "_MAX_WAIT_SECONDS", 0.01)
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        with store._turn, pytest.raises(TimeoutError):
+            add(store, "k")
+        add(store, "k")
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_writer_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stores, "_MAX_WAIT_SECONDS", 0.01)
+    engine = async_engine_on(sqlite_url(tmp_path))
+    store = AsyncSQLAlchemyKeyStore(engine)
+    async with store._turn:
+        with pytest.raises(TimeoutError):
+            await store.insert(make_record("k"), max_active=None, now=NOW)
+    await store.insert(make_record("k"), max_active=None, now=NOW)
+    await store.aclose()
+    await engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_a_writer_that_is_cancelled_gives_up_its_turn(tmp_path: Path) -> None:
+    engine = async_engine_on(sqlite_url(tmp_path))
+    store = AsyncSQLAlchemyKeyStore(engine)
+    tasks = [
+        asyncio.create_task(store.insert(make_record(f"k{n}"), max_active=None, now=NOW))
+        for n in range(30)
+    ]
+    await asyncio.sleep(0.01)
+    for task in tasks[::2]:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    written = {record.id for record in await store.list(KeyQuery(OWNER, NOW, limit=100))}
+    # A task that ended well has written; one that was cancelled may have been about to.
+    assert {f"k{n}" for n, outcome in enumerate(outcomes) if outcome is None} <= written
+    assert {f"k{n}" for n in range(1, 30, 2)} <= written
+    await store.insert(make_record("last"), max_active=None, now=NOW)
+    await store.aclose()
+    await engine.dispose()
+
+
+def test_counting_stops_at_the_limit(tmp_path: Path) -> None:
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        for number in range(12):
+            add(store, f"k{number}", expires_at=NOW + timedelta(days=1) if number % 2 else None)
+        operations = KeyOperations(api_key_table(MetaData()), "sqlite")
+        with engine.connect() as connection:
+            counts = [
+                operations.count_active(connection, OWNER, NOW, up_to=limit)
+                for limit in (1, 3, 6, 100)
+            ]
+        assert counts == [2, 6, 12, 12]
+
+
+def test_another_database_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'mssql': use SQLite, PostgreSQL"):
+        KeyOperations(api_key_table(MetaData()), "mssql")
+
+
+def test_a_table_of_another_make_is_refused(tmp_path: Path) -> None:
+    table = Table("keys", MetaData(), Column("id", ExactText(64), primary_key=True))
+    with (
+        engine_on(sqlite_url(tmp_path)) as engine,
+        pytest.raises(ConfigurationError, match="make it with api_key_table"),
+    ):
+        SQLAlchemyKeyStore(engine, table)
+
+
+def test_the_columns_are_the_fields_of_a_record() -> None:
+    assert tuple(api_key_table(MetaData()).c.keys()) == FIELDS
+
+
+def test_what_the_columns_hold(tmp_path: Path) -> None:
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        add(store, "a", scopes=frozenset({"b", "a", "ü"}), expires_at=NOW)
+        add(store, "b", scopes=frozenset())
+        with engine.connect() as connection:
+            rows = connection.execute(
+                text("SELECT scopes, expires_at FROM msk_auth_api_keys ORDER BY id")
+            ).all()
+    microseconds = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
+    assert rows == [('["a","b","\\u00fc"]', microseconds), ("[]", None)]
+
+
+class TestUtcMicroseconds:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Iterator[tuple[Engine, Table]]:
+        table = Table("moments", MetaData(), Column("at", UtcMicroseconds))
+        engine = create_engine(sqlite_url(tmp_path))
+        table.create(engine)
+        yield engine, table
+        engine.dispose()
+
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            datetime(1, 1, 1, tzinfo=UTC),
+            datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+            datetime(1970, 1, 1, tzinfo=UTC),
+            datetime(2026, 3, 1, 12, 0, 0, 1, timezone(timedelta(hours=-8))),
+            datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
+            None,
+        ],
+    )
+    def test_a_moment_comes_back_exactly_and_in_utc(
+        self, table: tuple[Engine, Table], moment: datetime | None
+    ) -> None:
+        engine, moments = table
+        with engine.begin() as connection:
+            connection.execute(moments.insert().values(at=moment))
+            stored = connection.scalar(moments.select())
+        assert stored == moment
+        assert stored is None or stored.tzinfo is UTC
+
+    def test_a_moment_without_a_zone_is_refused(self, table: tuple[Engine, Table]) -> None:
+        engine, moments = table
+        naive = NOW.replace(tzinfo=None)
+        with engine.begin() as connection:
+            with pytest.raises(StatementError, match="without a time zone"):
+                connection.execute(moments.insert().values(at=naive))
+            with pytest.raises(StatementError, match="without a time zone"):
+                connection.execute(moments.select().where(moments.c.at < naive))
+            assert connection.execute(moments.select()).all() == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [
+        (sqlite.dialect(), "VARCHAR(64)"),
+        (postgresql.dialect(), 'VARCHAR(64) COLLATE "C"'),
+        (
+            mysql.dialect(is_mariadb=True),
+            "VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin",
+        ),
+        (
+            mysql.dialect(is_mariadb=False),
+            "VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin",
+        ),
+        (mssql.dialect(), "VARCHAR(64)"),
+    ],
+)
+def test_exact_text_compares_exactly_in_every_database(dialect: Any, expected: str) -> None:
+    assert ExactText(64).compile(dialect) == expected

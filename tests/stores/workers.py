@@ -1,0 +1,74 @@
+"""What the processes of `test_processes.py` do. Run as `python -m tests.stores.workers WHAT URL …`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from msk_auth import ApiKey, KeyLimitReached, KeyStore
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
+
+# As in the contract, whose module needs pytest and so half a second more to start with.
+NOW = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
+OWNER = "owner-1"
+
+
+def make_record(key_id: str) -> ApiKey:
+    return ApiKey(key_id, "name", OWNER, "digest", None, NOW)
+
+
+def insert(store: KeyStore, name: str, limit: int) -> int:
+    """Try to insert 20 keys, rotating every other one; how many were taken in."""
+    taken = 0
+    for number in range(20):
+        record = make_record(f"{name}n{number}")
+        try:
+            store.insert(record, max_active=limit, now=NOW)
+            taken += 1
+            if number % 2:
+                store.rotate(
+                    record.id,
+                    successor=make_record(f"{name}s{number}"),
+                    ends_at=NOW + timedelta(hours=1),
+                    max_active=limit,
+                    now=NOW,
+                )
+                taken += 1
+        except KeyLimitReached:
+            continue
+    return taken
+
+
+async def insert_for_ever(store: AsyncSQLAlchemyKeyStore) -> None:
+    """Insert keys and say so after each, and revoke every third, until killed."""
+    for number in count():
+        await store.insert(make_record(f"k{number}"), max_active=None, now=NOW)
+        print(f"inserted k{number}", flush=True)
+        if number % 3 == 0:
+            await store.revoke(f"k{number}", owner_id=OWNER, at=NOW)
+            print(f"revoked k{number}", flush=True)
+
+
+def main(what: str, url: str, *rest: str) -> None:
+    if what == "insert_for_ever":
+        drivername = make_url(url).drivername.replace("sqlite", "sqlite+aiosqlite")
+        engine = create_async_engine(make_url(url).set(drivername=drivername))
+        if engine.dialect.name == "sqlite":
+            prepare_sqlite(engine)
+        asyncio.run(insert_for_ever(AsyncSQLAlchemyKeyStore(engine)))
+    store = SQLAlchemyKeyStore(create_engine(url))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if what == "insert":
+        print(insert(store, rest[0], int(rest[1])), flush=True)
+    else:
+        store.revoke(rest[0], owner_id=OWNER, at=NOW)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
