@@ -88,7 +88,7 @@ async def open_page(
                 )
             )
             page = await context.new_page()
-            page.set_default_timeout(10_000)
+            page.set_default_timeout(20_000)
             watches.append(Watch(page))
             return page, watches[-1]
 

@@ -127,7 +127,7 @@ async def test_a_task_is_made_changed_run_and_deleted(open_page: Open) -> None:
     await expect(page.get_by_role("button", name="Edit")).to_be_focused()
 
     await _press(page, "r")
-    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded", timeout=20_000)
+    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
     await expect(page.get_by_role("log")).to_have_text("from the keyboard\n")
 
     await page.reload()

@@ -58,7 +58,7 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_text("Start it from a program").click()
     yield "task"
     await page.get_by_role("button", name="Run").click()
-    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded", timeout=20_000)
+    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
     await expect(page.get_by_role("log")).to_contain_text("Hello")
     yield "task with a run"
     await page.get_by_role("button", name="Delete").click()

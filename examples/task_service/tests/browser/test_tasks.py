@@ -61,7 +61,7 @@ async def test_markup_in_names_and_output_is_text(open_page: Open) -> None:
     await expect(page.get_by_role("heading", level=1)).to_have_text(MARKUP)
     assert await page.title() == f"{MARKUP} · Task Service"
     await page.get_by_role("button", name="Run").click()
-    await expect(page.get_by_role("log")).to_have_text(f"{MARKUP}\n", timeout=20_000)
+    await expect(page.get_by_role("log")).to_have_text(f"{MARKUP}\n")
     await page.get_by_role("button", name="Delete").click()
     await expect(page.get_by_role("dialog")).to_contain_text(MARKUP)
     await page.keyboard.press("Escape")
@@ -83,11 +83,11 @@ async def test_a_run_is_watched_live_and_cancelled(open_page: Open) -> None:
     await page.get_by_role("button", name="Run Waits").click()
     await expect(page.locator("#announcer")).to_have_text("Waits was started.")
     row = page.get_by_role("row").filter(has_text="Waits")
-    await expect(row).to_contain_text("Running", timeout=20_000)
+    await expect(row).to_contain_text("Running")
     await page.get_by_role("link", name="Running").click()
     await expect(page.get_by_role("listitem")).to_contain_text("Running")
     await page.get_by_role("button", name="Cancel").click()
-    await expect(page.get_by_role("listitem")).to_contain_text("Cancelled", timeout=20_000)
+    await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
     await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 

@@ -47,7 +47,7 @@ export function confirm({ title, text, action, act }) {
   $("[type=submit]", asked).textContent = action;
   clearProblem(asked);
   confirmed = act;
-  return open(asked);
+  open(asked);
 }
 
 if (asked) {

@@ -30,7 +30,8 @@ export const quiet = (...children) => h("span", { class: "quiet" }, ...children)
 export const button = (label, focus, act, props = {}) =>
   h("button", { type: "button", class: "button small", "data-focus": focus, onclick: pressed(act), ...props }, label);
 
-/** A listener that does `act` once at a time and says what went wrong. The button stays focusable while it waits. */
+/** A listener that does `act` once at a time and says what went wrong. The button stays focusable while it waits, which
+ *  is until something has happened and not until a dialog that `act` opens is closed. */
 export const pressed = (act) => async ({ currentTarget }) => {
   if (currentTarget.ariaDisabled) return;
   currentTarget.ariaDisabled = "true";

@@ -34,7 +34,7 @@ export async function openTask(done, task = null) {
   timeout.value = task?.timeout_seconds ?? "";
   showParams();
   restoreDraft(taskForm);
-  return open(dialog);
+  open(dialog);
 }
 
 onSubmit(taskForm, async () => {

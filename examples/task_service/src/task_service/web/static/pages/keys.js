@@ -48,7 +48,7 @@ const COLUMNS = [
   ["Name", (key) => [
     h("span", { class: "title", tabindex: -1, "data-focus": `row:${key.id}` }, key.name),
     h("code", { class: "sub" }, key.mask),
-    key.replaced_by && h("span", { class: "sub" }, `Replaced by ${key.replaced_by}`),
+    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("code", {}, key.replaced_by)),
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
   ["Scopes", ({ scopes }) => (!scopes ? quiet("All of mine") : !scopes.length ? quiet("None")
@@ -120,7 +120,7 @@ function create(like) {
   for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
   restoreDraft(form);
   form.dispatchEvent(new Event("change"));
-  return open(dialog);
+  open(dialog);
 }
 
 onSubmit(form, async () => {
@@ -189,7 +189,7 @@ function rotate(key) {
   clearProblem(rotateForm);
   $("#rotate-name").textContent = key.name;
   $("#rotate-seen").replaceChildren(when(key.last_used_at, "never"));
-  return open(rotateDialog);
+  open(rotateDialog);
 }
 
 onSubmit(rotateForm, async () => {
