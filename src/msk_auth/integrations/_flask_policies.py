@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar, cast
 from weakref import WeakSet
 
 from flask import Flask
@@ -61,7 +61,7 @@ def declare_public(view: ViewT) -> ViewT:
     if _own(view):
         raise _contradiction(view)
     # A method has no room for a mark, and Flask's own view of static files is one.
-    marked: ViewT = _as_function(view) if inspect.ismethod(view) else view
+    marked = cast("ViewT", _as_function(view)) if inspect.ismethod(view) else view
     setattr(marked, POLICIES_ATTRIBUTE, PUBLIC)
     return marked
 
