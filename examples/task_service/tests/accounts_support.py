@@ -102,10 +102,27 @@ async def world(kind: str, folder: Path) -> AsyncIterator[World]:
     async with database_url(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
         stack.push_async_callback(db.close)
-        await migrate(db)
+        if kind == "sqlite":
+            (folder / "test.sqlite3").write_bytes(await _migrated_file(folder))
+        else:
+            await migrate(db)
         passwords = CountingPasswords()
         stack.callback(passwords.close)
         yield compose(db, passwords)
+
+
+_migrated: list[bytes] = []
+
+
+async def _migrated_file(folder: Path) -> bytes:
+    """A SQLite database of this version's schema. Migrating is tested elsewhere; here a copy does."""
+    if not _migrated:
+        path = folder / "template.sqlite3"
+        db = Database.open(f"sqlite:///{path}")
+        await migrate(db)
+        await db.close()
+        _migrated.append(path.read_bytes())
+    return _migrated[0]
 
 
 def compose(db: Database, passwords: CountingPasswords) -> World:

@@ -158,15 +158,13 @@ async def test_entries_are_found_by_everything_they_say(it: World) -> None:
     ) == ["keys.x", "key.revoked"]
 
 
-@pytest.mark.parametrize(
-    ("cursor", "limit"),
-    [("", 1), ("0", 1), ("-1", 1), ("x", 1), ("1" * 19, 1), ("١", 1), (None, 0), (None, 201)],
-)
-async def test_a_listing_that_cannot_be_given_is_refused(
-    it: World, cursor: str | None, limit: int
-) -> None:
-    with pytest.raises(InputInvalid):
-        await it.audit.list(AuditQuery(), cursor=cursor, limit=limit)
+async def test_a_listing_that_cannot_be_given_is_refused(it: World) -> None:
+    for cursor in ("", "0", "-1", "x", "1" * 19, "١"):
+        with pytest.raises(InputInvalid):
+            await it.audit.list(AuditQuery(), cursor=cursor)
+    for limit in (0, 201):
+        with pytest.raises(InputInvalid):
+            await it.audit.list(AuditQuery(), limit=limit)
 
 
 # The library's events

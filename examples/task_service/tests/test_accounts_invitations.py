@@ -108,26 +108,24 @@ async def test_of_those_who_redeem_a_link_at_once_one_succeeds(it: World) -> Non
     assert (await it.login.log_in("ann", winners[0])).user.id == user.id
 
 
-@pytest.mark.parametrize(
-    "token", ["", "x", "A" * 43, "A" * 42 + "\x00", "A" * 100_000, "\ud800" * 43, "%" * 43]
-)
-async def test_what_is_no_link_is_refused_before_anything_is_hashed(it: World, token: str) -> None:
+async def test_what_is_no_link_is_refused_before_anything_is_hashed(it: World) -> None:
     await it.user("ann", password=None)
-    with pytest.raises(LinkInvalid) as caught:
-        await it.invitations.redeem(token, PASSWORD)
+    for token in ["", "x", "A" * 43, "A" * 42 + "\x00", "A" * 100_000, "\ud800" * 43, "%" * 43]:
+        with pytest.raises(LinkInvalid) as caught:
+            await it.invitations.redeem(token, PASSWORD)
+        assert (caught.value.status, caught.value.code) == (410, "link_invalid")
 
-    assert (caught.value.status, caught.value.code) == (410, "link_invalid")
     assert it.passwords.hashed == 0
 
 
-@pytest.mark.parametrize("password", ["short", "password1234", "marianne violet 9"])
-async def test_a_password_that_is_refused_leaves_the_link_good(it: World, password: str) -> None:
+async def test_a_password_that_is_refused_leaves_the_link_good(it: World) -> None:
     user = await it.user("marianne", password=None)
     link = await it.invitations.create(user.id)
-    with pytest.raises(InputInvalid) as caught:
-        await it.invitations.redeem(link.token, password)
+    for password in ("short", "password1234", "marianne violet 9"):
+        with pytest.raises(InputInvalid) as caught:
+            await it.invitations.redeem(link.token, password)
+        assert [error.field for error in caught.value.errors] == ["password"]
 
-    assert [error.field for error in caught.value.errors] == ["password"]
     await it.invitations.redeem(link.token, PASSWORD)
 
 

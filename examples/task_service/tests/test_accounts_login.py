@@ -148,12 +148,13 @@ async def test_whatever_is_wrong_answer_and_work_are_the_same(it: World, situati
     assert await it.rows("sessions") == []
 
 
-@pytest.mark.parametrize("name", ["", "a b", "\x00", "x" * 100_000, "\ud800"])
-async def test_what_can_be_no_name_costs_and_gets_the_same(it: World, name: str) -> None:
-    with pytest.raises(LoginFailed):
-        await it.login.log_in(name, PASSWORD, address=HOME)
+async def test_what_can_be_no_name_costs_and_gets_the_same(it: World) -> None:
+    names = ("", "a b", "\x00", "x" * 100_000, "\ud800")
+    for name in names:
+        with pytest.raises(LoginFailed):
+            await it.login.log_in(name, PASSWORD, address=HOME)
 
-    assert it.passwords.verified == 1
+    assert it.passwords.verified == len(names)
 
 
 async def test_a_failed_login_does_not_record_what_was_typed(it: World) -> None:
@@ -380,23 +381,18 @@ async def test_a_changed_password_ends_the_other_sessions_and_not_this_one(it: W
     await _fail(it)
 
 
-@pytest.mark.parametrize(
-    ("current", "new", "field"),
-    [
+async def test_a_change_that_is_refused_names_the_field_and_changes_nothing(it: World) -> None:
+    user = await it.user("ann")
+    for current, new, field in (
         (WRONG, OTHER_PASSWORD, "current_password"),
         ("", OTHER_PASSWORD, "current_password"),
         (PASSWORD, "short", "new_password"),
         (PASSWORD, "password1234", "new_password"),
-    ],
-)
-async def test_a_change_that_is_refused_names_the_field_and_changes_nothing(
-    it: World, current: str, new: str, field: str
-) -> None:
-    user = await it.user("ann")
-    with pytest.raises(InputInvalid) as caught:
-        await it.login.change_password(principal(user), current, new)
+    ):
+        with pytest.raises(InputInvalid) as caught:
+            await it.login.change_password(principal(user), current, new)
+        assert [error.field for error in caught.value.errors] == [field]
 
-    assert [error.field for error in caught.value.errors] == [field]
     await it.login.log_in("ann", PASSWORD)
 
 

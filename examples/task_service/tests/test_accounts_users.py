@@ -156,17 +156,14 @@ async def test_a_password_from_the_command_line_follows_the_rules(it: World) -> 
     assert len(await it.rows("users")) == 1
 
 
-@pytest.mark.parametrize("user_id", ["", "usr_AAAAAAAAAAAAAAAA", "x" * 10_000, "usr_\x00", "%"])
-async def test_nobody_is_found_by_another_id(it: World, user_id: str) -> None:
-    assert await it.users.find_owner(user_id) is None
-    with pytest.raises(UserNotFound):
-        await it.users.get(user_id)
-
-
-@pytest.mark.parametrize("name", ["bob", "", "a b", "\x00"])
-async def test_nobody_is_found_by_another_name(it: World, name: str) -> None:
-    with pytest.raises(UserNotFound):
-        await it.users.get_by_name(name)
+async def test_nobody_is_found_by_another_id_or_name(it: World) -> None:
+    for user_id in ("", "usr_AAAAAAAAAAAAAAAA", "x" * 10_000, "usr_\x00", "%"):
+        assert await it.users.find_owner(user_id) is None
+        with pytest.raises(UserNotFound):
+            await it.users.get(user_id)
+    for name in ("bob", "", "a b", "\x00", "\ud800"):
+        with pytest.raises(UserNotFound):
+            await it.users.get_by_name(name)
 
 
 async def test_the_owner_is_read_afresh_each_time(it: World) -> None:
@@ -203,12 +200,10 @@ async def test_users_are_listed_page_by_page_newest_first(it: World) -> None:
     assert names[-1] in {"u0", "u1"}
 
 
-@pytest.mark.parametrize(("cursor", "limit"), [("nonsense", 50), (None, 0), (None, 201)])
-async def test_a_listing_that_cannot_be_given_is_refused(
-    it: World, cursor: str | None, limit: int
-) -> None:
-    with pytest.raises(InputInvalid):
-        await it.users.list(cursor=cursor, limit=limit)
+async def test_a_listing_that_cannot_be_given_is_refused(it: World) -> None:
+    for cursor, limit in (("nonsense", 50), (None, 0), (None, 201)):
+        with pytest.raises(InputInvalid):
+            await it.users.list(cursor=cursor, limit=limit)
 
 
 # Changing
