@@ -126,6 +126,8 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
         else:
             url = f"sqlite:///{folder / 'test.sqlite3'}"
         db = Database.open(url)
+        if kind == "sqlite":
+            event.listen(db.engine.sync_engine, "connect", _do_not_wait_for_the_disk)
         stack.push_async_callback(db.close)
         async with db.write() as connection:
             await connection.run_sync(metadata.create_all)
@@ -142,6 +144,12 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
                 ],
             )
         yield db
+
+
+def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous = OFF")
+    cursor.close()
 
 
 @contextlib.asynccontextmanager

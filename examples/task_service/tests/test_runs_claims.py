@@ -185,6 +185,21 @@ async def test_a_dead_workers_run_goes_back_into_the_queue(world: World) -> None
     assert (await world.get(run.id)).attempt == 2
 
 
+async def test_an_earlier_attempt_of_the_same_worker_is_not_its_claim(world: World) -> None:
+    run = await world.queue()
+    worker = world.worker("w1")
+    first = await claimed(worker)
+    assert await worker.take_back(await worker.sightings(besides=[])) == 1
+    second = await claimed(worker)
+    assert (second.worker_id, second.attempt) == (first.worker_id, 2)
+    batch = written("late", clock=world.clock)
+    assert not await worker.append(first, batch)
+    assert not await worker.finish(first, Outcome(RunState.SUCCEEDED), batch)
+    assert not await worker.give_back(first, batch)
+    assert (await world.get(run.id)).state is RunState.RUNNING
+    assert await text(world, run.id) == ""
+
+
 async def test_a_lease_that_was_renewed_meanwhile_is_left_alone(world: World) -> None:
     await world.queue()
     worker, other = world.worker("w1"), world.worker("w2")

@@ -1,0 +1,314 @@
+"""Any number of workers, in any order, dying and cut off at any moment: a run ends once and none is left lying.
+
+The workers here are what the runner is made of (claims, renewals, the watch over leases, the fence), driven step by
+step with a clock that stands still in between, so that Hypothesis finds the interleaving that breaks a promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import hypothesis
+import pytest
+from examples.task_service.tests.runs_support import (
+    ADMIN,
+    ANN,
+    BOB,
+    Config,
+    FakeClock,
+    database,
+    registry,
+)
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from task_service.tasks.claims import MAX_ATTEMPTS, Claim, Claims, LeaseWatch, Outcome
+from task_service.tasks.run_log import RunLog
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import NewTask, Run, RunState
+from task_service.tasks.signals import Signals
+from task_service.tasks.tasks import Tasks
+
+LEASE = timedelta(seconds=15)
+FENCE = 10.0
+LIMIT = 2
+WORKERS = st.integers(0, 2)
+PICK = st.integers(0, 3)
+
+T = TypeVar("T")
+
+
+@dataclass
+class Execution:
+    """A handler at work: what a worker believes to hold, until it stops, ends or dies."""
+
+    claim: Claim
+    renewed_at: float
+    log: RunLog
+    said: str = ""
+
+
+@dataclass
+class Worker:
+    claims: Claims
+    watch: LeaseWatch
+    executions: list[Execution] = field(default_factory=list)
+    stale: list[Execution] = field(default_factory=list)
+
+
+class Lifecycle(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        # Ids that are the same each time: Hypothesis must be able to do again what it did.
+        self.patch = pytest.MonkeyPatch()
+        ids = count()
+        self.patch.setattr("task_service.tasks.runs.new_id", lambda _: f"run_{next(ids):016}")
+        self.loop = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = FakeClock()
+        self.config = Config()
+        self.config.settings.max_concurrent_runs_per_user = LIMIT
+        signals = Signals()
+        self.db = self.do(
+            self.stack.enter_async_context(database("sqlite", Path(self.folder.name)))
+        )
+        tasks = Tasks(self.db, self.clock, registry(self.config), signals)
+        self.runs = Runs(self.db, self.clock, self.config, signals)
+        new = NewTask(name="Task", handler="anything", params={})
+        self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB)]
+        self.names = count()
+        self.workers = [self.new_worker() for _ in range(3)]
+        self.requested: dict[str, Run] = {}
+        self.completed: dict[str, RunState] = {}
+        self.logged: dict[str, str] = {}
+        self.ended: dict[str, Run] = {}
+
+    def do(self, awaitable: Awaitable[T]) -> T:
+        async def call() -> T:
+            return await awaitable
+
+        return self.loop.run(call())
+
+    def new_worker(self) -> Worker:
+        name = f"w{next(self.names)}"
+        claims = Claims(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
+        return Worker(claims, LeaseWatch(self.clock, LEASE))
+
+    def teardown(self) -> None:
+        try:
+            self.everything_ends()
+        finally:
+            self.do(self.stack.aclose())
+            self.loop.close()
+            self.patch.undo()
+            self.folder.cleanup()
+
+    def everything_ends(self) -> None:
+        """Nothing hangs: once all workers are dead, a new one brings every run to an end."""
+        self.workers = [self.new_worker()]
+        last = self.workers[0]
+        for _ in range((MAX_ATTEMPTS + len(self.requested)) * 20):
+            self.look(0)
+            while self.try_to_claim(last):
+                self.finish(0, 0, RunState.SUCCEEDED)
+            if all(run.state.is_final for run in self.now()):
+                break
+            self.clock.advance(1)
+            for each in last.executions:
+                each.renewed_at = self.clock.monotonic()
+        self.check()
+        assert all(run.state.is_final for run in self.now())
+
+    def now(self) -> list[Run]:
+        return [self.do(self.runs.get(ADMIN, run_id)) for run_id in self.requested]
+
+    # What users do
+
+    @rule(which=st.integers(0, 1))
+    def request(self, which: int) -> None:
+        owner, task_id = self.tasks[which]
+        self.clock.advance(0.001)
+        run = self.do(self.runs.request(owner, task_id))
+        self.requested[run.id] = run
+        self.logged[run.id] = ""
+
+    @precondition(lambda self: self.requested)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        run = self.requested[data.draw(st.sampled_from(list(self.requested)))]
+        owner = ANN if run.requested_by.user_id == ANN.owner.id else BOB
+        if self.do(self.runs.get(owner, run.id)).state in {RunState.QUEUED, RunState.RUNNING}:
+            self.do(self.runs.cancel(owner, run.id))
+
+    # What workers do
+
+    @rule(index=WORKERS)
+    def claim(self, index: int) -> None:
+        self.try_to_claim(self.workers[index])
+
+    @rule(index=WORKERS)
+    def renew(self, index: int) -> None:
+        worker = self.workers[index]
+        held = self.do(worker.claims.renew([each.claim for each in worker.executions]))
+        for each in list(worker.executions):
+            if each.claim.run_id in held:
+                each.renewed_at = self.clock.monotonic()
+            else:
+                self.put_aside(worker, each)
+        cancelled = self.do(worker.claims.cancelled([each.claim for each in worker.executions]))
+        for each in list(worker.executions):
+            if each.claim.run_id in cancelled:
+                self.end(worker, each, Outcome(RunState.CANCELLED))
+
+    @rule(index=WORKERS)
+    def look(self, index: int) -> None:
+        worker = self.workers[index]
+        claims = [each.claim for each in worker.executions]
+        expired = worker.watch.expired(self.do(worker.claims.sightings(besides=claims)))
+        self.do(worker.claims.take_back(expired))
+
+    @rule(index=WORKERS, pick=PICK, text=st.text("ab", min_size=1, max_size=3))
+    def write(self, index: int, pick: int, text: str) -> None:
+        each = self.pick(self.workers[index].executions, pick)
+        if each is not None:
+            each.log.write("stdout", text)
+            self.save(self.workers[index], each)
+
+    @rule(index=WORKERS, pick=PICK, state=st.sampled_from([RunState.SUCCEEDED, RunState.FAILED]))
+    def finish(self, index: int, pick: int, state: RunState) -> None:
+        each = self.pick(self.workers[index].executions, pick)
+        if each is not None:
+            self.end(self.workers[index], each, Outcome(state))
+
+    @rule(index=WORKERS, pick=PICK)
+    def give_back(self, index: int, pick: int) -> None:
+        worker = self.workers[index]
+        each = self.pick(worker.executions, pick)
+        if each is not None:
+            self.do(worker.claims.give_back(each.claim, None))
+            self.put_aside(worker, each)
+
+    @rule(index=WORKERS)
+    def die(self, index: int) -> None:
+        dead = self.workers[index]
+        self.workers[index] = self.new_worker()
+        # What it had sent may still arrive at the database after its death.
+        self.workers[index].stale = dead.executions
+
+    @rule(index=WORKERS, pick=PICK)
+    def come_too_late(self, index: int, pick: int) -> None:
+        """A worker that stopped, or died, is heard once more."""
+        each = self.pick(self.workers[index].stale, pick)
+        if each is None:
+            return
+        late = Claims(self.db, self.clock, self.config, worker_id=each.claim.worker_id, lease=LEASE)
+        if self.do(late.finish(each.claim, Outcome(RunState.SUCCEEDED), None)):
+            self.complete(each.claim, RunState.SUCCEEDED)
+
+    @rule(seconds=st.sampled_from([0.5, 1, 2, 5, 5, 5, 7, 20, 3600]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        for worker in self.workers:
+            for each in list(worker.executions):
+                if self.clock.monotonic() - each.renewed_at > FENCE:
+                    self.put_aside(worker, each)
+
+    @rule(index=WORKERS, seconds=st.sampled_from([5, 17, 17]))
+    def work_on(self, index: int, seconds: int) -> None:
+        """The usual course of things, in which only one of the workers can reach the database."""
+        for _ in range(seconds):
+            self.wait(1)
+            self.renew(index)
+            self.look(index)
+            self.try_to_claim(self.workers[index])
+            self.check_executions()
+
+    @rule(hours=st.sampled_from([-24, -1, 1, 24]))
+    def set_the_clock(self, hours: int) -> None:
+        self.clock.wall += timedelta(hours=hours)
+
+    # How the steps are done
+
+    def try_to_claim(self, worker: Worker) -> bool:
+        began = self.clock.monotonic()
+        claim = self.do(worker.claims.claim())
+        if claim is None:
+            return False
+        log = RunLog(self.clock, last_seq=claim.last_seq, size=claim.log_bytes)
+        worker.executions.append(Execution(claim, began, log))
+        return True
+
+    def pick(self, executions: list[Execution], index: int) -> Execution | None:
+        return executions[index % len(executions)] if executions else None
+
+    def put_aside(self, worker: Worker, each: Execution) -> None:
+        worker.executions.remove(each)
+        worker.stale.append(each)
+
+    def save(self, worker: Worker, each: Execution) -> None:
+        batch = each.log.next_batch()
+        assert batch is not None
+        if self.do(worker.claims.append(each.claim, batch)):
+            self.logged[each.claim.run_id] += "".join(line.text for line in batch.lines)
+            each.log.acknowledge()
+        else:
+            self.put_aside(worker, each)
+
+    def end(self, worker: Worker, each: Execution, outcome: Outcome) -> None:
+        if self.do(worker.claims.finish(each.claim, outcome, None)):
+            self.complete(each.claim, outcome.state)
+        self.put_aside(worker, each)
+
+    def complete(self, claim: Claim, state: RunState) -> None:
+        run_id = claim.run_id
+        assert run_id not in self.completed, "a run was completed twice"
+        executing = [each for each in self.executing() if each.run_id == run_id]
+        assert executing in ([], [claim]), "a run was completed over the head of its worker"
+        self.completed[run_id] = state
+
+    # What is promised
+
+    def executing(self) -> list[Claim]:
+        return [each.claim for worker in self.workers for each in worker.executions]
+
+    def check_executions(self) -> None:
+        ids = [claim.run_id for claim in self.executing()]
+        assert len(ids) == len(set(ids)), "a run is executed twice at once"
+
+    @invariant()
+    def check(self) -> None:
+        self.check_executions()
+        running: dict[str, int] = {}
+        for run in self.now():
+            assert run.attempt <= MAX_ATTEMPTS
+            assert (run.finished_at is not None) == run.state.is_final
+            assert (run.started_at is None) == (run.state is RunState.QUEUED) or run.state.is_final
+            if run.state is RunState.RUNNING:
+                running[run.requested_by.user_id] = running.get(run.requested_by.user_id, 0) + 1
+            if run.id in self.completed:
+                assert run.state is self.completed[run.id]
+            if run.id in self.ended:
+                assert run == self.ended[run.id], "what is over has changed"
+            if run.state.is_final:
+                self.ended[run.id] = run
+            lines = self.do(self.runs.read_log(run.id))
+            assert "".join(line.text for line in lines) == self.logged[run.id]
+        assert all(number <= LIMIT for number in running.values()), "more at once than allowed"
+
+
+Lifecycle.TestCase.settings = hypothesis.settings(
+    hypothesis.settings.default,
+    max_examples=25,
+    stateful_step_count=30,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+TestLifecycle = Lifecycle.TestCase

@@ -1,0 +1,667 @@
+"""The runner: executing, stopping, taking over, and databases that come and go. Quick, but in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.task_service.tests.runs_support import (
+    ANN,
+    WORK,
+    Config,
+    database,
+    failing,
+    registry,
+)
+from sqlalchemy import event, update
+
+from msk_auth import StoreUnavailable, SystemClock
+from task_service.db.engine import Database
+from task_service.db.schema import runs as runs_table
+from task_service.handlers import HandlerResult, RunContext
+from task_service.tasks.follow import LogFollower
+from task_service.tasks.runner import Runner
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import LogLine, NewTask, Run, RunState, TaskChanges
+from task_service.tasks.signals import Signals
+from task_service.tasks.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+LEASE = timedelta(seconds=1.2)
+
+
+@dataclass
+class World:
+    db: Database
+    clock: SystemClock = field(default_factory=SystemClock)
+    config: Config = field(default_factory=Config)
+    signals: Signals = field(default_factory=Signals)
+
+    def __post_init__(self) -> None:
+        self.registry = registry(self.config)
+        self.tasks = Tasks(self.db, self.clock, self.registry, self.signals)
+        self.runs = Runs(self.db, self.clock, self.config, self.signals)
+
+    def runner(self, *, signals: Signals | None = None, **options: Any) -> Runner:
+        """A runner; with signals of its own it stands for another process."""
+        return Runner(
+            self.db,
+            self.clock,
+            self.registry,
+            self.config,
+            self.signals if signals is None else signals,
+            **{"lease": LEASE, "poll": timedelta(seconds=0.05)} | options,
+        )
+
+    @asynccontextmanager
+    async def running(self, **options: Any) -> AsyncIterator[Runner]:
+        runner = self.runner(**options)
+        task = asyncio.create_task(runner.run())
+        try:
+            yield runner
+        finally:
+            runner.stop(timedelta(0))
+            await asyncio.wait_for(task, 20)
+
+    async def request(
+        self,
+        work: Callable[[RunContext], Awaitable[HandlerResult]] | None = None,
+        *,
+        timeout_seconds: int | None = None,
+    ) -> Run:
+        if work is not None:
+            WORK["x"] = work
+        task = await self.tasks.create(
+            ANN,
+            NewTask(
+                name="Task", handler="anything", params={"do": "x"}, timeout_seconds=timeout_seconds
+            ),
+        )
+        return await self.runs.request(ANN, task.id)
+
+    async def until(self, run: Run, *states: str, seconds: float = 10) -> Run:
+        async def arrived() -> bool:
+            now = await self.runs.get(ANN, run.id)
+            return now.state in states or (not states and now.state.is_final)
+
+        await eventually(arrived, seconds)
+        return await self.runs.get(ANN, run.id)
+
+    async def text(self, run: Run, *streams: str) -> str:
+        lines = await self.runs.read_log(run.id)
+        return "".join(line.text for line in lines if not streams or line.stream in streams)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with database(request.param, tmp_path) as db:
+        yield World(db)
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path) -> AsyncIterator[World]:
+    async with database("sqlite", tmp_path) as db:
+        yield World(db)
+
+
+def doing(*results: HandlerResult, **_: Any) -> Callable[[RunContext], Awaitable[HandlerResult]]:
+    async def work(context: RunContext) -> HandlerResult:
+        return results[0]
+
+    return work
+
+
+class Blocker:
+    """Work that waits until it is released, and knows whether it was started and stopped."""
+
+    def __init__(self, *, stubborn: bool = False) -> None:
+        self.started = asyncio.Event()
+        self.release = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.attempts: list[int] = []
+        self.stubborn = stubborn
+
+    async def __call__(self, context: RunContext) -> HandlerResult:
+        self.attempts.append(context.attempt)
+        context.log("stdout", f"attempt {context.attempt}\n")
+        self.started.set()
+        while True:
+            try:
+                await self.release.wait()
+                return HandlerResult(0)
+            except asyncio.CancelledError:
+                self.stopped.set()
+                if not self.stubborn:
+                    raise
+
+
+async def within(event: asyncio.Event, seconds: float = 10) -> None:
+    await asyncio.wait_for(event.wait(), seconds)
+
+
+async def eventually(condition: Callable[[], Awaitable[object]], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - a database sets no events
+            await asyncio.sleep(0.01)
+
+
+# Executing
+
+
+async def test_a_run_is_executed_with_its_output(world: World) -> None:
+    async with world.running():
+        task = await world.tasks.create(
+            ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo", "hello"]})
+        )
+        run = await world.until(await world.runs.request(ANN, task.id))
+    assert (run.state, run.attempt, run.exit_code, run.error) == (RunState.SUCCEEDED, 1, 0, None)
+    assert run.started_at is not None
+    assert run.finished_at is not None
+    assert run.created_at <= run.started_at <= run.finished_at
+    assert await world.text(run) == "hello\n"
+
+
+async def test_the_doorbell_is_heard_at_once(sqlite: World) -> None:
+    async with sqlite.running(poll=timedelta(seconds=60)):
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            run = await sqlite.until(await sqlite.request(doing(HandlerResult(0))), seconds=2)
+            assert run.state is RunState.SUCCEEDED
+
+
+async def test_what_another_process_queued_is_found_by_looking(sqlite: World) -> None:
+    async with sqlite.running(signals=Signals()):
+        run = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
+    assert run.state is RunState.SUCCEEDED
+
+
+async def test_no_more_than_allowed_at_once_and_the_rest_after_that(world: World) -> None:
+    blocker = Blocker()
+    runs = [await world.request(blocker) for _ in range(3)]
+    async with world.running(concurrency=2) as runner:
+        await world.until(runs[0], "running")
+        await world.until(runs[1], "running")
+        await asyncio.sleep(0.2)
+        assert runner.active == 2
+        assert (await world.runs.get(ANN, runs[2].id)).state is RunState.QUEUED
+        blocker.release.set()
+        for run in runs:
+            assert (await world.until(run)).state is RunState.SUCCEEDED
+    assert runner.active == 0
+
+
+async def test_an_error_fails_the_run_in_one_line(sqlite: World) -> None:
+    async with sqlite.running():
+        work = doing(HandlerResult(3, "It\nbroke\x00 \x1b[31mbadly" + "!" * 1000))
+        run = await sqlite.until(await sqlite.request(work))
+    assert (run.state, run.exit_code) == (RunState.FAILED, 3)
+    assert run.error is not None
+    assert run.error.startswith("It broke [31mbadly!")
+    assert len(run.error) == 500
+
+
+async def test_a_mistake_in_a_handler_is_for_the_services_log_only(
+    sqlite: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(context: RunContext) -> HandlerResult:
+        raise RuntimeError("inner secret")
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work))
+    assert run.state is RunState.FAILED
+    assert run.error == "The handler failed. The service's log says why."
+    assert "inner secret" not in await sqlite.text(run)
+    assert "inner secret" in caplog.text
+
+
+async def test_a_handler_that_cancels_itself_has_failed(sqlite: World) -> None:
+    async def work(context: RunContext) -> HandlerResult:
+        raise asyncio.CancelledError
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work))
+        assert (run.state, run.error) == (RunState.FAILED, "The handler gave up.")
+        # And the runner goes on.
+        assert (await sqlite.until(await sqlite.request(doing(HandlerResult(0))))).exit_code == 0
+
+
+async def test_what_is_not_allowed_any_more_is_not_run(sqlite: World) -> None:
+    task = await sqlite.tasks.create(
+        ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo"]})
+    )
+    run = await sqlite.runs.request(ANN, task.id)
+    sqlite.config.settings.allowed_commands = []
+    async with sqlite.running():
+        run = await sqlite.until(run)
+    assert run.state is RunState.FAILED
+    assert run.error is not None
+    assert "not allowed this command" in run.error
+
+
+async def test_a_handler_that_was_uninstalled_is_said_so(sqlite: World) -> None:
+    run = await sqlite.request(doing(HandlerResult(0)))
+    async with sqlite.db.write() as connection:
+        await connection.execute(update(runs_table).values(handler="gone"))
+    async with sqlite.running():
+        run = await sqlite.until(run)
+    assert run.error is not None
+    assert "There is no such handler" in run.error
+
+
+async def test_a_run_that_takes_too_long_is_stopped(world: World) -> None:
+    blocker = Blocker()
+    async with world.running():
+        run = await world.until(await world.request(blocker, timeout_seconds=1))
+    assert run.state is RunState.TIMED_OUT
+    assert run.error == "The run took longer than 1 seconds."
+    assert blocker.stopped.is_set()
+    assert await world.text(run) == "attempt 1\n"
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_a_cancelled_run_is_stopped(world: World, same_process: bool) -> None:
+    blocker = Blocker()
+    options: dict[str, Any] = {} if same_process else {"signals": Signals()}
+    # In the same process the bell must do, without a poll.
+    options |= {"poll": timedelta(seconds=60)} if same_process else {}
+    async with world.running(**options):
+        run = await world.request(blocker)
+        await within(blocker.started)
+        assert (await world.runs.cancel(ANN, run.id)).state is RunState.RUNNING
+        run = await world.until(run, seconds=3)
+    assert (run.state, run.error) == (RunState.CANCELLED, None)
+    assert blocker.stopped.is_set()
+
+
+async def test_deleting_a_task_stops_its_run(sqlite: World) -> None:
+    blocker = Blocker()
+    async with sqlite.running():
+        run = await sqlite.request(blocker)
+        await within(blocker.started)
+        await sqlite.tasks.delete(ANN, run.task_id)
+        assert (await sqlite.until(run)).state is RunState.CANCELLED
+
+
+async def test_a_handler_that_does_not_stop_is_left_behind(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("task_service.tasks.runner._CLEAN_UP", 0.05)
+    blocker = Blocker(stubborn=True)
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(blocker, timeout_seconds=1))
+        assert run.state is RunState.TIMED_OUT
+        assert "does not stop" in caplog.text
+        blocker.release.set()
+
+
+async def test_a_mistake_while_stopping_is_logged(
+    sqlite: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(context: RunContext) -> HandlerResult:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise RuntimeError("broken clean-up")
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work, timeout_seconds=1))
+    assert run.state is RunState.TIMED_OUT
+    assert "broken clean-up" in caplog.text
+
+
+# The log
+
+
+async def test_output_can_be_followed_while_it_is_made(world: World) -> None:
+    go_on = asyncio.Event()
+
+    async def work(context: RunContext) -> HandlerResult:
+        context.log("stdout", "first\n")
+        await go_on.wait()
+        context.log("stderr", "last\n")
+        return HandlerResult(0)
+
+    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(seconds=60))
+    async with world.running():
+        run = await world.request(work)
+        seen = []
+        async with asyncio.timeout(10):
+            async for item in follower.follow_log(run.id):
+                assert isinstance(item, LogLine)
+                seen.append((item.seq, item.stream, item.text))
+                go_on.set()
+    assert seen == [(1, "stdout", "first\n"), (2, "stderr", "last\n")]
+
+
+async def test_much_output_is_written_in_few_batches(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(context: RunContext) -> HandlerResult:
+        for index in range(300):
+            context.log("stdout", f"{index}\n")
+            await asyncio.sleep(0.001)
+        return HandlerResult(0)
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work))
+    lines = await sqlite.runs.read_log(run.id)
+    assert run.started_at is not None
+    assert run.finished_at is not None
+    assert len(lines) <= (run.finished_at - run.started_at).total_seconds() * 10 + 1
+    assert "".join(line.text for line in lines) == "".join(f"{index}\n" for index in range(300))
+
+
+# Stopping
+
+
+async def test_a_stopping_runner_lets_runs_end(sqlite: World) -> None:
+    blocker = Blocker()
+    runner = sqlite.runner()
+    task = asyncio.create_task(runner.run())
+    run = await sqlite.request(blocker)
+    await within(blocker.started)
+    runner.stop(timedelta(seconds=10))
+    later = await sqlite.request()
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    blocker.release.set()
+    await asyncio.wait_for(task, 5)
+    assert (await sqlite.runs.get(ANN, run.id)).state is RunState.SUCCEEDED
+    assert (await sqlite.runs.get(ANN, later.id)).state is RunState.QUEUED
+
+
+async def test_what_does_not_end_in_time_goes_back_into_the_queue(world: World) -> None:
+    blocker = Blocker()
+    runner = world.runner()
+    task = asyncio.create_task(runner.run())
+    run = await world.request(blocker)
+    await within(blocker.started)
+    runner.stop(timedelta(seconds=0.1))
+    await asyncio.wait_for(task, 5)
+    assert blocker.stopped.is_set()
+    waiting = await world.runs.get(ANN, run.id)
+    assert (waiting.state, waiting.attempt) == (RunState.QUEUED, 0)
+    blocker.release.set()
+    async with world.running():
+        assert (await world.until(run)).attempt == 1
+    assert blocker.attempts == [1, 1]
+
+
+async def test_a_runner_can_be_stopped_while_the_database_is_away(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task_service.tasks.runner._CLEAN_UP", 0.2)
+    blocker = Blocker()
+    runner = sqlite.runner()
+    task = asyncio.create_task(runner.run())
+    run = await sqlite.request(blocker)
+    await within(blocker.started)
+    with failing(sqlite.db):
+        runner.stop(timedelta(0))
+        await asyncio.wait_for(task, 5)
+    assert blocker.stopped.is_set()
+    async with sqlite.running():
+        blocker.release.set()
+        assert (await sqlite.until(run)).attempt == 2
+
+
+# Dying and taking over
+
+
+async def died(runner: Runner, task: asyncio.Task[None]) -> None:
+    """As after `kill -9`: nothing more is written."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_run_of_a_dead_worker_is_taken_over(world: World) -> None:
+    blocker = Blocker()
+    runner = world.runner(signals=Signals())
+    task = asyncio.create_task(runner.run())
+    run = await world.request(blocker)
+    await within(blocker.started)
+    async with world.running():
+        await asyncio.sleep(2 * LEASE.total_seconds())
+        # A living worker keeps its run, however long it takes.
+        assert blocker.attempts == [1]
+        blocker.started.clear()
+        await died(runner, task)
+        await within(blocker.started, 2 * LEASE.total_seconds() + 1)
+        blocker.release.set()
+        ended = await world.until(run)
+    assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 2)
+    assert blocker.attempts == [1, 2]
+    assert "Attempt 2: the worker stopped" in await world.text(run, "system")
+    assert (await world.text(run, "stdout")).endswith("attempt 2\n")
+
+
+async def test_a_worker_that_lost_its_run_stops_it(sqlite: World) -> None:
+    blocker = Blocker()
+    async with sqlite.running():
+        run = await sqlite.request(blocker)
+        await within(blocker.started)
+        async with sqlite.db.write() as connection:
+            await connection.execute(update(runs_table).values(claimed_by="another", attempt=2))
+        await within(blocker.stopped)
+        await asyncio.sleep(0.1)
+        now = await sqlite.runs.get(ANN, run.id)
+        assert (now.state, now.attempt) == (RunState.RUNNING, 2)
+
+
+async def test_a_worker_that_is_cut_off_stops_before_another_may_begin(sqlite: World) -> None:
+    blocker = Blocker()
+    async with sqlite.running():
+        run = await sqlite.request(blocker)
+        await within(blocker.started)
+        with failing(sqlite.db):
+            cut_off_at = sqlite.clock.monotonic()
+            await within(blocker.stopped)
+            assert sqlite.clock.monotonic() - cut_off_at < LEASE.total_seconds()
+        blocker.release.set()
+        assert (await sqlite.until(run)).attempt == 2
+
+
+# A database that comes and goes
+
+
+async def test_an_outcome_is_not_lost(sqlite: World) -> None:
+    blocker = Blocker()
+    async with sqlite.running():
+        run = await sqlite.request(blocker)
+        await within(blocker.started)
+        await asyncio.sleep(0.3)
+        with failing(sqlite.db):
+            blocker.release.set()
+            # Longer than the lease: an end that was reached is not given up.
+            await asyncio.sleep(1.5 * LEASE.total_seconds())
+        ended = await sqlite.until(run)
+    assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 1)
+    assert blocker.attempts == [1]
+
+
+async def test_output_of_an_outage_is_written_afterwards(sqlite: World) -> None:
+    more, end = asyncio.Event(), asyncio.Event()
+
+    async def work(context: RunContext) -> HandlerResult:
+        context.log("stdout", "before ")
+        await more.wait()
+        context.log("stdout", "during ")
+        await end.wait()
+        context.log("stdout", "after")
+        return HandlerResult(0)
+
+    async with sqlite.running(lease=timedelta(seconds=15)):
+        run = await sqlite.request(work)
+        await eventually(lambda: sqlite.text(run))
+        with failing(sqlite.db):
+            more.set()
+            await asyncio.sleep(0.5)
+            # The end comes while a batch is under way and there is more behind it.
+            end.set()
+            await asyncio.sleep(0.3)
+        await sqlite.until(run)
+    assert await sqlite.text(run) == "before during after"
+
+
+async def test_a_batch_whose_answer_got_lost_is_written_once(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database did it, and the connection broke before it could say so: for each kind of write."""
+    real_append = sqlite.runner()._claims.append.__func__  # type: ignore[attr-defined]
+    real_finish = sqlite.runner()._claims.finish.__func__  # type: ignore[attr-defined]
+    lost: set[str] = set()
+
+    def losing(real: Any) -> Any:
+        async def call(self: Any, *args: Any) -> bool:
+            result: bool = await real(self, *args)
+            if real.__name__ not in lost:
+                lost.add(real.__name__)
+                raise StoreUnavailable
+            return result
+
+        return call
+
+    monkeypatch.setattr("task_service.tasks.claims.Claims.append", losing(real_append))
+    monkeypatch.setattr("task_service.tasks.claims.Claims.finish", losing(real_finish))
+
+    async def work(context: RunContext) -> HandlerResult:
+        for index in range(5):
+            context.log("stdout", f"{index} ")
+            await asyncio.sleep(0.1)
+        return HandlerResult(0)
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work))
+        await asyncio.sleep(0.3)
+    assert lost == {"append", "finish"}
+    assert await sqlite.text(run) == "0 1 2 3 4 "
+    assert (run.state, run.attempt) == (RunState.SUCCEEDED, 1)
+
+
+async def test_a_runner_survives_an_outage_without_hurry(
+    sqlite: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    statements = 0
+
+    def count(*_: object) -> None:
+        nonlocal statements
+        statements += 1
+
+    caplog.set_level(logging.CRITICAL, "task_service.db.engine")
+    async with sqlite.running():
+        await asyncio.sleep(0.2)
+        event.listen(sqlite.db.engine.sync_engine, "before_cursor_execute", count)
+        with failing(sqlite.db):
+            for _ in range(100):
+                sqlite.signals.run_queued()
+                await asyncio.sleep(0.01)
+        assert statements < 20
+        run = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
+    assert run.state is RunState.SUCCEEDED
+
+
+async def test_a_run_is_given_back_when_what_is_allowed_cannot_be_asked(sqlite: World) -> None:
+    task = await sqlite.tasks.create(
+        ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo"]})
+    )
+    asked = 0
+    real = sqlite.config.current
+
+    async def current() -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 3:  # the request asks first, then the claim, then the check before the run
+            raise StoreUnavailable
+        return await real()
+
+    sqlite.config.current = current  # type: ignore[method-assign]
+    run = await sqlite.runs.request(ANN, task.id)
+    async with sqlite.running():
+        ended = await sqlite.until(run)
+    assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 1)
+    assert asked > 4
+
+
+async def test_a_mistake_in_the_runner_does_not_end_it(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite.config.error = KeyError("a mistake")
+    async with sqlite.running():
+        run = await sqlite.tasks.create(
+            ANN, NewTask(name="Task", handler="anything", params={"do": "x"})
+        )
+        await asyncio.sleep(0.3)
+        assert "a mistake" in caplog.text
+        sqlite.config.error = None
+        ended = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
+    assert run.handler == "anything"
+    assert ended.state is RunState.SUCCEEDED
+
+
+async def test_a_run_that_cannot_be_brought_to_an_end_is_taken_over(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = sqlite.runner()._claims.finish.__func__  # type: ignore[attr-defined]
+    calls = 0
+
+    async def finish(self: Any, *args: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyError("a mistake")
+        return bool(await real(self, *args))
+
+    monkeypatch.setattr("task_service.tasks.claims.Claims.finish", finish)
+    async with sqlite.running():
+        ended = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
+    assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 2)
+    assert "could not be brought to an end" in caplog.text
+
+
+async def test_old_runs_are_deleted_by_the_way(sqlite: World) -> None:
+    run = await sqlite.request(doing(HandlerResult(0)))
+    await sqlite.runs.cancel(ANN, run.id)
+    long_ago = sqlite.clock.now() - timedelta(days=31)
+    async with sqlite.db.write() as connection:
+        await connection.execute(
+            update(runs_table).values(created_at=long_ago, finished_at=long_ago)
+        )
+
+    async def gone() -> bool:
+        return not (await sqlite.runs.list(ANN, run.task_id)).items
+
+    async with sqlite.running():
+        await eventually(gone)
+
+
+async def test_several_runners_execute_each_run_once(world: World) -> None:
+    executed: list[str] = []
+
+    async def work(context: RunContext) -> HandlerResult:
+        executed.append(context.run_id)
+        await asyncio.sleep(0.01)
+        return HandlerResult(0)
+
+    runs = [await world.request(work) for _ in range(20)]
+    async with world.running(), world.running(signals=Signals()), world.running(signals=Signals()):
+        for run in runs:
+            ended = await world.until(run, seconds=20)
+            assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 1)
+    assert sorted(executed) == sorted(run.id for run in runs)
+
+
+async def test_a_change_of_a_task_does_not_touch_its_queued_run(sqlite: World) -> None:
+    WORK["y"] = doing(HandlerResult(9, "the new one"))
+    run = await sqlite.request(doing(HandlerResult(0)))
+    await sqlite.tasks.patch(ANN, run.task_id, TaskChanges(params={"do": "y"}))
+    async with sqlite.running():
+        assert (await sqlite.until(run)).state is RunState.SUCCEEDED
