@@ -80,7 +80,11 @@ class PepperRing:
 
 
 class SlowDigest(Protocol):
-    """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`."""
+    """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`.
+
+    Whoever presents the id of such a key can tell from the time it takes that the key exists: to
+    hide it, every unknown id would have to cost as much, and anybody could exhaust the server.
+    """
 
     def recognises(self, encoded: str) -> bool:
         """True if `encoded` is a digest of this scheme."""

@@ -74,6 +74,10 @@ def _always(_claims: Mapping[str, object]) -> bool:
 class TokenProfile:
     """Issues and verifies the tokens of one issuer.
 
+    A `sub` is unique within its issuer only (RFC 7519, section 4.1.2), and becomes the owner's id as
+    it stands. Accept a second issuer only if its subjects are the ids of this application's users:
+    otherwise a stranger's `sub` could be one of them.
+
     Args:
         issuer: The `iss` of all its tokens.
         audience: The `aud` that means this application.
