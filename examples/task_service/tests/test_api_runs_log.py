@@ -1,0 +1,195 @@
+"""A run's log as it goes on, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx2
+import pytest
+from examples.task_service.tests.service_support import (
+    USER_PASSWORD,
+    Caller,
+    Service,
+    expect,
+    on_a_port,
+    problem,
+    wrong_fields,
+)
+
+from task_service.api import runs as runs_module
+
+pytestmark = pytest.mark.anyio
+
+TALKATIVE = "for n in 1 2 3; do echo line $n; sleep 0.3; done"
+ENDLESS = "while :; do echo on; sleep 0.2; done"
+
+
+@dataclass(frozen=True)
+class Event:
+    name: str
+    data: dict
+    id: str | None
+
+
+@pytest.fixture(autouse=True)
+async def _shell_allowed(admin: Caller) -> None:
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sh", "echo"]}), 200)
+
+
+@asynccontextmanager
+async def following(
+    origin: str, credential: str, run_id: str, **headers: str
+) -> AsyncIterator[httpx2.Response]:
+    headers["Authorization"] = f"Bearer {credential}"
+    async with (
+        httpx2.AsyncClient(base_url=origin, timeout=20) as http,
+        http.stream("GET", f"/api/runs/{run_id}/log", headers=headers) as response,
+    ):
+        yield response
+
+
+async def events(response: httpx2.Response) -> AsyncIterator[Event]:
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if line == "" and fields:
+            yield Event(fields["event"], json.loads(fields["data"]), fields.get("id"))
+            fields = {}
+        elif not line.startswith(":") and line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+async def start(user: Caller, script: str) -> str:
+    task = await user.new_task(params={"argv": ["sh", "-c", script]})
+    return expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)["id"]
+
+
+def token_of(caller: Caller) -> str:
+    return caller.http.headers["authorization"].removeprefix("Bearer ")
+
+
+async def test_the_log_comes_as_it_is_written_and_ends_with_the_run(
+    service: Service, user: Caller
+) -> None:
+    run_id = await start(user, TALKATIVE)
+    key = (await user.new_key())["key"]
+    async with on_a_port(service) as origin, following(origin, key, run_id) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["cache-control"] == "no-store"
+        seen = [event async for event in events(response)]
+    *log, end = seen
+    assert "".join(event.data["text"] for event in log) == "line 1\nline 2\nline 3\n"
+    assert [event.id for event in log] == [str(event.data["seq"]) for event in log]
+    assert log[0].data.keys() == {"seq", "stream", "text", "at"}
+    assert (end.name, end.data["state"]) == ("end", "succeeded")
+    assert end.data == expect(await user.get(f"/api/runs/{run_id}"), 200)
+
+
+async def test_a_client_that_comes_back_misses_nothing(service: Service, user: Caller) -> None:
+    run_id = await start(user, TALKATIVE)
+    token = token_of(user)
+    async with on_a_port(service) as origin:
+        async with following(origin, token, run_id) as response:
+            first = await anext(events(response))
+        async with following(origin, token, run_id, **{"Last-Event-ID": first.id}) as response:
+            rest = [event async for event in events(response) if event.name == "log"]
+    texts = [first.data["text"], *(event.data["text"] for event in rest)]
+    assert "".join(texts) == "line 1\nline 2\nline 3\n"
+
+
+async def test_the_text_so_far_can_be_had_as_text(user: Caller) -> None:
+    run_id = await start(user, "echo one; echo two >&2")
+    await user.wait_for_run(run_id)
+    response = await user.get(f"/api/runs/{run_id}/log", headers={"Accept": "text/plain"})
+    assert response.headers["content-type"].startswith("text/plain")
+    assert sorted(response.text.splitlines()) == ["one", "two"]
+
+
+@pytest.mark.parametrize("last", ["-1", "one", "9" * 40, "1;2"])
+async def test_a_bad_last_event_id_is_refused(user: Caller, last: str) -> None:
+    run_id = await start(user, "echo")
+    response = await user.get(f"/api/runs/{run_id}/log", headers={"Last-Event-ID": last})
+    assert wrong_fields(response) == {"Last-Event-ID"}
+
+
+@pytest.mark.parametrize("narrowed", ["key revoked", "session ended", "owner disabled"])
+async def test_a_stream_ends_soon_after_its_credential(
+    service: Service, user: Caller, admin: Caller, monkeypatch: pytest.MonkeyPatch, narrowed: str
+) -> None:
+    """Guarantee G2, for an answer that had begun before: within the time of a re-check."""
+    run_id = await start(user, ENDLESS)
+    created = await user.new_key()
+    credential = created["key"] if narrowed != "session ended" else token_of(user)
+    async with (
+        on_a_port(service) as origin,
+        following(origin, credential, run_id) as response,
+        asyncio.timeout(10),
+    ):
+        stream = events(response)
+        assert (await anext(stream)).name == "log"
+        match narrowed:
+            case "key revoked":
+                expect(await user.post(f"/api/keys/{created['id']}/revoke"), 200)
+            case "session ended":
+                assert (await user.post("/api/auth/logout")).status_code == 204
+            case "owner disabled":
+                user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+                path = f"/api/admin/users/{user_id}"
+                expect(await admin.patch(path, {"disabled": True}), 200)
+        service.clock.advance(seconds=2)
+        rest = [event.name async for event in stream]
+    # What was on its way may still arrive; the end of the run, which nobody may see any more, does not.
+    assert len(rest) <= 2
+    assert "end" not in rest
+
+
+async def test_a_stopping_service_ends_its_streams(service: Service, user: Caller) -> None:
+    run_id = await start(user, ENDLESS)
+    async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
+        stream = events(response)
+        assert (await anext(stream)).name == "log"
+        service.services.stopping.set()
+        async with asyncio.timeout(5):
+            assert "end" not in [event.name async for event in stream]
+
+
+async def test_a_client_that_leaves_leaves_nothing_behind(service: Service, user: Caller) -> None:
+    run_id = await start(user, ENDLESS)
+    signals = service.services.follower._signals
+    async with on_a_port(service) as origin:
+        for _ in range(3):
+            async with following(origin, token_of(user), run_id) as response:
+                assert (await anext(events(response))).name == "log"
+                assert run_id in signals._listeners
+        async with asyncio.timeout(5):
+            while run_id in signals._listeners:  # noqa: ASYNC110 - nothing tells it
+                await asyncio.sleep(0.05)
+
+
+async def test_head_of_a_log_does_not_wait_for_the_run(service: Service, user: Caller) -> None:
+    run_id = await start(user, ENDLESS)
+    async with asyncio.timeout(5):
+        response = await user.request("HEAD", f"/api/runs/{run_id}/log")
+    assert (response.status_code, response.content) == (200, b"")
+
+
+async def test_a_silent_log_shows_that_it_is_alive(
+    service: Service, user: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "HEARTBEAT_SECONDS", 0.0)
+    run_id = await start(user, "sleep 10")
+    async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
+        lines = response.aiter_lines()
+        service.clock.advance(seconds=3)
+        async with asyncio.timeout(8):
+            assert await anext(lines) == ":"
+
+
+async def test_nobody_follows_anothers_log(service: Service, admin: Caller) -> None:
+    run_id = await start(admin, "echo secret")
+    ulf = await service.log_in("ulf", USER_PASSWORD)
+    assert problem(await ulf.get(f"/api/runs/{run_id}/log")) == (404, "run_not_found")

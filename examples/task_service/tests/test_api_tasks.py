@@ -1,0 +1,233 @@
+"""Tasks and runs through the API: shapes, ownership, idempotency, mass assignment."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import pytest
+from examples.task_service.tests.service_support import (
+    Caller,
+    Service,
+    expect,
+    problem,
+    wrong_fields,
+)
+
+pytestmark = pytest.mark.anyio
+
+HELLO = {"name": "hello", "handler": "command", "params": {"argv": ["echo", "hello"]}}
+TASK_MEMBERS = {
+    "id",
+    "name",
+    "handler",
+    "params",
+    "timeout_seconds",
+    "owner_id",
+    "created_at",
+    "updated_at",
+    "last_run",
+}
+RUN_MEMBERS = {
+    "id",
+    "task_id",
+    "state",
+    "attempt",
+    "requested_by",
+    "created_at",
+    "started_at",
+    "finished_at",
+    "exit_code",
+    "error",
+}
+
+
+async def test_a_task_has_these_members(user: Caller) -> None:
+    response = await user.post("/api/tasks", HELLO)
+    task = expect(response, 201)
+    assert task.keys() == TASK_MEMBERS
+    assert response.headers["location"] == f"/api/tasks/{task['id']}"
+    assert task["created_at"].endswith("Z")
+    assert datetime.fromisoformat(task["created_at"]).tzinfo is not None
+
+
+async def test_a_run_has_these_members_and_tells_who_asked_for_it(
+    user: Caller, user_key: Caller
+) -> None:
+    task = await user.new_task()
+    run = expect(await user_key.post(f"/api/tasks/{task['id']}/run"), 202)
+    assert run.keys() == RUN_MEMBERS
+    assert (run["state"], run["attempt"], run["started_at"]) == ("queued", 0, None)
+    me = expect(await user_key.get("/api/auth/me"), 200)
+    assert run["requested_by"] == {
+        "user_id": me["user"]["id"],
+        "username": "ulf",
+        "credential": {"kind": "api_key", "key_id": me["credential"]["key_id"]},
+    }
+    over = await user_key.wait_for_run(run["id"])
+    assert (over["state"], over["attempt"], over["exit_code"]) == ("succeeded", 1, 0)
+    assert expect(await user.get(f"/api/tasks/{task['id']}"), 200)["last_run"] == over
+    runs = expect(await user.get(f"/api/tasks/{task['id']}/runs"), 200)
+    assert runs == {"items": [over], "next_cursor": None}
+
+
+async def test_a_task_is_changed_member_by_member(user: Caller) -> None:
+    task = await user.new_task(timeout_seconds=5)
+    path = f"/api/tasks/{task['id']}"
+    changed = expect(await user.patch(path, {"name": "renamed"}), 200)
+    assert changed == {**task, "name": "renamed", "updated_at": changed["updated_at"]}
+    assert expect(await user.patch(path, {"timeout_seconds": None}), 200)["timeout_seconds"] is None
+    assert wrong_fields(await user.patch(path, {"name": None})) == {"name"}
+
+
+async def test_a_deleted_task_is_gone(user: Caller) -> None:
+    task = await user.new_task()
+    assert (await user.delete(f"/api/tasks/{task['id']}")).status_code == 204
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/run")):
+        response = await user.request(method, f"/api/tasks/{task['id']}{path}")
+        assert problem(response) == (404, "task_not_found")
+
+
+@pytest.mark.parametrize(
+    "member",
+    ["id", "owner_id", "created_at", "last_run", "state", "__class__", "owner"],
+)
+async def test_no_member_can_be_set_that_is_not_for_the_client(
+    user: Caller, admin: Caller, member: str
+) -> None:
+    stolen = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
+    task = await user.new_task()
+    path = f"/api/tasks/{task['id']}"
+    assert wrong_fields(await user.post("/api/tasks", HELLO | {member: stolen})) == {member}
+    assert wrong_fields(await user.patch(path, {member: stolen})) == {member}
+    assert wrong_fields(await user.post("/api/keys", {"name": "k", member: stolen})) == {member}
+    assert expect(await user.get(path), 200) == task
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"name": ""}, {"name"}),
+        ({"name": "n" * 101}, {"name"}),
+        ({"name": "two\nlines"}, {"name"}),
+        ({"name": "nul\x00"}, {"name"}),
+        ({"name": 5}, {"name"}),
+        ({"handler": "shell"}, {"handler"}),
+        ({"params": {}}, {"params.argv"}),
+        ({"params": {"argv": "echo hello"}}, {"params.argv"}),
+        ({"params": {"argv": ["echo"], "shell": True}}, {"params.shell"}),
+        ({"params": []}, {"params"}),
+        ({"timeout_seconds": 0}, {"timeout_seconds"}),
+        ({"timeout_seconds": True}, {"timeout_seconds"}),
+        ({"timeout_seconds": 1.5}, {"timeout_seconds"}),
+        ({"timeout_seconds": 10**30}, {"timeout_seconds"}),
+    ],
+)
+async def test_a_bad_task_is_refused_by_the_fields(
+    user: Caller, changes: dict, fields: set[str]
+) -> None:
+    assert wrong_fields(await user.post("/api/tasks", HELLO | changes)) == fields
+    assert expect(await user.get("/api/tasks"), 200)["items"] == []
+
+
+async def test_pages_of_tasks_and_runs_meet_each_item_once(user: Caller) -> None:
+    made = [(await user.new_task(name=f"task {n}"))["id"] for n in range(5)]
+    for _ in range(5):
+        expect(await user.post(f"/api/tasks/{made[0]}/run"), 202)
+    for path, count in (("/api/tasks", 5), (f"/api/tasks/{made[0]}/runs", 5)):
+        seen: list[str] = []
+        cursor = ""
+        while cursor is not None:
+            page = expect(await user.get(f"{path}?limit=2{cursor}"), 200)
+            seen += [item["id"] for item in page["items"]]
+            cursor = page["next_cursor"] and f"&cursor={page['next_cursor']}"
+        assert len(seen) == len(set(seen)) == count
+
+
+async def test_an_administrator_reads_all_tasks_and_changes_none(
+    user: Caller, admin: Caller
+) -> None:
+    task = await user.new_task()
+    path = f"/api/tasks/{task['id']}"
+    assert expect(await admin.get(path), 200) == task
+    assert problem(await admin.patch(path, {"name": "mine"})) == (404, "task_not_found")
+    assert problem(await admin.delete(path)) == (404, "task_not_found")
+    run = expect(await user.post(f"{path}/run"), 202)
+    expect(await admin.get(f"/api/runs/{run['id']}"), 200)
+    await user.wait_for_run(run["id"])
+    assert problem(await admin.post(f"/api/runs/{run['id']}/cancel")) == (404, "run_not_found")
+
+
+async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
+    task, other = await user.new_task(), await user.new_task()
+    headers = {"Idempotency-Key": "deploy-42"}
+    answers = await asyncio.gather(
+        *(user.post(f"/api/tasks/{task['id']}/run", headers=headers) for _ in range(5))
+    )
+    assert len({expect(answer, 202)["id"] for answer in answers}) == 1
+    response = await user.post(f"/api/tasks/{other['id']}/run", headers=headers)
+    assert problem(response) == (422, "idempotency_key_reused")
+    fresh = {"Idempotency-Key": "deploy-43"}
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run", headers=fresh), 202)
+    assert run["id"] != answers[0].json()["id"]
+
+
+async def test_anothers_idempotency_key_is_not_mine(user: Caller, admin: Caller) -> None:
+    headers = {"Idempotency-Key": "same"}
+    mine, theirs = await user.new_task(), await admin.new_task()
+    run = expect(await user.post(f"/api/tasks/{mine['id']}/run", headers=headers), 202)
+    other = expect(await admin.post(f"/api/tasks/{theirs['id']}/run", headers=headers), 202)
+    assert run["id"] != other["id"]
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "two words", "é"])
+async def test_a_bad_idempotency_key_is_refused(user: Caller, key: str) -> None:
+    task = await user.new_task()
+    response = await user.http.post(
+        f"/api/tasks/{task['id']}/run", headers=[("Idempotency-Key", key.encode())]
+    )
+    assert wrong_fields(response) == {"Idempotency-Key"}
+
+
+async def test_a_run_is_cancelled(user: Caller, admin: Caller) -> None:
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
+    task = await user.new_task(params={"argv": ["sleep", "30"]})
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)
+    over = await user.wait_for_run(run["id"])
+    assert over["state"] == "cancelled"
+    assert expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)["state"] == "cancelled"
+
+
+async def test_a_run_that_is_over_cannot_be_cancelled(user: Caller) -> None:
+    task = await user.new_task()
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    await user.wait_for_run(run["id"])
+    response = await user.post(f"/api/runs/{run['id']}/cancel")
+    assert problem(response) == (409, "run_finished")
+
+
+async def test_the_handlers_describe_their_parameters(user_key: Caller) -> None:
+    items = expect(await user_key.get("/api/handlers"), 200)["items"]
+    assert [item["name"] for item in items] == ["command", "http_request"]
+    assert all(item.keys() == {"name", "title", "description", "params_schema"} for item in items)
+    assert items[0]["params_schema"]["required"] == ["argv"]
+
+
+async def test_a_permission_taken_away_is_gone_from_keys_and_logins_at_once(
+    service: Service, admin: Caller
+) -> None:
+    """Guarantee G4: live permissions."""
+    task = await admin.new_task()
+    program = await service.key_for(admin)
+    mine = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
+    other = expect(
+        await admin.post("/api/admin/users", {"username": "second", "role": "admin"}), 201
+    )
+    token = other["invitation_url"].split("#")[1]
+    body = {"token": token, "password": "nineteen paper boats"}
+    assert (await service.caller().post("/api/auth/set-password", body)).status_code == 204
+    expect(await admin.patch(f"/api/admin/users/{mine}", {"roles": ["user"]}), 200)
+    assert problem(await admin.get("/api/admin/config")) == (403, "permission_denied")
+    assert "tasks:read_all" not in expect(await program.get("/api/auth/me"), 200)["permissions"]
+    expect(await program.get(f"/api/tasks/{task['id']}"), 200)
