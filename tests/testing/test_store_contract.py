@@ -1,0 +1,110 @@
+"""The contract itself: it tells a store that breaks a promise, and what it expects of a test class."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+STORES = {
+    "revokes_again": """
+        def revoke(self, key_id, *, owner_id, at):
+            record = self._find_own(key_id, owner_id)
+            if record is not None:
+                self._records[key_id] = record = replace(record, revoked_at=at)
+            return record
+    """,
+    "writes_back_what_it_read": """
+        def touch(self, last_used):
+            for key_id, at in last_used.items():
+                record = self._records.get(key_id)
+                if record is not None:
+                    self._records[key_id] = replace(record, last_used_at=at, revoked_at=None)
+    """,
+    "counts_before_it_locks": """
+        def insert(self, record, *, max_active, now):
+            active = sum(r.status(now).value == "active" for r in list(self._records.values()))
+            time.sleep(0.01)
+            if max_active is not None and active >= max_active:
+                raise KeyLimitReached(max_active)
+            super().insert(record, max_active=None, now=now)
+    """,
+    "ignores_case": """
+        def find(self, key_id):
+            return super().find(key_id) or super().find(key_id.upper())
+    """,
+    "rotates_in_two_steps": """
+        def rotate(self, key_id, *, successor, ends_at, max_active, now):
+            revoked = self.revoke(key_id, owner_id=successor.owner_id, at=now)
+            self.insert(successor, max_active=max_active, now=now)
+            return revoked
+    """,
+    "lists_what_is_deleted": """
+        def list(self, query):
+            return [r for r in self._records.values() if r.owner_id == query.owner_id]
+    """,
+    "lowers_the_lease": """
+        def raise_longest_lease(self, to):
+            self._longest_lease = to
+    """,
+}
+
+
+def make_test(pytester: pytest.Pytester, methods: str) -> None:
+    pytester.makepyfile(
+        "import time\nfrom dataclasses import replace\nimport pytest\n"
+        "from msk_auth import KeyLimitReached\n"
+        "from msk_auth.stores.memory import MemoryKeyStore\n"
+        "from msk_auth.testing import StoreContract\n\n"
+        "class Store(MemoryKeyStore):\n    pass\n"
+        + "".join(f"    {line}\n" for line in dedent(methods).splitlines())
+        + "\nclass TestStore(StoreContract):\n"
+        "    @pytest.fixture\n    def store(self):\n        return Store()\n"
+    )
+
+
+@pytest.mark.parametrize("fault", STORES)
+def test_the_contract_finds_the_fault(pytester: pytest.Pytester, fault: str) -> None:
+    make_test(pytester, STORES[fault])
+    outcomes = pytester.runpytest("-q").parseoutcomes()
+    assert outcomes["failed"] >= 1
+    assert outcomes["passed"] > 10
+
+
+def test_a_store_without_leases_is_told_so(pytester: pytest.Pytester) -> None:
+    make_test(pytester, "raise_longest_lease = property()")
+    outcomes = pytester.runpytest("-q").parseoutcomes()
+    assert outcomes.keys() == {"passed", "skipped"}
+    assert outcomes["skipped"] == 3
+
+
+@pytest.mark.parametrize("contract", ["StoreContract", "AsyncStoreContract"])
+def test_a_class_without_its_fixture_is_told_what_is_missing(
+    pytester: pytest.Pytester, contract: str
+) -> None:
+    pytester.makepyfile(
+        f"from msk_auth.testing import {contract}\n\nclass TestStore({contract}):\n    pass\n"
+    )
+    result = pytester.runpytest("-q", "-k", "test_a_limit_of_none")
+    name = "store" if contract == "StoreContract" else "async_store"
+    result.stdout.fnmatch_lines(
+        [f"*NotImplementedError: give your test class a fixture named `{name}`"]
+    )
+
+
+def test_an_asynchronous_store_of_ones_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from msk_auth.stores.memory import AsyncMemoryKeyStore
+        from msk_auth.testing import AsyncStoreContract
+
+        class TestStore(AsyncStoreContract):
+            @pytest.fixture
+            def async_store(self):
+                return AsyncMemoryKeyStore()
+        """
+    )
+    assert pytester.runpytest("-q").parseoutcomes().keys() == {"passed"}
