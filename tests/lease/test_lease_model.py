@@ -103,7 +103,7 @@ SEARCH = settings(
 
 
 def test_no_interleaving_accepts_what_was_narrowed() -> None:
-    run_state_machine_as_test(Deployment, settings=settings(SEARCH, max_examples=150))
+    run_state_machine_as_test(Deployment, settings=settings(SEARCH, max_examples=100))
 
 
 # The mutants: each breaks one rule of `msk_auth.lease`, and the same search must find out.
@@ -234,7 +234,7 @@ def explore(make: type[Process], episodes: int) -> list[str]:
 
 
 def test_the_faster_search_finds_nothing_in_the_real_rules() -> None:
-    assert explore(Process, 1000) == []
+    assert explore(Process, 500) == []
 
 
 @pytest.mark.parametrize(
