@@ -14,7 +14,18 @@ from msk_auth import PROBLEM_BASE
 pytestmark = pytest.mark.anyio
 
 
+# Two tests look at each answer, from both sides. A case has a world of its own, so that one request
+# for both is as good as two, and half the time.
+_answered: dict[tuple[Case, str], tuple[Reply, World]] = {}
+
+
 async def run(case: Case, adapter: str) -> tuple[Reply, World]:
+    if (case, adapter) not in _answered:
+        _answered[case, adapter] = await request(case, adapter)
+    return _answered[case, adapter]
+
+
+async def request(case: Case, adapter: str) -> tuple[Reply, World]:
     world = await make_world()
     app = ADAPTERS[adapter](world.authenticator)
     method, _, target = case.request.partition(" ")
