@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -11,7 +10,7 @@ from litestar.exceptions import HTTPException, SerializationException, Validatio
 from litestar.exceptions import responses as litestar_responses
 from litestar.types import Send
 
-from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
+from msk_auth.core.errors import FieldError, InputInvalid, Problem
 
 from ._asgi import Scope
 from ._http import Answer, Voice
@@ -23,8 +22,6 @@ _DENIAL: Final = "websocket.http.response"
 
 # Its functions are not completely typed.
 _untyped_responses: Final = cast("Any", litestar_responses)
-
-_log = logging.getLogger("msk_auth.integrations")
 
 
 class ErrorAnswers:
@@ -67,9 +64,6 @@ class ErrorAnswers:
         if request.app.debug:
             shown: Response[Any] = _untyped_responses.create_debug_response(request, error)
             return shown
-        if isinstance(error, ConfigurationError):
-            # Litestar is silent unless told otherwise, and nobody should have to look for this one.
-            _log.error("a route is not set up as it has to be", exc_info=error)
         return to_response(self._voice.answer(Problem()))
 
     async def deny_websocket(self, scope: Scope, send: Send, problem: Problem) -> None:

@@ -25,6 +25,7 @@ the path do.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
@@ -63,6 +64,8 @@ _POLICIES: Final = "msk_auth_policies"
 
 _DEPENDENCY: Final = "principal"
 
+_log = logging.getLogger("msk_auth.integrations")
+
 
 class Guard(Generic[UserT]):
     """A guard that lets a request or a websocket pass, or raises. Made by :class:`LitestarAuth`.
@@ -87,6 +90,10 @@ class Guard(Generic[UserT]):
         # The middleware has asked already. An application without it must not be open.
         await self._auth.admit(connection, self.policy)
 
+    def is_of(self, auth: LitestarAuth[Any]) -> bool:
+        """True if this adapter made it."""
+        return self._auth is auth
+
     def __deepcopy__(self, _memo: object) -> Guard[UserT]:
         # Litestar copies routers; there is only one authenticator.
         return self
@@ -97,8 +104,9 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
 
     Args:
         authenticator: Decides.
-        docs: What reading the OpenAPI pages demands; None means that they are public. It does not
-            count where the application brings its own `openapi_router` or `openapi_controller`.
+        docs: What reading the OpenAPI pages demands, on top of guards of the application as a whole;
+            None means nothing. It does not count where the application brings its own
+            `openapi_router` or `openapi_controller`: those declare themselves.
 
     Raises:
         ConfigurationError: It is not an `AsyncAuthenticator`.
@@ -168,7 +176,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
 
     async def _admit(self, scope: _asgi.Scope, policy: Policy) -> Principal[UserT]:
         if self not in scope["litestar_app"].plugins:
-            raise ConfigurationError(
+            raise _misused(
                 "A guarded handler is served by an application without its LitestarAuth. Write"
                 " Litestar(…, plugins=[auth])."
             )
@@ -204,17 +212,37 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         """
         if not isinstance(route, HTTPRoute):
             handler = cast("BaseRouteHandler", getattr(route, "route_handler"))  # noqa: B009
-            handler.opt[_POLICIES] = _declared(handler, route.path)
+            handler.opt[_POLICIES] = self._declared(handler, route.path)
             return
         automatic = [each for each in route.route_handlers if _answers_options(each)]
         others = [each for each in route.route_handlers if each not in automatic]
         for handler in others:
-            policies = handler.opt[_POLICIES] = _declared(handler, route.path)
+            policies = handler.opt[_POLICIES] = self._declared(handler, route.path)
             if policies:
                 _require_in_document(handler, policies)
         for handler in automatic:
             found = {policy: None for other in others for policy in other.opt[_POLICIES]}
             handler.opt[_POLICIES] = tuple(found)
+
+    def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
+        guards = [guard for guard in cast("Any", handler).resolve_guards() if _is_guard(guard)]
+        is_public = handler.opt.get(_PUBLIC) is True
+        if is_public and guards:
+            raise ConfigurationError(
+                f"{handler} on {path} is declared public and guarded as well. Take off"
+                " opt=auth.public or the guard, there or on a layer above."
+            )
+        if not is_public and not guards:
+            raise ConfigurationError(
+                f"{handler} on {path} declares no policy. Give it guards=[auth.require(…)] or"
+                " opt=auth.public."
+            )
+        if not all(guard.is_of(self) for guard in guards):
+            raise ConfigurationError(
+                f"{handler} on {path} has a guard of another LitestarAuth. Use the one that is the"
+                " plugin of this application."
+            )
+        return tuple(guard.policy for guard in guards)
 
     async def _admit_connection(
         self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
@@ -237,7 +265,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         async def provide_principal(scope: Scope) -> Any:
             principal = _asgi.known_principal(cast("_asgi.Scope", scope), self.authenticator)
             if principal is None:
-                raise ConfigurationError(
+                raise _misused(
                     "A handler without a guard asks for the principal. Give it"
                     " guards=[auth.require()]."
                 )
@@ -263,6 +291,8 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             _with_problems, config.to_openapi_schema
         )
         if config.openapi_router is None and config.openapi_controller is None:
+            guards: list[object] = cast("Any", app_config).guards
+            guarded_above = any(_is_guard(guard) for guard in guards)
             config.openapi_router = Router(
                 config.path or "/schema",
                 route_handlers=[],
@@ -270,7 +300,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
                 dto=None,
                 return_dto=None,
                 guards=None if self._docs is None else [Guard(self, self._docs)],
-                opt=self.public if self._docs is None else None,
+                opt=self.public if self._docs is None and not guarded_above else None,
             )
 
 
@@ -301,26 +331,15 @@ def _with_problems(generate: Callable[[], OpenAPI]) -> OpenAPI:
     return _ProblemDocument(**vars(generate()))
 
 
+def _misused(message: str) -> ConfigurationError:
+    # Litestar logs no exceptions unless told to, and nobody should have to look for this one.
+    _log.error(message)
+    return ConfigurationError(message)
+
+
 def _is_validation_error(response: object) -> bool:
     """True for Litestar's own description of invalid input."""
     return "'description': 'Validation Exception'" in str(response)
-
-
-def _declared(handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
-    guards: list[object] = cast("Any", handler).resolve_guards()
-    policies = tuple(guard.policy for guard in guards if _is_guard(guard))
-    is_public = handler.opt.get(_PUBLIC) is True
-    if is_public and policies:
-        raise ConfigurationError(
-            f"{handler} on {path} is declared public and guarded as well. Take off opt=auth.public or"
-            " the guard, there or on a layer above."
-        )
-    if not is_public and not policies:
-        raise ConfigurationError(
-            f"{handler} on {path} declares no policy. Give it guards=[auth.require(…)] or"
-            " opt=auth.public."
-        )
-    return policies
 
 
 def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]) -> None:

@@ -1,0 +1,650 @@
+"""What is Litestar's own: declarations, mounts, generated OPTIONS, injection, OpenAPI, errors."""
+
+# No `from __future__ import annotations`: Litestar reads the annotations of local names.
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from litestar import (
+    Controller,
+    Litestar,
+    Request,
+    Response,
+    Router,
+    WebSocket,
+    asgi,
+    get,
+    post,
+    route,
+    websocket,
+)
+from litestar.config.cors import CORSConfig
+from litestar.datastructures import State
+from litestar.di import NamedDependency, Provide
+from litestar.exceptions import (
+    ClientException,
+    HTTPException,
+    InternalServerException,
+    NotAuthorizedException,
+    NotFoundException,
+    ServiceUnavailableException,
+    TooManyRequestsException,
+    ValidationException,
+)
+from litestar.middleware import ASGIMiddleware
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import FromQuery, JSONBody, PathParameter
+from litestar.static_files import create_static_files_router
+from litestar.types import ASGIApp, Receive, Scope, Send
+from tests.integrations.adapters import Reply, send
+from tests.integrations.test_websockets import connect
+from tests.integrations.world import PEOPLE, START, User, World, make_world
+
+from msk_auth import (
+    Authenticator,
+    ConfigurationError,
+    Policy,
+    Principal,
+    Problem,
+    require_interactive,
+)
+from msk_auth.integrations.litestar import LitestarAuth
+from msk_auth.stores.memory import MemoryKeyStore
+
+pytestmark = pytest.mark.anyio
+
+SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "litestar_minimal.py"
+Current = NamedDependency[Principal[User]]
+
+
+class Site:
+    """An adapter, and applications made with it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.auth = LitestarAuth(world.authenticator)
+
+    def app(self, *handlers: Any, **more: Any) -> Litestar:
+        return Litestar(handlers, plugins=[self.auth], logging_config=None, **more)
+
+    async def ask(
+        self, app: Any, method: str, path: str, credential: str | None = None, **more: Any
+    ) -> Reply:
+        headers = [] if credential is None else self.world.bearer(credential)
+        headers += more.pop("headers", [])
+        return await send(app, method, path.encode(), headers, **more)
+
+    async def code(
+        self, app: Any, method: str, path: str, credential: str | None = None, **more: Any
+    ) -> str:
+        """The code of the problem in the answer, or its status."""
+        reply = await self.ask(app, method, path, credential, **more)
+        return reply.json["code"] if reply.status >= 400 else str(reply.status)
+
+
+@pytest.fixture
+async def world() -> World:
+    return await make_world()
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return Site(world)
+
+
+@get("/forgotten")
+async def forgotten() -> str:
+    return "reached"
+
+
+@websocket("/forgotten")
+async def forgotten_websocket(socket: WebSocket[Any, Any, Any]) -> None:
+    await socket.accept()
+    await socket.close()
+
+
+@asgi("/forgotten", is_mount=True, copy_scope=True)
+async def forgotten_mount(scope: Scope, receive: Receive, send: Send) -> None:
+    await Response("reached").to_asgi_response(None, Request(scope))(scope, receive, send)
+
+
+class Forgotten(Controller):
+    path = "/controller"
+
+    @get()
+    async def forgotten(self) -> str:
+        return "reached"
+
+
+def test_ten_lines_protect_a_route() -> None:
+    lines = SNIPPET.read_text("utf-8").splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 10
+    # Litestar sets up logging for the whole process, so this is one of its own.
+    program = f"""
+import asyncio, json, runpy
+from datetime import UTC, datetime
+from litestar.testing import TestClient
+from msk_auth import Owner, local_principal
+names = runpy.run_path({str(SNIPPET)!r})
+principal = local_principal(Owner("ada", frozenset({{"tasks:read"}}), "ada"), at=datetime.now(UTC))
+created = asyncio.run(names["auth"].authenticator.create_key(principal, name="a script"))
+bearer = {{"Authorization": "Bearer " + created.value.reveal()}}
+with TestClient(names["app"]) as client:
+    answers = [client.get("/tasks"), client.get("/tasks", headers=bearer)]
+print(json.dumps([[answer.status_code, answer.json()] for answer in answers]))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    refused, answered = json.loads(result.stdout.splitlines()[-1])
+    assert (refused[0], refused[1]["code"]) == (401, "credentials_missing")
+    assert answered == [200, ["water the plants"]]
+
+
+class TestDeclarations:
+    """Whoever writes a handler says who may use it, or the application does not start."""
+
+    @pytest.mark.parametrize(
+        "handler", [forgotten, forgotten_websocket, forgotten_mount, Forgotten], ids=repr
+    )
+    async def test_a_handler_that_declares_nothing_is_an_error(
+        self, site: Site, handler: Any
+    ) -> None:
+        for wrap in (lambda each: each, lambda each: Router("/api", route_handlers=[each])):
+            with pytest.raises(ConfigurationError, match=r"declares no policy\. Give it guards="):
+                site.app(wrap(handler))
+        app = site.app()
+        with pytest.raises(ConfigurationError, match="declares no policy"):
+            app.register(handler)
+
+    async def test_so_are_static_files(self, site: Site, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="on /files"):
+            site.app(create_static_files_router("/files", [tmp_path]))
+
+    async def test_what_is_registered_in_spite_of_the_error_answers_nothing(
+        self, site: Site
+    ) -> None:
+        app = site.app()
+        with pytest.raises(ConfigurationError):
+            app.register(forgotten)
+        app.asgi_router.construct_routing_trie()
+        for credential in (None, "jwt", "jwt_admin"):
+            assert (await site.ask(app, "GET", "/forgotten", credential)).status == 500
+
+    @pytest.mark.parametrize("handler", [forgotten, Forgotten], ids=repr)
+    async def test_public_is_declared_on_the_handler_or_above_it(
+        self, site: Site, handler: Any
+    ) -> None:
+        app = site.app(Router("/api", route_handlers=[handler], opt=site.auth.public))
+        path = "/api/forgotten" if handler is forgotten else "/api/controller"
+        for credential in (None, "jwt", "key_revoked"):
+            assert (await site.ask(app, "GET", path, credential)).body == b"reached"
+        assert (await site.ask(app, "OPTIONS", path)).status == 204
+
+    async def test_a_guard_stands_on_the_handler_or_above_it(self, site: Site) -> None:
+        outer = Router(
+            "/api", route_handlers=[forgotten, Forgotten], guards=[site.auth.require("tasks:run")]
+        )
+        app = site.app(Router("/v1", route_handlers=[outer]))
+        for path in ("/v1/api/forgotten", "/v1/api/controller"):
+            assert await site.code(app, "GET", path) == "credentials_missing"
+            assert await site.code(app, "GET", path, "jwt_bob") == "permission_denied"
+            assert await site.code(app, "GET", path, "key") == "200"
+
+    async def test_guards_of_all_layers_add_up(self, site: Site) -> None:
+        @get("/", guards=[site.auth.require("admin:config")])
+        async def config() -> None: ...
+
+        app = site.app(config, guards=[site.auth.require_interactive()])
+        assert await site.code(app, "GET", "/", "key_admin") == "interactive_required"
+        assert await site.code(app, "GET", "/", "jwt") == "permission_denied"
+        assert await site.code(app, "GET", "/", "jwt_admin") == "200"
+        assert await site.code(app, "GET", "/schema/openapi.json") == "credentials_missing"
+
+    async def test_public_and_guarded(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="public and guarded"):
+            site.app(get("/", guards=[site.auth.require()], opt=site.auth.public)(forgotten.fn))
+
+    async def test_guards_of_others_declare_nothing_for_this_adapter(self, site: Site) -> None:
+        async def guard(_connection: Any, _handler: Any) -> None: ...
+
+        with pytest.raises(ConfigurationError, match="declares no policy"):
+            site.app(get("/", guards=[guard])(forgotten.fn))
+
+    async def test_nothing_of_the_application_comes_before_the_guard(self, site: Site) -> None:
+        called: list[str] = []
+
+        class Early(ASGIMiddleware):
+            async def handle(
+                self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
+            ) -> None:
+                called.append("early")
+                await next_app(scope, receive, send)
+
+        handler = get("/", guards=[site.auth.require()])(forgotten.fn)
+        app = site.app(handler, middleware=[Early()])
+        assert await site.code(app, "GET", "/") == "credentials_missing"
+        assert called == []
+        assert await site.code(app, "GET", "/", "key") == "200"
+        assert called == ["early"]
+
+
+class TestMethodsAndMounts:
+    async def test_generated_options_demand_what_the_path_demands(self, site: Site) -> None:
+        @get("/config", guards=[site.auth.require("admin:config")])
+        async def read() -> None: ...
+
+        @post("/config", guards=[site.auth.require_interactive()])
+        async def write() -> None: ...
+
+        app = site.app(read)
+        # Registering a second handler of a path makes the route anew.
+        app.register(write)
+        assert await site.code(app, "OPTIONS", "/config") == "credentials_missing"
+        assert await site.code(app, "OPTIONS", "/config", "key_admin") == "interactive_required"
+        assert await site.code(app, "OPTIONS", "/config", "jwt") == "permission_denied"
+        assert await site.code(app, "OPTIONS", "/config", "jwt_admin") == "204"
+
+    async def test_options_and_head_of_the_applications_own(self, site: Site) -> None:
+        @route("/", http_method=["OPTIONS", "HEAD"], guards=[site.auth.require_interactive()])
+        async def handler() -> None: ...
+
+        app = site.app(handler)
+        for method in ("OPTIONS", "HEAD"):
+            assert (await site.ask(app, method, "/")).status == 401
+            assert (await site.ask(app, method, "/", "key_admin")).status == 403
+
+    async def test_a_preflight_is_answered_before_any_route(self, site: Site) -> None:
+        handler = get("/", guards=[site.auth.require()])(forgotten.fn)
+        app = site.app(handler, cors_config=CORSConfig(allow_origins=["https://pages.test"]))
+        headers = [(b"origin", b"https://pages.test"), (b"access-control-request-method", b"GET")]
+        assert (await site.ask(app, "OPTIONS", "/", headers=headers)).status == 204
+        refused = await site.ask(app, "GET", "/", headers=headers)
+        assert refused.status == 401
+        # The page may read why.
+        assert refused.header("access-control-allow-origin") == "https://pages.test"
+
+    async def test_a_mounted_application(self, site: Site) -> None:
+        @asgi("/inner", is_mount=True, copy_scope=True, guards=[site.auth.require("tasks:run")])
+        async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+            answer = Response(scope["path"], media_type="text/plain")
+            await answer.to_asgi_response(None, Request(scope))(scope, receive, send)
+
+        app = site.app(inner)
+        for path in (
+            "/inner",
+            "/inner/",
+            "/inner/deep/down",
+            "/inner%2e",
+            "/inner//x",
+            "/innermost",
+        ):
+            for method in ("GET", "HEAD", "OPTIONS", "PATCH"):
+                assert (await site.ask(app, method, path)).status == 401
+                assert (await site.ask(app, method, path, "key_read")).status == 403
+        assert (await site.ask(app, "GET", "/inner/deep", "key")).body == b"/deep/"
+        start, _ = await connect(app, "/inner/socket", [])
+        assert (start["type"], start["status"]) == ("websocket.http.response.start", 401)
+
+    async def test_static_files(self, site: Site, tmp_path: Path) -> None:
+        tmp_path.joinpath("a.txt").write_text("in a file")
+        guards = [site.auth.require_interactive()]
+        app = site.app(
+            create_static_files_router("/closed", [tmp_path], guards=guards),
+            create_static_files_router("/open", [tmp_path], opt=site.auth.public, name="open"),
+        )
+        for path in (
+            "/closed/a.txt",
+            "/closed//a.txt",
+            "/closed/../closed/a.txt",
+            "/closed/no.txt",
+        ):
+            for method in ("GET", "HEAD"):
+                assert (await site.ask(app, method, path)).status == 401
+                assert (await site.ask(app, method, path, "key")).status == 403
+        assert (await site.ask(app, "GET", "/closed/a.txt", "jwt")).body == b"in a file"
+        assert (await site.ask(app, "GET", "/open/a.txt")).body == b"in a file"
+        assert await site.code(app, "GET", "/open/no.txt") == "not_found"
+
+    @pytest.mark.parametrize("path", ["/config/", "//config", "/config//", "/x/../config"])
+    async def test_another_spelling_of_a_path_is_no_way_around(self, site: Site, path: str) -> None:
+        app = site.app(get("/config", guards=[site.auth.require_interactive()])(forgotten.fn))
+        assert await site.code(app, "GET", path, "key_admin") in {
+            "interactive_required",
+            "not_found",
+        }
+
+    async def test_a_cached_answer_is_guarded_like_the_first(self, site: Site) -> None:
+        app = site.app(get("/", cache=60, guards=[site.auth.require("tasks:run")])(forgotten.fn))
+        assert await site.code(app, "GET", "/", "key") == "200"
+        assert await site.code(app, "GET", "/", "key_bob") == "permission_denied"
+        assert await site.code(app, "GET", "/") == "credentials_missing"
+
+
+class TestSetUpsThatCannotWork:
+    async def test_a_blocking_authenticator(self) -> None:
+        blocking: Any = Authenticator(MemoryKeyStore(), find_owner=PEOPLE.get)
+        with pytest.raises(ConfigurationError, match="Write AsyncAuthenticator"):
+            LitestarAuth(blocking)
+
+    @pytest.mark.parametrize("wrong", [None, "secret", object()])
+    async def test_no_authenticator_at_all(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match="needs an AsyncAuthenticator, not"):
+            LitestarAuth(wrong)
+
+    async def test_two_adapters_on_one_application(self, site: Site) -> None:
+        for other in (site.auth, LitestarAuth(site.world.authenticator)):
+            with pytest.raises(ConfigurationError, match="several LitestarAuth plugins"):
+                Litestar(plugins=[site.auth, other], logging_config=None)
+
+    async def test_one_adapter_for_several_applications(self, site: Site) -> None:
+        keys = site.auth.key_routes()
+        apps = [site.app(keys), site.app(keys)]
+        for app in apps:
+            assert await site.code(app, "GET", "/api/keys", "key") == "200"
+            assert (await site.ask(app, "GET", "/schema/openapi.json")).status == 200
+
+    @pytest.mark.parametrize("path", ["", "/", "api/keys", "/api/keys/"])
+    async def test_a_prefix_that_does_not_join(self, site: Site, path: str) -> None:
+        with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
+            site.auth.key_routes(path=path)
+
+    async def test_a_permission_that_is_none(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            site.auth.require("tasks:read tasks:run")
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            site.auth.require_interactive("")
+
+    async def test_a_guard_on_an_application_without_the_plugin_lets_nobody_in(
+        self, site: Site, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        handler = get("/", guards=[site.auth.require()])(forgotten.fn)
+        app = Litestar([handler, site.auth.key_routes()], logging_config=None)
+        for request in ("GET /", "GET /api/keys", "POST /api/keys"):
+            method, path = request.split()
+            for credential in (None, "jwt", "jwt_admin"):
+                assert (await site.ask(app, method, path, credential)).status == 500
+        assert "plugins=[auth]" in caplog.text
+
+    async def test_a_guard_of_another_adapter(self, site: Site) -> None:
+        other = LitestarAuth(site.world.authenticator)
+        for handler in (get("/", guards=[other.require()])(forgotten.fn), other.key_routes()):
+            with pytest.raises(ConfigurationError, match="a guard of another LitestarAuth"):
+                site.app(handler)
+
+
+class TestThePrincipal:
+    async def test_it_is_injected_and_on_the_request(self, site: Site) -> None:
+        @get("/", guards=[site.auth.require()])
+        async def handler(
+            principal: Current, request: Request[User, Principal[User], State]
+        ) -> list[Any]:
+            assert request.auth is principal
+            assert request.user is principal.user
+            return [principal.owner.id, principal.kind.value]
+
+        app = site.app(handler)
+        assert (await site.ask(app, "GET", "/", "key_bob")).json == ["bob", "api_key"]
+        assert (await site.ask(app, "GET", "/", "jwt")).json == ["alice", "interactive"]
+
+    async def test_a_handler_without_a_guard_cannot_have_it(
+        self, site: Site, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @get("/", opt=site.auth.public)
+        async def handler(principal: Current) -> str:
+            return principal.owner.id
+
+        app = site.app(handler)
+        assert await site.code(app, "GET", "/", "jwt") == "internal_error"
+        assert "guards=[auth.require()]" in caplog.text
+
+    async def test_a_dependency_of_the_same_name_is_left_alone(self, site: Site) -> None:
+        async def mine() -> str:
+            return "mine"
+
+        @get("/", guards=[site.auth.require()])
+        async def handler(principal: NamedDependency[str]) -> str:
+            return principal
+
+        app = site.app(handler, dependencies={"principal": Provide(mine)})
+        assert (await site.ask(app, "GET", "/", "jwt")).body == b"mine"
+
+    async def test_a_policy_decided_while_it_runs(self, site: Site) -> None:
+        @get("/{permission:str}", opt=site.auth.public)
+        async def handler(request: Request[Any, Any, Any]) -> str:
+            needed = Policy(frozenset({request.path_params["permission"]}))
+            return (await site.auth.admit(request, needed)).user.name
+
+        app = site.app(handler)
+        assert await site.code(app, "GET", "/tasks:read") == "credentials_missing"
+        assert await site.code(app, "GET", "/tasks:write", "key") == "permission_denied"
+        assert (await site.ask(app, "GET", "/tasks:read", "key")).body == b"Alice"
+
+    async def test_times_of_last_use_are_written_before_the_store_closes(self, site: Site) -> None:
+        app = site.app(get("/", guards=[site.auth.require()])(forgotten.fn))
+        async with app.lifespan():
+            assert await site.code(app, "GET", "/", "key") == "200"
+        record = await site.world.store.find(site.world.names["key_id"])
+        assert record is not None
+        assert record.last_used_at == START
+
+
+@dataclass
+class Task:
+    name: str
+    priority: int
+
+
+class TestErrors:
+    """Litestar's own errors are problem documents too, and tell nothing that was sent."""
+
+    async def answer(self, site: Site, error: Exception, **more: Any) -> Reply:
+        @get("/", opt=site.auth.public)
+        async def handler() -> None:
+            raise error
+
+        return await site.ask(site.app(handler, **more), "GET", "/")
+
+    @pytest.mark.parametrize(
+        ("error", "status", "code", "detail"),
+        [
+            (NotFoundException(), 404, "not_found", "There is nothing here under this address."),
+            (NotFoundException("No such task."), 404, "not_found", "No such task."),
+            (NotAuthorizedException(), 401, "credentials_missing", "Authenticate and try again."),
+            (ClientException("Odd."), 400, "bad_request", "Odd."),
+            (ServiceUnavailableException(), 503, "service_unavailable", None),
+            (InternalServerException("swordfish"), 500, "internal_error", None),
+            (HTTPException(status_code=418), 418, "http_418", "I'm a Teapot."),
+            (ValueError("swordfish"), 500, "internal_error", "The request could not be handled."),
+            (ValidationException("No."), 422, "input_invalid", "No."),
+        ],
+        ids=repr,
+    )
+    async def test_of_the_framework(
+        self, site: Site, error: Exception, status: int, code: str, detail: str | None
+    ) -> None:
+        reply = await self.answer(site, error)
+        assert (reply.status, reply.json["code"]) == (status, code)
+        assert detail is None or reply.json["detail"] == detail
+        assert reply.header("content-type") == "application/problem+json"
+        assert reply.header("cache-control") == "no-store"
+        assert (reply.header("www-authenticate") == 'Bearer realm="api"') == (status == 401)
+        assert b"swordfish" not in reply.body
+
+    async def test_headers_are_kept_and_extras_too(self, site: Site) -> None:
+        error = TooManyRequestsException(headers={"Retry-After": "7"}, extra={"limit": 3})
+        reply = await self.answer(site, error)
+        assert reply.header("retry-after") == "7"
+        assert reply.json["context"] == {"limit": 3}
+
+    async def test_what_is_no_error_is_none(self, site: Site) -> None:
+        error = HTTPException(status_code=303, headers={"location": "/there"})
+        reply = await self.answer(site, error)
+        assert (reply.status, reply.header("location"), reply.body) == (303, "/there", b"")
+
+    async def test_a_method_that_is_not_allowed_says_which_are(self, site: Site) -> None:
+        app = site.app(get("/", opt=site.auth.public)(forgotten.fn))
+        reply = await site.ask(app, "PUT", "/")
+        assert (reply.status, reply.json["code"]) == (405, "method_not_allowed")
+        assert set((reply.header("allow") or "").split(", ")) == {"GET", "OPTIONS"}
+
+    @pytest.fixture
+    def tasks(self, site: Site) -> Litestar:
+        @post("/tasks/{number:int}", guards=[site.auth.require()])
+        async def create(
+            number: Annotated[int, PathParameter(le=9)],
+            data: JSONBody[Task],
+            limit: FromQuery[int],
+        ) -> None: ...
+
+        return site.app(create)
+
+    @pytest.mark.parametrize(
+        ("target", "body", "fields"),
+        [
+            ("/tasks/1?limit=1", '{"name": "a", "priority": "high"}', ["priority"]),
+            ("/tasks/1?limit=1", '{"name": 1, "priority": 1}', ["name"]),
+            ("/tasks/1?limit=many", '{"name": "a", "priority": 1}', ["limit"]),
+            ("/tasks/10?limit=1", '{"name": "a", "priority": 1}', ["number"]),
+            ("/tasks/1?secret=hunter2", '{"name": "a", "priority": 1}', ["limit"]),
+            ("/tasks/1?limit=1&secret=hunter2", '{"name": ', [""]),
+            ("/tasks/1?limit=1", "\xff", [""]),
+        ],
+    )
+    async def test_invalid_input_names_the_fields(
+        self, site: Site, tasks: Litestar, target: str, body: str, fields: list[str]
+    ) -> None:
+        content = [(b"content-type", b"application/json")]
+        sent = {"headers": content, "body": body.encode("latin-1")}
+        reply = await site.ask(tasks, "POST", target, "jwt", **sent)
+        assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+        assert [error["field"] for error in reply.json["errors"]] == fields
+        assert all(error["message"] for error in reply.json["errors"])
+        assert b"hunter2" not in reply.body
+        # Who may not come in learns nothing about the input.
+        assert await site.code(tasks, "POST", target, **sent) == "credentials_missing"
+
+    async def test_errors_of_a_foreign_shape(self, site: Site) -> None:
+        reply = await self.answer(
+            site, ValidationException("No.", extra=["too short", {"key": "x"}])
+        )
+        assert reply.json["errors"] == [
+            {"field": "", "message": "too short"},
+            {"field": "x", "message": "This is not acceptable."},
+        ]
+
+    async def test_a_body_that_is_too_large(self, site: Site) -> None:
+        @post("/", guards=[site.auth.require()], request_max_body_size=10)
+        async def handler(data: JSONBody[dict[str, Any]]) -> None: ...
+
+        content = [(b"content-type", b"application/json")]
+        reply = await site.ask(
+            site.app(handler), "POST", "/", "jwt", headers=content, body=b" " * 11
+        )
+        assert (reply.status, reply.json["code"]) == (413, "content_too_large")
+        assert reply.json["detail"] == "Send a shorter body."
+
+    @pytest.mark.parametrize("kind", [Problem, HTTPException, Exception, 500, 404])
+    async def test_handlers_of_the_application_come_first(self, site: Site, kind: Any) -> None:
+        def mine(_request: Request[Any, Any, Any], _error: Exception) -> Response[str]:
+            return Response("mine", status_code=499, media_type="text/plain")
+
+        error = {
+            Problem: Problem("no"), HTTPException: ClientException(), 404: NotFoundException()
+        }.get(kind, ValueError())  # fmt: skip
+        reply = await self.answer(site, error, exception_handlers={kind: mine})
+        assert (reply.status, reply.body) == (499, b"mine")
+
+    async def test_in_debug_mode_the_developer_sees_the_traceback(self, site: Site) -> None:
+        reply = await self.answer(site, ValueError("swordfish"), debug=True)
+        assert reply.status == 500
+        assert b"swordfish" in reply.body
+
+
+class TestDocumentation:
+    async def document(self, site: Site, app: Litestar) -> dict[str, Any]:
+        return (await site.ask(app, "GET", "/schema/openapi.json")).json
+
+    async def test_who_may_read_it(self, site: Site) -> None:
+        assert (await site.ask(site.app(), "GET", "/schema")).status == 200
+        site.auth = LitestarAuth(site.world.authenticator, docs=require_interactive("admin:config"))
+        app = site.app()
+        for path in ("/schema", "/schema/openapi.json", "/schema/redoc", "/schema/nowhere"):
+            assert await site.code(app, "GET", path) == "credentials_missing"
+            assert await site.code(app, "GET", path, "key_admin") == "interactive_required"
+            assert await site.code(app, "OPTIONS", path) == "credentials_missing"
+        assert (await site.ask(app, "GET", "/schema", "jwt_admin")).status == 200
+
+    async def test_pages_of_the_applications_own_declare_themselves(self, site: Site) -> None:
+        with pytest.raises(ConfigurationError, match="on /docs"):
+            site.app(openapi_config=_config(openapi_router=Router("/docs", route_handlers=[])))
+        router = Router("/docs", route_handlers=[], guards=[site.auth.require()])
+        app = site.app(openapi_config=_config(openapi_router=router))
+        assert await site.code(app, "GET", "/docs/openapi.json") == "credentials_missing"
+
+    async def test_without_any(self, site: Site) -> None:
+        app = site.app(openapi_config=None)
+        assert await site.code(app, "GET", "/schema") == "not_found"
+
+    async def test_what_every_operation_demands(self, site: Site) -> None:
+        @get("/open", opt=site.auth.public)
+        async def public() -> None: ...
+
+        @get(
+            ["/a", "/b"],
+            guards=[site.auth.require("x", "b"), site.auth.require_interactive("a")],
+            security=[{"other": []}],
+        )
+        async def closed(limit: FromQuery[int]) -> None: ...
+
+        app = site.app(public, closed)
+        document = await self.document(site, app)
+        assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+        assert "security" not in document["paths"]["/open"]["get"]
+        assert "401" not in document["paths"]["/open"]["get"]["responses"]
+        for path in ("/a", "/b"):
+            operation = document["paths"][path]["get"]
+            assert operation["security"] == [{"other": []}, {"bearer": ["a", "b", "x"]}]
+            assert operation["responses"].keys() == {"200", "401", "403", "422", "503"}
+            assert "application/problem+json" in operation["responses"]["422"]["content"]
+        assert "Problem" in document["components"]["schemas"]
+        assert app.openapi_schema.to_schema() == document
+
+    async def test_the_key_routes(self, site: Site) -> None:
+        document = await self.document(site, site.app(site.auth.key_routes(path="/api/keys")))
+        paths = document["paths"]
+        assert {(path, method) for path in paths for method in paths[path]} == {
+            ("/api/keys", "get"),
+            ("/api/keys", "post"),
+            ("/api/keys/{key_id}", "get"),
+            ("/api/keys/{key_id}", "delete"),
+            ("/api/keys/{key_id}/rotate", "post"),
+            ("/api/keys/{key_id}/revoke", "post"),
+        }
+        create = paths["/api/keys"]["post"]
+        assert create["requestBody"]["content"]["application/json"]["schema"]["required"] == [
+            "name"
+        ]
+        assert create["responses"].keys() >= {"201", "401", "403", "409", "422", "503"}
+        assert create["security"] == [{"bearer": []}]
+
+    async def test_settings_of_the_application_stay(self, site: Site) -> None:
+        theirs = Components(security_schemes={"other": SecurityScheme(type="apiKey")})
+        for components in (theirs, [theirs]):
+            config = _config(components=components, path="/docs")
+            app = site.app(openapi_config=config)
+            document = (await site.ask(app, "GET", "/docs/openapi.json")).json
+            assert document["info"]["title"] == "Tasks"
+            assert document["components"]["securitySchemes"].keys() == {"other", "bearer"}
+            assert config.components is components
+            assert config.openapi_router is None
+
+
+def _config(**more: Any) -> OpenAPIConfig:
+    return OpenAPIConfig(title="Tasks", version="1", **more)
