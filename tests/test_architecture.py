@@ -21,6 +21,8 @@ PUBLIC_MODULES = frozenset(
         "msk_auth",
         "msk_auth.argon2",
         "msk_auth.integrations.fastapi",
+        "msk_auth.integrations.flask",
+        "msk_auth.integrations.litestar",
         "msk_auth.integrations.starlette",
         "msk_auth.stores.memory",
         "msk_auth.stores.sqlalchemy",
@@ -64,6 +66,8 @@ def test_the_library_works_where_no_optional_dependency_is_installed() -> None:
     ("adapter", "own"),
     [
         ("fastapi", {"fastapi", "starlette"}),
+        ("flask", {"flask"}),
+        ("litestar", {"litestar"}),
         ("starlette", {"starlette"}),
     ],
 )

@@ -33,7 +33,8 @@ def check(*command: str) -> None:
 
 
 def test_there_are_files_to_read() -> None:
-    assert {"fastapi_app.py", "starlette_app.py"} <= {path.name for path in FILES}
+    adapters = {"fastapi_app.py", "flask_app.py", "litestar_app.py", "starlette_app.py"}
+    assert adapters <= {path.name for path in FILES}
 
 
 @pytest.mark.slow

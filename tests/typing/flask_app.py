@@ -1,0 +1,75 @@
+"""Read by type checkers: the application's own user class reaches its views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_type
+
+from flask import Blueprint, Flask
+from flask.views import MethodView
+
+from msk_auth import Authenticator, Owner, Policy, Principal, require
+from msk_auth.integrations.flask import FlaskAuth
+from msk_auth.stores.memory import MemoryKeyStore
+
+
+@dataclass
+class User:
+    name: str
+
+
+def find_owner(owner_id: str) -> Owner[User] | None:
+    return Owner(owner_id, frozenset(), User(owner_id))
+
+
+app = Flask(__name__)
+auth = FlaskAuth(Authenticator(MemoryKeyStore(), find_owner=find_owner))
+auth.init_app(app)
+assert_type(auth, FlaskAuth[User])
+assert_type(auth.key_routes(url_prefix="/api/keys"), Blueprint)
+
+
+@app.get("/tasks/<int:number>")
+@auth.require("tasks:read")
+def task(number: int) -> str:
+    assert_type(auth.current_principal, Principal[User])
+    return auth.current_principal.user.name * number
+
+
+@app.get("/later")
+@auth.require_interactive()
+async def later() -> str:
+    return assert_type(auth.current_principal.user, User).name
+
+
+@app.get("/public")
+@auth.public
+def public() -> str:
+    return ""
+
+
+class Tasks(MethodView):
+    decorators = [auth.require()]  # noqa: RUF012 - as Flask declares it
+
+    @auth.require_interactive("tasks:run")
+    def post(self) -> str:
+        return ""
+
+
+async def by_hand() -> None:
+    # A decorated view keeps its parameters and what it returns.
+    assert_type(task(number=1), str)
+    assert_type(await later(), str)
+    assert_type(public(), str)
+    assert_type(Tasks().post(), str)
+    task("one")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(auth.admit(Policy()), Principal[User])
+
+
+admin = Blueprint("admin", __name__)
+auth.protect(admin, require("admin:config"))
+auth.protect(app)
+auth.check(app)
+
+FlaskAuth(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+auth.protect(admin, "admin:config")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,57 @@
+"""Read by type checkers: the application's own user class reaches its handlers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_type
+
+from litestar import Litestar, Request, Router, WebSocket, get, websocket
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+
+from msk_auth import AsyncAuthenticator, Owner, Policy, Principal, require_interactive
+from msk_auth.integrations.litestar import Guard, LitestarAuth
+from msk_auth.stores.memory import AsyncMemoryKeyStore
+
+
+@dataclass
+class User:
+    name: str
+
+
+async def find_owner(owner_id: str) -> Owner[User] | None:
+    return Owner(owner_id, frozenset(), User(owner_id))
+
+
+authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+auth = LitestarAuth(authenticator, docs=require_interactive())
+assert_type(auth, LitestarAuth[User])
+assert_type(auth.require("tasks:read"), Guard[User])
+assert_type(auth.require_interactive(), Guard[User])
+assert_type(auth.key_routes(path="/api/keys"), Router)
+
+
+@get("/tasks", guards=[auth.require("tasks:read")])
+async def tasks(
+    principal: NamedDependency[Principal[User]], request: Request[User, Principal[User], State]
+) -> str:
+    assert_type(principal.user, User)
+    assert_type(request.auth, Principal[User])
+    assert_type(await auth.admit(request, Policy()), Principal[User])
+    return request.user.name
+
+
+@websocket("/ws", guards=[auth.require()])
+async def ws(socket: WebSocket[User, Principal[User], State]) -> None:
+    assert_type(socket.auth.user, User)
+
+
+@get("/health", opt=auth.public)
+async def health() -> None: ...
+
+
+app = Litestar([tasks, ws, health, auth.key_routes()], plugins=[auth])
+assert_type(app, Litestar)
+
+LitestarAuth(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+auth.require(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
