@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx2
 from argon2.profiles import CHEAPEST
 from fastapi import FastAPI
 
 from msk_auth import SystemClock
+from task_service import app as app_module
 from task_service.app import Services, create_app
 from task_service.db.migrate import migrate
 from task_service.server import Server, bind
@@ -176,7 +178,9 @@ async def running_service(template: Path, folder: Path, **settings: Any) -> Asyn
     clock = ShiftedClock()
     app = create_app(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
-    with no_secret_in_logs():
+    # A run that goes on for ever is given back to the queue at once.
+    hurried = mock.patch.object(app_module, "RUN_GRACE", timedelta(seconds=0.1))
+    with no_secret_in_logs(), hurried:
         async with app.router.lifespan_context(app):
             yield service
         for http in service.callers:

@@ -1,4 +1,4 @@
-"""How bodies are read: after the guards have spoken, and only as strict JSON.
+"""How bodies are read: only as strict JSON, and what is wrong is told after the guards have spoken.
 
 FastAPI parses a body before it asks the dependencies, so a caller without credentials would be told what is wrong with
 it. :class:`JsonRoute` lets a body that cannot be read pass as one that no model accepts, and says why afterwards.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -17,9 +17,13 @@ from starlette.responses import Response
 
 from msk_auth import InputInvalid
 
+# The answer repeats what it refuses.
+_MAX_NAME: Final = 200
+_MAX_MEMBERS: Final = 200
+
 
 class JsonRoute(APIRoute):
-    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no member twice."""
+    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no member twice, names one can show."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that reads strictly."""
@@ -29,7 +33,10 @@ class JsonRoute(APIRoute):
             strict = _StrictRequest(request.scope, request.receive)
             try:
                 return await handle(strict)
-            except RequestValidationError:
+            except RequestValidationError as error:
+                if isinstance(error.body, bytes):
+                    # FastAPI parses nothing else; a form of another site cannot send it without asking first.
+                    strict.complaint = "Send JSON with the header 'Content-Type: application/json'."
                 if strict.complaint is None:
                     raise
                 raise InputInvalid.of("", strict.complaint) from None
@@ -44,11 +51,11 @@ class _StrictRequest(Request):
         try:
             return json.loads(
                 (await self.body()).decode("utf-8"),
-                object_pairs_hook=_unique,
+                object_pairs_hook=_checked,
                 parse_constant=_refuse_constant,
             )
-        except _Twice as twice:
-            self.complaint = str(twice)
+        except _Refused as refused:
+            self.complaint = str(refused)
         except (ValueError, RecursionError):
             # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
             self.complaint = "The body is not valid JSON."
@@ -59,14 +66,19 @@ class _Unreadable:
     """What stands for a body that cannot be read; no model accepts it."""
 
 
-class _Twice(Exception):
-    """An object with two members of one name: readers would disagree on which one counts."""
+class _Refused(Exception):
+    """Why an object is not accepted, although it is JSON."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MAX_MEMBERS:
+        raise _Refused("The body has an object with too many members.")
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _Twice("The body has two members of the same name.")
+        # Readers would disagree on which one counts.
+        raise _Refused("The body has two members of the same name.")
+    if any(len(name) > _MAX_NAME or not name.isprintable() for name in members):
+        raise _Refused("The body has a member whose name is too long or cannot be shown.")
     return members
 
 

@@ -1,0 +1,288 @@
+"""The live configuration, users and the audit log."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    Caller,
+    Service,
+    expect,
+    problem,
+    secrets_in,
+    wrong_fields,
+)
+
+pytestmark = pytest.mark.anyio
+
+DEFAULTS = {
+    "max_keys_per_user": 100,
+    "default_key_lifetime_days": None,
+    "max_key_lifetime_days": None,
+    "session_lifetime_minutes": 720,
+    "session_idle_minutes": 60,
+    "run_timeout_seconds": 300,
+    "max_concurrent_runs_per_user": 4,
+    "run_retention_days": 30,
+}
+
+
+async def audit(admin: Caller, query: str = "") -> list[dict]:
+    return expect(await admin.get(f"/api/admin/audit?limit=200{query}"), 200)["items"]
+
+
+# Configuration
+
+
+async def test_the_configuration_shows_every_setting(admin: Caller) -> None:
+    config = expect(await admin.get("/api/admin/config"), 200)
+    assert config == {**DEFAULTS, "allowed_commands": config["allowed_commands"]}
+    assert "echo" in config["allowed_commands"]
+
+
+async def test_any_subset_of_it_can_be_changed(admin: Caller) -> None:
+    change = {"max_keys_per_user": 5, "run_retention_days": 7}
+    config = expect(await admin.patch("/api/admin/config", change), 200)
+    assert {**DEFAULTS, **change}.items() <= config.items()
+    assert expect(await admin.get("/api/admin/config"), 200) == config
+    assert expect(await admin.patch("/api/admin/config", {}), 200) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({"max_keys_per_user": 0}, {"max_keys_per_user"}),
+        ({"max_keys_per_user": "5"}, {"max_keys_per_user"}),
+        ({"max_keys_per_user": True}, {"max_keys_per_user"}),
+        ({"max_keys_per_user": 10**400}, {"max_keys_per_user"}),
+        ({"no_such_setting": 1}, {"no_such_setting"}),
+        ({"\ud800": 1}, {""}),
+        ({"session_idle_minutes": None}, {"session_idle_minutes"}),
+        ({"allowed_commands": "echo"}, {"allowed_commands"}),
+        ({"allowed_commands": ["\x00"]}, {"allowed_commands.0"}),
+        (
+            {"default_key_lifetime_days": 30, "max_key_lifetime_days": 7},
+            {"default_key_lifetime_days"},
+        ),
+    ],
+)
+async def test_a_bad_change_changes_nothing(admin: Caller, change: dict, fields: set[str]) -> None:
+    before = expect(await admin.get("/api/admin/config"), 200)
+    body = json.dumps({"run_retention_days": 7} | change).encode()
+    response = await admin.patch(
+        "/api/admin/config", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert wrong_fields(response) == fields
+    assert expect(await admin.get("/api/admin/config"), 200) == before
+
+
+async def test_lifetimes_of_keys_take_effect_at_once(admin: Caller, user: Caller) -> None:
+    assert (await user.new_key())["expires_at"] is None
+    change = {"default_key_lifetime_days": 7, "max_key_lifetime_days": 30}
+    expect(await admin.patch("/api/admin/config", change), 200)
+    assert (await user.new_key())["expires_at"] is not None
+    for days in (31, None):
+        body = {"name": "k", "expires_in_days": days}
+        assert wrong_fields(await user.post("/api/keys", body)) == {"expires_in_days"}
+
+
+async def test_a_shorter_timeout_stops_runs(admin: Caller, user: Caller) -> None:
+    change = {"run_timeout_seconds": 1, "allowed_commands": ["sleep"]}
+    expect(await admin.patch("/api/admin/config", change), 200)
+    task = await user.new_task(params={"argv": ["sleep", "30"]}, timeout_seconds=60)
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    assert (await user.wait_for_run(run["id"]))["state"] == "timed_out"
+
+
+async def test_a_command_that_is_no_longer_allowed_does_not_run(
+    admin: Caller, user: Caller
+) -> None:
+    task = await user.new_task()
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["true"]}), 200)
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    assert (await user.wait_for_run(run["id"]))["state"] == "failed"
+    assert wrong_fields(
+        await user.post(
+            "/api/tasks",
+            {"name": "n", "handler": "command", "params": {"argv": ["echo"]}},
+        )
+    )
+
+
+# Users
+
+
+async def test_a_user_is_created_shown_changed_and_listed(admin: Caller) -> None:
+    response = await admin.post("/api/admin/users", {"username": "Eva", "role": "user"})
+    created = expect(response, 201)
+    shown = created["user"]
+    assert shown.keys() == {
+        "id",
+        "username",
+        "roles",
+        "disabled",
+        "created_at",
+        "last_login_at",
+        "has_password",
+    }
+    assert (shown["username"], shown["roles"], shown["has_password"]) == ("eva", ["user"], False)
+    assert created["invitation_url"].startswith("http://127.0.0.1:8000/set-password#")
+    path = f"/api/admin/users/{shown['id']}"
+    assert response.headers["location"] == path
+    assert expect(await admin.get(path), 200) == shown
+    changed = expect(await admin.patch(path, {"roles": ["admin"], "disabled": True}), 200)
+    assert changed == {**shown, "roles": ["admin"], "disabled": True}
+    listed = expect(await admin.get("/api/admin/users"), 200)["items"]
+    assert [each["username"] for each in listed] == ["eva", "ulf", "ada"]
+
+
+async def test_users_come_in_pages(admin: Caller) -> None:
+    first = expect(await admin.get("/api/admin/users?limit=1"), 200)
+    second = expect(await admin.get(f"/api/admin/users?limit=1&cursor={first['next_cursor']}"), 200)
+    names = [page["items"][0]["username"] for page in (first, second)]
+    assert (names, second["next_cursor"]) == (["ulf", "ada"], None)
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"username", "role"}),
+        ({"username": "eva", "role": "root"}, {"role"}),
+        ({"username": "", "role": "user"}, {"username"}),
+        ({"username": "e v a", "role": "user"}, {"username"}),
+        ({"username": "e" * 65, "role": "user"}, {"username"}),
+        ({"username": "eva", "role": "user", "password": "chosen for her"}, {"password"}),
+        ({"username": "eva", "role": "user", "id": "usr_1"}, {"id"}),
+    ],
+)
+async def test_a_bad_user_is_refused_by_the_fields(
+    admin: Caller, body: dict, fields: set[str]
+) -> None:
+    assert wrong_fields(await admin.post("/api/admin/users", body)) == fields
+
+
+async def test_a_name_is_taken_however_it_is_written(admin: Caller) -> None:
+    response = await admin.post("/api/admin/users", {"username": "ULF", "role": "user"})
+    assert problem(response) == (409, "username_taken")
+
+
+async def test_somebody_must_be_left_to_administer(admin: Caller) -> None:
+    mine = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
+    for change in ({"disabled": True}, {"roles": ["user"]}):
+        response = await admin.patch(f"/api/admin/users/{mine}", change)
+        assert problem(response) == (409, "last_administrator")
+    expect(await admin.get("/api/admin/config"), 200)
+
+
+async def test_disabling_ends_logins_and_keys_before_it_is_answered(
+    service: Service, admin: Caller, user: Caller, user_key: Caller
+) -> None:
+    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+    assert problem(await user_key.get("/api/tasks")) == (401, "owner_disabled")
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+    expect(await user_key.get("/api/tasks"), 200)
+
+
+async def test_an_unknown_user_is_not_found(admin: Caller) -> None:
+    for path in ("usr_0000000000000000", "nonsense", "%00"):
+        address = f"/api/admin/users/{path}"
+        assert problem(await admin.get(address)) == (404, "user_not_found")
+        assert problem(await admin.patch(address, {"disabled": True})) == (404, "user_not_found")
+        assert problem(await admin.post(f"{address}/invitation")) == (404, "user_not_found")
+
+
+# Audit
+
+
+async def test_the_audit_log_tells_who_did_what_with_which_credential(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    created = await user.new_key(name="CI")
+    program = service.caller(created["key"])
+    task = expect(
+        await program.post(
+            "/api/tasks",
+            {"name": "t", "handler": "command", "params": {"argv": ["echo"]}},
+        ),
+        201,
+    )
+    run = expect(await program.post(f"/api/tasks/{task['id']}/run"), 202)
+    expect(await user.post(f"/api/keys/{created['id']}/rotate"), 201)
+    entries = await audit(admin)
+    found = {(entry["action"], entry["target"]): entry for entry in entries}
+    me = expect(await user.get("/api/auth/me"), 200)
+    (session,) = expect(await user.get("/api/auth/sessions"), 200)["items"]
+    for action, target, credential in (
+        ("key.created", created["id"], {"kind": "interactive", "id": session["id"]}),
+        ("task.created", task["id"], {"kind": "api_key", "id": created["id"]}),
+        ("run.requested", run["id"], {"kind": "api_key", "id": created["id"]}),
+        ("key.rotated", created["id"], {"kind": "interactive", "id": session["id"]}),
+    ):
+        entry = found[action, target]
+        assert entry["actor"] == {"id": me["user"]["id"], "username": "ulf"}
+        assert entry["credential"] == credential
+        assert entry["address"] == "127.0.0.1"
+
+
+async def test_the_audit_log_holds_no_secret(service: Service, admin: Caller, user: Caller) -> None:
+    created = await user.new_key(name="CI")
+    # People paste what they should not.
+    await user.new_task(name="nothing secret")
+    expect(await user.post("/api/keys", {"name": f"was {created['key']}"[:100]}), 201)
+    body = {"username": created["key"], "password": created["key"]}
+    await service.caller().post("/api/auth/login", body)
+    await service.caller().post("/api/auth/login", {"username": ADMIN_PASSWORD, "password": "x"})
+    invited = expect(await admin.post("/api/admin/users", {"username": "eva", "role": "user"}), 201)
+    text = json.dumps(await audit(admin))
+    assert not secrets_in(text)
+    assert invited["invitation_url"].split("#")[1] not in text
+    assert "login.failed" in text
+
+
+async def test_the_audit_log_can_be_searched_and_paged(admin: Caller, user: Caller) -> None:
+    created = [await user.new_key() for _ in range(3)]
+    for key in created:
+        expect(await user.post(f"/api/keys/{key['id']}/revoke"), 200)
+    mine = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    assert {entry["action"] for entry in await audit(admin, "&action=key.")} == {
+        "key.created",
+        "key.revoked",
+    }
+    assert len(await audit(admin, "&action=key.revoked")) == 3
+    assert len(await audit(admin, f"&target={created[0]['id']}")) == 2
+    assert {entry["actor"]["id"] for entry in await audit(admin, f"&actor_id={mine}")} == {mine}
+    at = (await audit(admin))[0]["at"].replace("+", "%2B")
+    assert len(await audit(admin, f"&since={at}")) == 1
+    assert at not in {entry["at"] for entry in await audit(admin, f"&until={at}")}
+    page = expect(await admin.get("/api/admin/audit?limit=2"), 200)
+    seen = [entry["id"] for entry in page["items"]]
+    page = expect(await admin.get(f"/api/admin/audit?limit=2&cursor={page['next_cursor']}"), 200)
+    seen += [entry["id"] for entry in page["items"]]
+    assert seen == sorted(set(seen), reverse=True)
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=0", "limit"),
+        ("limit=many", "limit"),
+        ("cursor=%00", "cursor"),
+        ("since=yesterday", "since"),
+        ("since=2026-01-01T00:00:00", "since"),
+    ],
+)
+async def test_a_bad_search_is_refused_by_the_field(admin: Caller, query: str, field: str) -> None:
+    assert wrong_fields(await admin.get(f"/api/admin/audit?{query}")) == {field}
+
+
+async def test_a_revoked_keys_record_stays_in_the_audit_log(admin: Caller, user: Caller) -> None:
+    created = await user.new_key(name="CI")
+    assert (await user.delete(f"/api/keys/{created['id']}")).status_code == 204
+    actions = [entry["action"] for entry in await audit(admin, f"&target={created['id']}")]
+    assert actions == ["key.deleted", "key.created"]

@@ -1,0 +1,109 @@
+"""Bodies that no client sends by mistake: always an answer of the table, never a 500, and the service goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from examples.task_service.tests.service_support import Caller, Service, expect, problem
+
+pytestmark = pytest.mark.anyio
+
+JSON = {"Content-Type": "application/json"}
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+BODIES = {
+    "nothing": b"",
+    "not JSON": b"{",
+    "nested deeply": DEEP,
+    "objects nested deeply": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "nested deeply in a member": b'{"name":"n","handler":"command","params":{"argv":'
+    + DEEP
+    + b"}}",
+    "not UTF-8": b'{"name": "\xff\xfe"}',
+    "UTF-16": '{"name": "n"}'.encode("utf-16"),
+    "half a character": b'{"name": "\\ud800"}',
+    "half a character as a name": b'{"\\ud800": 1}',
+    "NUL": b'{"name": "a\\u0000b"}',
+    "a huge number": b'{"name": ' + b"9" * 100_000 + b"}",
+    "NaN": b'{"name": NaN}',
+    "Infinity": b'{"timeout_seconds": Infinity, "name": "n"}',
+    "a member twice": b'{"name": "a", "name": "b"}',
+    "a list": b"[]",
+    "a string": b'"name"',
+    "null": b"null",
+    "a huge member name": b'{"' + b"n" * 500_000 + b'": 1}',
+    "many members": json.dumps({f"m{n}": n for n in range(50_000)}).encode(),
+}
+ROUTES = [
+    ("POST", "/api/keys"),
+    ("POST", "/api/tasks"),
+    ("PATCH", "/api/tasks/tsk_0000000000000000"),
+    ("PATCH", "/api/admin/config"),
+    ("POST", "/api/admin/users"),
+    ("PATCH", "/api/admin/users/usr_0000000000000000"),
+    ("POST", "/api/auth/login"),
+    ("POST", "/api/auth/set-password"),
+    ("POST", "/api/auth/change-password"),
+]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=" ".join)
+async def test_a_hostile_body_is_invalid_input(admin: Caller, route: tuple[str, str]) -> None:
+    for name, body in BODIES.items():
+        response = await admin.request(*route, content=body, headers=JSON)
+        status, _ = problem(response)
+        assert status in {401, 404, 410, 413, 422}, (name, response.text[:300])
+        assert len(response.content) < 20_000, name
+    expect(await admin.get("/api/tasks"), 200)
+
+
+@pytest.mark.parametrize("route", ROUTES[:6], ids=" ".join)
+async def test_strangers_are_refused_before_their_body_is_looked_at(
+    service: Service, admin_key: Caller, route: tuple[str, str]
+) -> None:
+    for body in (DEEP, b"{", b"\xff"):
+        response = await service.caller().request(*route, content=body, headers=JSON)
+        assert problem(response) == (401, "credentials_missing")
+    if route[1] == "/api/keys" or route[1].startswith("/api/admin"):
+        response = await admin_key.request(*route, content=b"{", headers=JSON)
+        assert problem(response) == (403, "interactive_required")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", None])
+async def test_what_a_foreign_form_can_send_is_no_json(user: Caller, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    body = b'{"name": "n", "handler": "command", "params": {"argv": ["echo"]}}'
+    for path in ("/api/tasks", "/api/keys", "/api/auth/login"):
+        response = await user.post(path, content=body, headers=headers)
+        assert problem(response) == (422, "input_invalid")
+        assert "Content-Type: application/json" in response.json()["detail"]
+
+
+async def test_a_body_of_fifty_megabytes_is_not_read(user: Caller) -> None:
+    read = 0
+
+    async def megabytes():
+        nonlocal read
+        for _ in range(50):
+            read += 1
+            yield b"a" * 1_048_576
+
+    response = await user.http.post("/api/tasks", content=megabytes(), headers=JSON)
+    assert problem(response) == (413, "body_too_large")
+    assert read <= 3
+
+
+@pytest.mark.parametrize("query", ["limit=9" + "9" * 5000, "cursor=" + "a" * 60_000])
+async def test_a_hostile_query_is_invalid_input(user: Caller, query: str) -> None:
+    for path in ("/api/tasks", "/api/keys"):
+        assert problem(await user.get(f"{path}?{query}")) == (422, "input_invalid")
+
+
+async def test_markup_in_a_name_stays_text(user: Caller) -> None:
+    name = "<img src=x onerror=alert(1)>'\"&"
+    task = await user.new_task(name=name)
+    assert task["name"] == name
+    page = await user.get(f"/tasks/{task['id']}")
+    assert name not in page.text
+    assert "require-trusted-types-for 'script'" in page.headers["content-security-policy"]
