@@ -17,6 +17,7 @@ from tests.core.support import (
     ISSUER,
     NOW,
     SECOND,
+    b64,
     profile,
     sign,
     signing_key,
@@ -339,6 +340,23 @@ def test_what_is_not_of_the_form_is_refused(text: str) -> None:
     assert refused(text) is TokenInvalid
 
 
+@pytest.mark.parametrize(("length", "accepted"), [(8192, True), (8193, False)])
+def test_a_token_is_read_up_to_its_greatest_length(length: int, accepted: bool) -> None:
+    text = "e30.e30."
+    text += b64(bytes(length))[: length - len(text)]
+    if accepted:
+        assert ParsedToken(text).claims == {}
+    else:
+        with pytest.raises(TokenInvalid):
+            ParsedToken(text)
+
+
+@pytest.mark.parametrize("claim", ["sub", "jti", "sid"])
+def test_text_of_255_characters_is_the_longest(claim: str) -> None:
+    assert profile().verify(token(**{claim: "a" * 255}), NOW).members[claim] == "a" * 255
+    assert refused(token(**{claim: "a" * 256})) is TokenInvalid
+
+
 # Interactive or not.
 
 
@@ -415,6 +433,11 @@ def test_a_profile_that_cannot_be_safe_is_refused_while_starting(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         profile(**options)
+
+
+def test_the_shortest_longest_lifetime_works() -> None:
+    brief = profile(max_lifetime=SECOND)
+    assert brief.verify(brief.issue(subject="ann", now=NOW, lifetime=SECOND), NOW).subject == "ann"
 
 
 def test_a_profile_publishes_the_public_keys_of_its_ring() -> None:

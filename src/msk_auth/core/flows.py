@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
@@ -67,10 +67,10 @@ _INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa
 class Rules:
     """What an application configured, as far as decisions depend on it."""
 
-    key_format: KeyFormat = field(default_factory=KeyFormat)
-    hasher: KeyHasher = field(default_factory=KeyHasher)
-    tokens: Sequence[TokenProfile] = ()
-    checks_sessions: bool = False
+    key_format: KeyFormat
+    hasher: KeyHasher
+    tokens: Sequence[TokenProfile]
+    checks_sessions: bool
 
     def __post_init__(self) -> None:
         issuers = [profile.issuer for profile in self.tokens]

@@ -250,7 +250,7 @@ class ParsedToken:
     __slots__ = ("claims", "header", "message", "signature")
 
     def __init__(self, token: str) -> None:
-        if len(token) > MAX_TOKEN_LENGTH or not token.isascii():
+        if len(token) > MAX_TOKEN_LENGTH:
             raise TokenInvalid
         segments = token.split(".")
         if len(segments) != 3:
