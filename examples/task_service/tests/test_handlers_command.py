@@ -395,14 +395,15 @@ async def test_a_killed_leash_takes_its_command_along() -> None:
     await eventually(lambda: not is_running(child))
 
 
-# The leash as a program of its own, started like any other so that what it executes is measured.
+# The leash as a program of its own, started as a module so that the lines it executes are measured.
 
 
 async def leashed(folder: Path, *argv: str) -> tuple[asyncio.subprocess.Process, int]:
     held, hold = os.pipe()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        leash.__file__,
+        "-m",
+        leash.__name__,
         str(folder),
         *argv,
         stdin=held,

@@ -25,6 +25,7 @@ import sys
 import time
 from _thread import start_new_thread
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 GRACE_SECONDS = 3.0
@@ -41,7 +42,7 @@ def main(folder: str, program: str, argv: list[str]) -> int:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     parent = os.getpid()
     child = os.fork()
-    if child == 0:
+    if child == 0:  # pragma: no cover - what the child does is lost when it becomes the command
         _become(program, argv, lambda: _die_with(parent, prctl))
     start_new_thread(_end_when_let_go, (child,))
     _, status = os.waitpid(child, 0)
@@ -53,13 +54,15 @@ def main(folder: str, program: str, argv: list[str]) -> int:
 
 
 def _prctl() -> Callable[[int, int], object]:
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux"):  # pragma: no cover
         return lambda _option, _value: None
     function = ctypes.CDLL(None, use_errno=True).prctl
     return lambda option, value: function(option, value, 0, 0, 0)
 
 
-def _become(program: str, argv: list[str], bind: Callable[[], None]) -> None:
+def _become(  # pragma: no cover - as above
+    program: str, argv: list[str], bind: Callable[[], None]
+) -> None:
     """In the child: leave everything of the service behind and become the command. Does not return."""
     try:
         os.setsid()
@@ -76,13 +79,15 @@ def _become(program: str, argv: list[str], bind: Callable[[], None]) -> None:
         os._exit(CANNOT_START)
 
 
-def _die_with(parent: int, prctl: Callable[[int, int], object]) -> None:
+def _die_with(  # pragma: no cover - as above
+    parent: int, prctl: Callable[[int, int], object]
+) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the kernel was told
         os._exit(CANNOT_START)
 
 
-def _end_when_let_go(child: int) -> None:
+def _end_when_let_go(child: int) -> None:  # pragma: no cover - a thread that is not traced
     os.read(0, 1)  # returns when the other end is closed
     _signal_group(child, signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
@@ -90,29 +95,26 @@ def _end_when_let_go(child: int) -> None:
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
+    # Nobody may be left, or only who changed its user.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass  # nobody left
-    except PermissionError:
-        pass  # all that is left changed its user
 
 
 def _kill_orphans() -> None:
-    while orphans := _children():
-        for pid in orphans:
-            try:
+    # Who changed its user cannot be killed, and waiting for it would be for ever.
+    with suppress(PermissionError):
+        while orphans := _children():
+            for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
-            except PermissionError:
-                return  # it changed its user; waiting for it would be for ever
-        for pid in orphans:
-            os.waitpid(pid, 0)
+            for pid in orphans:
+                os.waitpid(pid, 0)
 
 
 def _children() -> list[int]:
-    """Processes whose parent is this one; none where /proc does not tell."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for each in lists for pid in each.read_text().split()]
+    """Processes whose parent is this one; none where the kernel does not tell."""
+    # Orphans come to the first thread, as the kernel chooses whom they come to.
+    told = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [int(pid) for pid in told.read_text().split()] if told.exists() else []
 
 
 def _remove(folder: str) -> None:

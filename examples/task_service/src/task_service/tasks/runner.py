@@ -310,16 +310,18 @@ class Runner:
             await wait_for_event(log.closed, pause)
             if log.closed.is_set():
                 return
-            batch = log.next_batch()
-            if batch is None:
-                continue
             try:
-                await self._claims.append(execution.claim, batch)
+                await self._save_batch(execution)
             except StoreUnavailable:
                 pause = min(_MAX_BACKOFF, 2 * pause)
-                continue
-            log.acknowledge()
-            pause = _LOG_PAUSE
+            else:
+                pause = _LOG_PAUSE
+
+    async def _save_batch(self, execution: _Execution) -> None:
+        batch = execution.log.next_batch()
+        if batch is not None:
+            await self._claims.append(execution.claim, batch)
+            execution.log.acknowledge()
             self._signals.run_changed(execution.claim.run_id)
 
     async def _settle(self, execution: _Execution, end: Outcome | _Verdict) -> None:
@@ -340,9 +342,8 @@ class Runner:
     async def _try_to_settle(self, execution: _Execution, end: Outcome | _Verdict) -> bool:
         log, claim = execution.log, execution.claim
         batch = log.next_batch()
-        while batch is not None and log.has_more:
-            await self._claims.append(claim, batch)
-            log.acknowledge()
+        while log.has_more:
+            await self._save_batch(execution)
             batch = log.next_batch()
         if isinstance(end, _Verdict):
             return await self._claims.give_back(claim, batch)
