@@ -58,11 +58,15 @@ def serve() -> None:
     """Serve the API and the pages, and execute runs."""
     return_large_blocks()
     settings = load_settings()
-    listener = bind(settings.host, settings.port)
-    settings = _with_port(settings, listener)
-    configure_logging(settings.log_format, settings.log_level)
-    # The lifespan does it too. Here what is wrong with the database is told in one line.
-    asyncio.run(_migrate(settings))
+    with bind(settings.host, settings.port) as listener:
+        settings = _with_port(settings, listener)
+        configure_logging(settings.log_format, settings.log_level)
+        # The lifespan does it too. Here what is wrong with the database is told in one line.
+        asyncio.run(_migrate(settings))
+        _serve(settings, listener)
+
+
+def _serve(settings: Settings, listener: socket.socket) -> None:
     app = create_app(settings)
     services: Services = app.state.services
     server = Server(

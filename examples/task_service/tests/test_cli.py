@@ -1,0 +1,344 @@
+"""The command, as a deployer uses it: what it prints, how it ends, and that it never shows a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from urllib.error import HTTPError
+
+import pytest
+from click.testing import CliRunner, Result
+from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_in
+
+from task_service.cli import main
+
+SERVE = [sys.executable, "-m", "task_service", "serve"]
+
+
+def environment(data: Path, **settings: str) -> dict[str, str]:
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("TASK_SERVICE_")
+    }
+    own = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
+    return {**inherited, "TASK_SERVICE_DATA_DIR": str(data), **own}
+
+
+def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
+    """A command that comes back, in this process: starting one takes a second."""
+    env = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
+    with mock.patch("task_service.cli.configure_logging"):
+        done = CliRunner().invoke(
+            main,
+            list(words),
+            env={"TASK_SERVICE_DATA_DIR": str(data), **env},
+            input=stdin,
+            prog_name="task-service",
+        )
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@dataclass
+class Serving:
+    """A `task-service serve` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    said: str
+    errors: Path
+
+    @property
+    def origin(self) -> str:
+        return re.search(r"http://127\.0\.0\.1:\d+", self.said)[0]
+
+    @property
+    def token(self) -> str | None:
+        found = re.search(r"/set-password#([\w-]{43})", self.said)
+        return found and found[1]
+
+    def request(
+        self, method: str, path: str, body: Any = None, credential: str | None = None
+    ) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json"}
+        if credential is not None:
+            headers["Authorization"] = f"Bearer {credential}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.origin + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return response.status, json.loads(response.read() or b"null")
+        except HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextmanager
+def serving(data: Path, **settings: str) -> Iterator[Serving]:
+    """Starts the service on a free port and waits for its greeting."""
+    errors = data.parent / f"stderr-{time.monotonic_ns()}"
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            SERVE,
+            env=environment(data, **({"PORT": "0"} | settings)),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    assert process.stdout is not None
+    said = ""
+    try:
+        for line in process.stdout:
+            said += line
+            if "data is in" in line:
+                break
+        assert "data is in" in said, errors.read_text()
+        yield Serving(process, said, errors)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def log_in(service: Serving, username: str = "admin", password: str = ADMIN_PASSWORD) -> str:
+    body = {"username": username, "password": password}
+    status, answered = service.request("POST", "/api/auth/login", body)
+    assert status == 200, answered
+    return answered["access_token"]
+
+
+def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> None:
+    """From the printed link to a run that an API key started."""
+    data = tmp_path / "data"
+    with serving(data) as service:
+        assert str(data) in service.said
+        body = {"token": service.token, "password": ADMIN_PASSWORD}
+        assert service.request("POST", "/api/auth/set-password", body) == (204, None)
+        login = log_in(service)
+        status, key = service.request("POST", "/api/keys", {"name": "CI"}, login)
+        assert status == 201
+        _, tasks = service.request("GET", "/api/tasks", credential=key["key"])
+        (task,) = tasks["items"]
+        assert task["name"] == "Say hello"
+        status, run = service.request("POST", f"/api/tasks/{task['id']}/run", None, key["key"])
+        assert status == 202
+        deadline = time.monotonic() + 20
+        while run["finished_at"] is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+            _, run = service.request("GET", f"/api/runs/{run['id']}", credential=key["key"])
+        assert run["state"] == "succeeded"
+        assert service.stop() == 0
+        log = service.errors.read_text()
+        assert "answered" in log
+        assert not secrets_in(log)
+        assert service.token not in log
+    modes = {file.name: file.stat().st_mode & 0o777 for file in data.iterdir()}
+    assert modes == dict.fromkeys(("secrets.json", "task-service.sqlite3"), 0o600)
+    assert data.stat().st_mode & 0o777 == 0o700
+    with serving(data) as service:
+        assert service.token is None
+        assert f"{service.origin}/login" in service.said
+        # The issuer of a login is the origin, and this is another port.
+        log_in(service)
+        assert service.stop(signal.SIGINT) == 0
+
+
+def test_the_link_is_printed_until_it_was_used(tmp_path: Path) -> None:
+    tokens = []
+    for _ in range(2):
+        with serving(tmp_path / "data") as service:
+            tokens.append(service.token)
+            service.stop()
+    with serving(tmp_path / "data") as service:
+        body = {"token": tokens[1], "password": ADMIN_PASSWORD}
+        assert service.request("POST", "/api/auth/set-password", body)[0] == 410
+        body["token"] = service.token
+        assert service.request("POST", "/api/auth/set-password", body)[0] == 204
+
+
+def test_logs_can_be_json(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", LOG_FORMAT="json") as service:
+        service.request("GET", "/api/tasks", credential="msk_wrong")
+        service.stop()
+        lines = [json.loads(line) for line in service.errors.read_text().splitlines()]
+    (line,) = [line for line in lines if line.get("route") == "/api/tasks"]
+    assert (line["method"], line["status"], line["level"]) == ("GET", 401, "info")
+    assert line["request_id"].startswith("req_")
+
+
+def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run(tmp_path / "data", "serve", PORT=port)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: The port {port} on 127.0.0.1 is taken")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"PORT": "eighty"}, "TASK_SERVICE_PORT"),
+        ({"PORTT": "8000"}, "TASK_SERVICE_PORTT: there is no such setting"),
+        ({"BASE_URL": "https://a.example/path"}, "TASK_SERVICE_BASE_URL"),
+        ({"DATABASE_URL": "mysql://root@localhost/x"}, "TASK_SERVICE_DATABASE_URL"),
+        ({"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/none"}, "cannot reach its data"),
+        ({"DATA_DIR": "/proc/nowhere"}, "cannot be made"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "migrate"])
+def test_a_bad_setting_is_told_without_a_traceback(
+    tmp_path: Path, settings: dict[str, str], said: str, command: str
+) -> None:
+    done = run(tmp_path / "data", command, **({"PORT": "0"} | settings))
+    assert done.exit_code == 1
+    assert said in done.stderr
+
+
+def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    assert run(tmp_path / "data", "migrate").exit_code == 0
+    (tmp_path / "data" / "secrets.json").chmod(0o644)
+    done = run(tmp_path / "data", "serve", PORT="0")
+    assert done.exit_code == 1
+    assert "chmod 600" in done.stderr
+
+
+def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    invited = run(data, "users", "create", "eva", "--role", "user")
+    assert invited.exit_code == 0
+    assert re.search(r"http://127\.0\.0\.1:8000/set-password#[\w-]{43}", invited.stdout)
+    done = run(
+        data,
+        "users",
+        "create",
+        "ada",
+        "--role",
+        "admin",
+        "--password-stdin",
+        stdin=f"{ADMIN_PASSWORD}\n",
+    )
+    assert done.exit_code == 0
+    assert not secrets_in(done.stdout + done.stderr)
+    with serving(data) as service:
+        assert service.token is None
+        login = log_in(service, "ada")
+        assert service.request("GET", "/api/admin/config", credential=login)[0] == 200
+        # Another process, while the service runs.
+        assert run(data, "users", "disable", "Ada").exit_code == 1  # the last administrator
+        run(
+            data,
+            "users",
+            "create",
+            "bea",
+            "--role",
+            "admin",
+            "--password-stdin",
+            stdin=f"{ADMIN_PASSWORD}\n",
+        )
+        assert run(data, "users", "disable", "Ada").exit_code == 0
+        assert service.request("GET", "/api/tasks", credential=login)[1]["code"] == "token_revoked"
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "code", "said"),
+    [
+        (["users", "create", "e v a", "--role", "user"], "", 1, "username"),
+        (["users", "create", "eva", "--role", "root"], "", 2, "--role"),
+        (["users", "create", "eva"], "", 2, "--role"),
+        (
+            ["users", "create", "eva", "--role", "user", "--password-stdin"],
+            "short\n",
+            1,
+            "password",
+        ),
+        (["users", "disable", "nobody"], "", 1, "no user named 'nobody'"),
+        (["nonsense"], "", 2, "nonsense"),
+        (["worker"], "", 2, "task-service serve"),
+    ],
+)
+def test_what_was_called_wrongly_is_told(
+    tmp_path: Path, words: list[str], stdin: str, code: int, said: str
+) -> None:
+    done = run(tmp_path / "data", *words, stdin=stdin)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+def test_the_doctor_finds_nothing_before_the_first_start_and_after(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    before = run(data, "doctor", PORT="0")
+    assert before.exit_code == 0
+    assert not data.exists()
+    assert run(data, "migrate").exit_code == 0
+    after = run(data, "doctor", PORT="0")
+    assert (after.exit_code, after.stderr) == (0, "")
+    assert {line.split()[0] for line in after.stdout.splitlines()} == {"ok"}
+    assert "has this version's schema" in after.stdout
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "migrate").exit_code == 0
+    (data / "secrets.json").chmod(0o644)
+    data.chmod(0o777)
+    (data / "task-service.sqlite3").write_bytes(b"this is no database" * 100)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run(data, "doctor", PORT=str(taken.getsockname()[1]))
+    assert done.exit_code == 1
+    problems = [line for line in done.stdout.splitlines() if line.startswith("problem")]
+    assert [line.split(":")[0].split(None, 1)[1] for line in problems] == [
+        "data folder",
+        "secrets",
+        "database",
+        "port",
+    ]
+    assert "chmod 700" in problems[0]
+    assert "chmod 600" in problems[1]
+
+
+def test_the_doctor_hides_the_password_of_the_database(tmp_path: Path) -> None:
+    url = "postgresql://somebody:hunter2@127.0.0.1:1/none"
+    done = run(tmp_path / "data", "doctor", PORT="0", DATABASE_URL=url)
+    assert done.exit_code == 1
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = run(tmp_path / "data", "migrate")
+        assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")
+    with sqlite3.connect(tmp_path / "data" / "task-service.sqlite3") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    done = run(tmp_path / "data", "--help")
+    assert done.exit_code == 0
+    for command in ("serve", "worker", "migrate", "users", "doctor"):
+        assert command in done.stdout
+    assert run(tmp_path / "data", "--version").exit_code == 0
