@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from msk_auth.stores.sqlalchemy import UtcMicroseconds
 from sqlalchemy import and_, case, func, insert, literal, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock
+from msk_auth.stores.sqlalchemy import UtcMicroseconds
 from task_service.db.engine import Database
 from task_service.db.schema import run_log, runs, users
 
