@@ -75,6 +75,12 @@ def test_configuration_and_stored_digest_decide(
     assert hasher.is_slow(stored) is False
 
 
+def test_without_a_ring_there_is_nothing_but_unpeppered_digests_to_accept() -> None:
+    hasher = KeyHasher(accept_unpeppered=False)
+    assert hasher.verify(KEY, hasher.digest(KEY)) is True
+    assert hasher.compare_with_nothing(KEY) is None
+
+
 @pytest.mark.parametrize("hasher", [PLAIN, BOTH])
 def test_a_digest_copied_to_the_row_of_another_key_verifies_nothing_there(
     hasher: KeyHasher,
@@ -225,6 +231,8 @@ def test_a_slow_digest_is_recognised_verified_and_left_as_it_is() -> None:
     assert hasher.verify(KEY, stored) is True
     assert hasher.verify(OTHER, stored) is False
     assert hasher.needs_rehash(stored) is False
+    assert slow.verified == 2
+    assert hasher.verify(KEY, hasher.digest(KEY)) is True
     assert slow.verified == 2
 
 

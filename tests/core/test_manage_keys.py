@@ -661,6 +661,7 @@ def test_there_is_a_next_page_only_where_something_is_left(
     world: World, keys: int, more: bool
 ) -> None:
     for _ in range(keys):
+        world.clock.advance(SECOND)
         world.create()
     page = world.call("list_keys", world.login(), limit=2)
     assert len(page.items) == min(keys, 2)
