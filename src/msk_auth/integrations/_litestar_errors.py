@@ -12,8 +12,8 @@ from litestar.types import Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
 
-from ._asgi import Scope
 from ._http import Answer, Voice
+from ._outcome import Memory
 
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
@@ -66,7 +66,7 @@ class ErrorAnswers:
             return shown
         return to_response(self._voice.answer(Problem()))
 
-    async def deny_websocket(self, scope: Scope, send: Send, problem: Problem) -> None:
+    async def deny_websocket(self, scope: Memory, send: Send, problem: Problem) -> None:
         """Refuse a handshake: with the whole answer if the server can send it, else with a bare 403."""
         if _DENIAL not in (scope.get("extensions") or {}):
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})

@@ -14,7 +14,6 @@ from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
 
-from ._asgi import Scope
 from ._http import ContentTooLarge
 from ._key_routes import (
     MANAGE,
@@ -28,6 +27,7 @@ from ._key_routes import (
 )
 from ._litestar_errors import to_response
 from ._openapi import describe_key_route
+from ._outcome import Memory
 
 Keys: TypeAlias = Request[Any, Any, Any]
 Admit: TypeAlias = Callable[[Keys, Policy], Awaitable[Principal[Any]]]
@@ -135,7 +135,7 @@ def _key_id(request: Keys) -> str:
 
 def _path(request: Keys) -> str:
     """The path as the client sees it. Litestar takes the root path off `path`."""
-    scope = cast("Scope", request.scope)
+    scope = cast("Memory", request.scope)
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
     return root + path

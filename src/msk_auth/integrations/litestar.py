@@ -55,6 +55,7 @@ from ._key_routes import check_prefix
 from ._litestar_errors import ErrorAnswers
 from ._litestar_keys import key_handlers
 from ._openapi import BEARER_DESCRIPTION, INVALID, SCHEME_NAME, document_problems, operations
+from ._outcome import Memory
 
 __all__ = ["Guard", "LitestarAuth"]
 
@@ -172,9 +173,9 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have this plugin.
         """
-        return await self._admit(cast("_asgi.Scope", connection.scope), policy)
+        return await self._admit(cast("Memory", connection.scope), policy)
 
-    async def _admit(self, scope: _asgi.Scope, policy: Policy) -> Principal[UserT]:
+    async def _admit(self, scope: Memory, policy: Policy) -> Principal[UserT]:
         if self not in scope["litestar_app"].plugins:
             raise _misused(
                 "A guarded handler is served by an application without its LitestarAuth. Write"
@@ -247,7 +248,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
     async def _admit_connection(
         self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
     ) -> None:
-        connection = cast("_asgi.Scope", scope)
+        connection = cast("Memory", scope)
         policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
         try:
             for policy in policies:
@@ -263,7 +264,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
-            principal = _asgi.known_principal(cast("_asgi.Scope", scope), self.authenticator)
+            principal = _asgi.known_principal(cast("Memory", scope), self.authenticator)
             if principal is None:
                 raise _misused(
                     "A handler without a guard asks for the principal. Give it"
