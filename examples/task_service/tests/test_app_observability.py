@@ -1,0 +1,98 @@
+"""What operators see: log lines for people and for collectors, without secrets, and metrics without names."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from msk_auth import KeyFormat
+from task_service.observability import Metrics, configure_logging
+
+KEY = KeyFormat().generate().reveal()
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c3IifQ.c2lnbmF0dXJl"
+
+
+Read = Callable[[], str]
+
+
+@pytest.fixture
+def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Read]:
+    """Reads what the process logged; the logging of the test run comes back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield lambda: capsys.readouterr().err
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def log_everything_wrongly() -> None:
+    log = logging.getLogger("somebody.else")
+    log.info("used %s", KEY, extra={"nested": {"list": [JWT, ("a", KEY)]}, "number": 5})
+    try:
+        int(JWT)
+    except ValueError:
+        log.exception("it failed with %s", KEY)
+
+
+def test_json_is_one_object_a_line_with_what_was_given(stderr: Read) -> None:
+    configure_logging("json", "INFO")
+    logging.getLogger("task_service.access").info("answered", extra={"status": 200})
+    logging.getLogger("task_service").debug("not shown")
+    (line,) = stderr().splitlines()
+    said = json.loads(line)
+    assert (said["event"], said["status"], said["level"]) == ("answered", 200, "info")
+    assert said["logger"] == "task_service.access"
+    assert said["timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_no_format_lets_a_key_or_token_through(stderr: Read, log_format: str) -> None:
+    configure_logging(log_format, "INFO")
+    log_everything_wrongly()
+    text = stderr()
+    assert "ValueError" in text
+    assert KEY not in text
+    assert KEY.rsplit("_", 1)[1] not in text
+    assert JWT not in text
+    assert "[JWT]" in text
+
+
+def test_uvicorns_coloured_copy_of_its_messages_is_left_out(stderr: Read) -> None:
+    configure_logging("json", "INFO")
+    logging.getLogger("uvicorn.error").info("started", extra={"color_message": "\x1b[1mstarted"})
+    (line,) = stderr().splitlines()
+    assert "color_message" not in json.loads(line)
+
+
+def test_clients_that_log_addresses_are_kept_quiet(stderr: Read) -> None:
+    configure_logging("json", "INFO")
+    logging.getLogger("httpx2").info("HTTP Request: GET https://internal.example/?token=1")
+    logging.getLogger("httpx2").warning("this one matters")
+    (line,) = stderr().splitlines()
+    assert json.loads(line)["event"] == "this one matters"
+
+
+def test_each_service_counts_for_itself() -> None:
+    one, other = Metrics(), Metrics()
+    one.refused("key_unknown")
+    assert b'refusals_total{code="key_unknown"} 1.0' in one.render()
+    assert b"key_unknown" not in other.render()
+
+
+def test_streams_are_counted_and_not_timed() -> None:
+    metrics = Metrics()
+    metrics.answered("GET", "/api/runs/{runId}/log", 200, None)
+    text = metrics.render().decode()
+    assert 'requests_total{method="GET",route="/api/runs/{runId}/log",status="200"} 1.0' in text
+    assert "request_seconds_count{" not in text
+
+
+def test_states_that_are_not_known_now_are_not_shown() -> None:
+    metrics = Metrics()
+    metrics.set_runs({"queued": 3})
+    assert b'task_service_runs{state="queued"} 3.0' in metrics.render()
+    metrics.set_runs({})
+    assert b'state="queued"' not in metrics.render()
