@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,36 @@ from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
 METADATA = MetaData()
 TABLE = api_key_table(METADATA)
 
+_MADE: set[URL] = set()
+"""The databases on a server in which the tables are."""
+
 
 def empty_tables(url: URL) -> None:
     """Make the tables if they are not there, and leave nothing in them."""
+    if url.get_backend_name() == "sqlite":
+        if url.database is not None:
+            Path(url.database).write_bytes(_empty_sqlite())
+        return
     engine = create_engine(url)
-    METADATA.create_all(engine)
+    if url not in _MADE:
+        METADATA.create_all(engine)
+        _MADE.add(url)
     with engine.begin() as connection:
         for table in METADATA.sorted_tables:
             connection.execute(table.delete())
     engine.dispose()
+
+
+@cache
+def _empty_sqlite() -> bytes:
+    """A file with the tables, made once: each `CREATE` waits for the disk."""
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    with engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        content: bytes = driver.serialize()
+    engine.dispose()
+    return content
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import mysql_database, postgres_database
 from tests.stores.support import begin_deferred, begin_nothing, prepared, sqlite_url, untouched
 
-from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, migrations
 from msk_auth.stores.sqlalchemy.migrations import VERSION_TABLE, upgrade
 from msk_auth.testing._store_contract import NOW, make_record
 
@@ -112,6 +112,18 @@ def test_a_migration_of_sqlite_that_fails_leaves_nothing_behind(tmp_path: Path, 
         connection.execute(text("DROP TABLE msk_auth_api_keys_registers"))
     upgrade(engine)
     assert differences(engine) == []
+    engine.dispose()
+
+
+def test_a_process_does_not_wait_for_another_one_for_ever(
+    mysql_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "_MAX_WAIT_SECONDS", 0)
+    engine = create_engine(mysql_url)
+    with engine.connect() as other:
+        assert other.scalar(text(f"SELECT GET_LOCK('{VERSION_TABLE}', 0)")) == 1
+        with pytest.raises(TimeoutError):
+            upgrade(engine)
     engine.dispose()
 
 

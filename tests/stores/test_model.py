@@ -179,7 +179,7 @@ def test_databases(database: str, request: pytest.FixtureRequest, tmp_path: Path
             emptied(engine)
             yield store
 
-        compare(new_store, examples=12)
+        compare(new_store, examples=20)
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
@@ -196,7 +196,7 @@ def test_asynchronous_databases(
             emptied(emptying)
             yield cast("KeyStore", _Blocking(store, loop))
 
-        compare(new_store, examples=6)
+        compare(new_store, examples=10)
         loop.run(store.aclose())
         loop.run(engine.dispose())
 
