@@ -21,6 +21,10 @@ from msk_auth import InputInvalid
 _MAX_NAME: Final = 200
 _MAX_MEMBERS: Final = 200
 
+# What stands for a body that cannot be read. FastAPI also lets a model read an object's attributes, so that an object
+# of any class would be a body without members to a model that needs none; of built-in types pydantic reads nothing.
+_UNREADABLE: Final = object()
+
 
 class JsonRoute(APIRoute):
     """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no member twice, names one can show."""
@@ -59,11 +63,7 @@ class _StrictRequest(Request):
         except (ValueError, RecursionError):
             # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
             self.complaint = "The body is not valid JSON."
-        return _Unreadable()
-
-
-class _Unreadable:
-    """What stands for a body that cannot be read; no model accepts it."""
+        return _UNREADABLE
 
 
 class _Refused(Exception):

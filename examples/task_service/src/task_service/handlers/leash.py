@@ -72,11 +72,23 @@ def _become(  # pragma: no cover - as above
         # Python ignores these, and ignoring is inherited.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        _keep_open_files()
         os.execv(program, argv)  # noqa: S606 - without a shell is the point
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(CANNOT_START)
+
+
+def _keep_open_files() -> None:  # pragma: no cover - as above
+    """Hand on nothing but the three standard streams: not what the service's supervisor has opened, either."""
+    files = Path("/dev/fd")
+    for name in os.listdir(files) if files.exists() else ():
+        if int(name) > 2:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:
+                pass  # the folder itself, which is closed again
 
 
 def _die_with(  # pragma: no cover - as above

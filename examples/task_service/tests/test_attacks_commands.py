@@ -1,0 +1,34 @@
+"""Attacks with commands: what the service holds open is not handed on to them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from task_service.handlers import leash
+
+
+def test_a_command_inherits_only_its_three_streams() -> None:
+    # uvloop, unlike asyncio's own loop, hands on what was opened to be inherited, such as a supervisor's socket.
+    held, other_end = os.pipe()
+    leashed, hold = os.pipe()
+    pipe = os.readlink(f"/proc/self/fd/{held}")
+    try:
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-I", "-S", leash.__file__, tempfile.mkdtemp(), "/bin/sh"),
+                *("sh", "-c", "readlink /proc/$$/fd/*; echo end"),
+            ],
+            stdin=leashed,
+            pass_fds=(held,),
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    finally:
+        for descriptor in (held, other_end, leashed, hold):
+            os.close(descriptor)
+    assert ended.stdout.endswith("end\n"), ended.stderr
+    assert pipe not in ended.stdout
