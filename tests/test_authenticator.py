@@ -125,7 +125,7 @@ def test_what_ends_the_process_or_the_task_passes_through(
 
 @pytest.mark.parametrize(
     "answer",
-    [0, 1, True, "", "record", b"", [], {}, {"id": "x", "digest": "y"}, object(), Owner],
+    [0, 1, True, "", "record", b"", [], {}, {"id": "x", "digest": "y"}, 1j, Owner],
     ids=repr,
 )
 @pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
@@ -647,6 +647,10 @@ async def test_many_requests_with_one_credential_read_once() -> None:
     here.store.find = slow_find  # type: ignore[method-assign]
     await asyncio.gather(*(here.use(created) for _ in range(100)))
     assert reads == [created.record.id]
+    with pytest.raises(Problem):
+        await here.auth.authenticate(["Bearer x"])
+    # What is waited for is forgotten when it is done, also where it failed.
+    assert here.auth._filling == {}
 
 
 # The async driver's own: its flusher, cancellation, slow digests off the loop.

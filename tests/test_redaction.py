@@ -207,10 +207,11 @@ def test_tracebacks_are_redacted(log: Log) -> None:
 
 def test_a_traceback_that_was_rendered_already_is_redacted(log: Log) -> None:
     logger, output = log
-    record = logger.makeRecord("n", logging.ERROR, "f", 1, "failed", (), None)
+    error = ValueError("x")
+    record = logger.makeRecord("n", logging.ERROR, "f", 1, "failed", (), (ValueError, error, None))
     record.exc_text = f"Traceback: {KEY}"
     logger.handle(record)
-    assert f"Traceback: {MASK}" in output.getvalue()
+    assert output.getvalue() == f"ERROR failed \nTraceback: {MASK}\n"
 
 
 def test_stacks_are_redacted(log: Log) -> None:
