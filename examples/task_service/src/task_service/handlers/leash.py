@@ -83,12 +83,12 @@ def _become(  # pragma: no cover - as above
 def _keep_open_files() -> None:  # pragma: no cover - as above
     """Hand on nothing but the three standard streams: not what the service's supervisor has opened, either."""
     files = Path("/dev/fd")
-    for name in os.listdir(files) if files.exists() else ():
-        if int(name) > 2:
+    for file in files.iterdir() if files.exists() else ():
+        if int(file.name) > 2:
             try:
-                os.set_inheritable(int(name), False)
+                os.set_inheritable(int(file.name), False)
             except OSError:
-                pass  # the folder itself, which is closed again
+                continue  # the folder itself, which is closed again
 
 
 def _die_with(  # pragma: no cover - as above
