@@ -34,6 +34,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A long text is no name for a case; and one with a fresh key in it is another in each worker."""
+    return argname if isinstance(val, str) and len(val) > 40 else None
+
+
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip into a failure that carries the skip's reason. An expected failure is no skip."""
     if report.outcome != "skipped" or hasattr(report, "wasxfail"):
