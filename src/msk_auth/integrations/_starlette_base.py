@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -22,6 +22,8 @@ from ._http import Answer, Voice
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
+
+_PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
 
 AppT = TypeVar("AppT", bound=Starlette)
 EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
@@ -114,6 +116,29 @@ class StarletteBase(Generic[UserT]):
         self.authenticator.authorize(principal, policy)
         return principal
 
+    def public(self, endpoint: EndpointT) -> EndpointT:
+        """Declare that an endpoint is for everybody, or a mounted application such as static files.
+
+        It changes nothing for requests: the route audit reads it.
+
+        Raises:
+            ConfigurationError: It has a guard.
+        """
+        if declared_policies(endpoint):
+            raise ConfigurationError(
+                f"{endpoint!r} is declared public and guarded as well. Take off auth.public or the guard."
+            )
+        # A method has no room for a mark of its own.
+        setattr(getattr(endpoint, "__func__", endpoint), _PUBLIC_ATTRIBUTE, True)
+        return endpoint
+
+    def declare(self, endpoint: EndpointT, policy: Policy) -> EndpointT:
+        """Declare what an endpoint demands that calls :meth:`admit` itself, for the route audit.
+
+        It guards nothing: that is what the call is for.
+        """
+        return declare(endpoint, policy)
+
     async def _on_problem(self, connection: HTTPConnection, error: Problem) -> Response | None:
         return await _send(connection, self._voice.answer(error))
 
@@ -140,6 +165,29 @@ def declare(endpoint: EndpointT, policy: Policy) -> EndpointT:
     """Write down on an endpoint what it demands, for whoever lists the routes."""
     setattr(endpoint, POLICY_ATTRIBUTE, policy)
     return endpoint
+
+
+def declared_policies(endpoint: object) -> tuple[Policy, ...] | None:
+    """What an endpoint says it demands; empty if it is public, None if it says nothing."""
+    policies = dict.fromkeys(
+        policy
+        for layer in _layers(endpoint)
+        if (policy := getattr(layer, POLICY_ATTRIBUTE, None)) is not None
+    )
+    return tuple(policies) or (() if is_public(endpoint) else None)
+
+
+def is_public(endpoint: object) -> bool:
+    """True if an endpoint, or what a guard stands around, is declared public."""
+    return any(getattr(layer, _PUBLIC_ATTRIBUTE, False) is True for layer in _layers(endpoint))
+
+
+def _layers(endpoint: object) -> Iterator[object]:
+    """The endpoint and what it wraps: there may be several guards, one around the other."""
+    layer: object | None = endpoint
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "__wrapped__", None)
 
 
 def to_response(answer: Answer) -> Response:

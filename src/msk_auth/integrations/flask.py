@@ -228,7 +228,7 @@ class FlaskAuth(Generic[UserT]):
                     " Write the route first and @auth.require(…) below it."
                 )
             for method in methods_of(app, endpoint):
-                self._policies(app, endpoint, method)
+                self.policies_of(app, endpoint, method)
         self._checked.add(app)
 
     def admit(self, policy: Policy) -> Principal[UserT]:
@@ -244,6 +244,28 @@ class FlaskAuth(Generic[UserT]):
         principal = _wsgi.authenticate(request.environ, self.authenticator)
         self.authenticator.authorize(principal, policy)
         return principal
+
+    def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...]:
+        """What a request has to meet: the view's own policies and those of whatever it belongs to.
+
+        Empty if the view is public, or declares nothing where nothing has to be declared.
+
+        Raises:
+            ConfigurationError: The view has to declare something, and does not.
+        """
+        own = declared_policies(app.view_functions.get(endpoint), method)
+        if own == PUBLIC:
+            return PUBLIC
+        outer = [
+            self._protected[layer] for layer in layers_of(app, endpoint) if layer in self._protected
+        ]
+        policies = (*(policy for policy in outer if policy is not None), *(own or ()))
+        if outer and not policies:
+            raise ConfigurationError(
+                f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
+                f" protected. {_how_to_declare(endpoint)}"
+            )
+        return policies
 
     def _decorator(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,28 +313,8 @@ class FlaskAuth(Generic[UserT]):
         # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
         if rule is None or _is_preflight(rule):
             return
-        for policy in self._policies(app, rule.endpoint, request.method):
+        for policy in self.policies_of(app, rule.endpoint, request.method):
             self.admit(policy)
-
-    def _policies(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...]:
-        """What has to be met by a request.
-
-        Raises:
-            ConfigurationError: The view has to declare something, and does not.
-        """
-        own = declared_policies(app.view_functions.get(endpoint), method)
-        if own == PUBLIC:
-            return PUBLIC
-        outer = [
-            self._protected[layer] for layer in layers_of(app, endpoint) if layer in self._protected
-        ]
-        policies = (*(policy for policy in outer if policy is not None), *(own or ()))
-        if outer and not policies:
-            raise ConfigurationError(
-                f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
-                f" protected. {_how_to_declare(endpoint)}"
-            )
-        return policies
 
     def _flush_after(self, response: Response) -> Response:
         response.call_on_close(self.authenticator.flush_if_due)

@@ -328,6 +328,11 @@ class _ProblemDocument(OpenAPI):
         return document_problems(document)
 
 
+def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
+    """What a handler demands as it was registered; empty if it is public, None without the plugin."""
+    return handler.opt.get(_POLICIES)
+
+
 def _with_problems(generate: Callable[[], OpenAPI]) -> OpenAPI:
     return _ProblemDocument(**vars(generate()))
 

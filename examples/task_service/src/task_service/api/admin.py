@@ -217,6 +217,8 @@ def admin_router(
         )
 
     closed = _Closed(auth, [route for route in router.routes if isinstance(route, Route)])
+    # Some of its addresses demand more; none demands less.
+    auth.declare(closed, require_interactive())
     for path in (PREFIX, PREFIX + "/{rest:path}"):
         router.routes.append(Route(path, closed, include_in_schema=False))
     return router

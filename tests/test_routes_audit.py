@@ -1,0 +1,622 @@
+"""The route audit: what it lists, what it refuses, and that nothing is taken for guarded that is not."""
+
+# No `from __future__ import annotations`: FastAPI and Litestar read the annotations of local names.
+
+import functools
+import importlib
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+for framework in ("fastapi", "flask", "litestar"):
+    pytest.importorskip(framework)
+
+import litestar
+from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from flask import Blueprint, Flask
+from flask.views import MethodView
+from litestar import Litestar
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from tests.integrations.world import make_world
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    Owner,
+    Principal,
+    require,
+    require_interactive,
+)
+from msk_auth.integrations.fastapi import FastAPIAuth
+from msk_auth.integrations.flask import FlaskAuth
+from msk_auth.integrations.litestar import LitestarAuth
+from msk_auth.integrations.starlette import StarletteAuth
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import (
+    Access,
+    AuditedRoute,
+    RouteAuditFailed,
+    RouteReport,
+    audit_routes,
+    list_routes,
+)
+
+DOCS = ["/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"]
+
+
+async def find_owner(owner_id: str) -> Owner[str]:
+    return Owner(owner_id, frozenset(), owner_id)
+
+
+def authenticator() -> AsyncAuthenticator[str]:
+    return AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+
+
+def flask_auth(app: Flask) -> FlaskAuth[str]:
+    def find(owner_id: str) -> Owner[str]:
+        return Owner(owner_id, frozenset(), owner_id)
+
+    return FlaskAuth(Authenticator(MemoryKeyStore(), find_owner=find), app)
+
+
+@pytest.fixture
+def starlette_auth() -> StarletteAuth[str]:
+    return StarletteAuth(authenticator())
+
+
+@pytest.fixture
+def fastapi_auth() -> FastAPIAuth[str]:
+    return FastAPIAuth(authenticator())
+
+
+def bare_fastapi(**more: Any) -> FastAPI:
+    return FastAPI(openapi_url=None, **more)
+
+
+async def ok(request: Request) -> Response:
+    return JSONResponse(None)
+
+
+def policies(report: RouteReport) -> dict[str, str]:
+    return {str(route): route.policy for route in report.routes}
+
+
+def listed(app: object, **more: Any) -> dict[str, str]:
+    return policies(list_routes(app, **more))
+
+
+# One application in every framework (design 5, G6).
+
+SHARED = {
+    "GET /public": "public",
+    "GET /me": "authenticated",
+    "GET /tasks": "permissions: tasks:read",
+    "POST /tasks/run": "permissions: tasks:run",
+    "GET /both": "permissions: tasks:read, tasks:run",
+    "GET /admin/config": "interactive; permissions: admin:config",
+    "PATCH /admin/config": "interactive; permissions: admin:config",
+    "POST /fresh": "interactive; login at most 900 s old",
+    "GET /missing": "authenticated",
+    "GET /busy": "public",
+    "GET /boom": "public",
+    "GET /api/keys": "authenticated",
+    "POST /api/keys": "interactive",
+    "GET /api/keys/{}": "authenticated",
+    "DELETE /api/keys/{}": "interactive",
+    "POST /api/keys/{}/rotate": "interactive",
+    "POST /api/keys/{}/revoke": "interactive",
+}
+WEBSOCKETS = {"WEBSOCKET /ws": "authenticated", "WEBSOCKET /ws/admin": "interactive"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["fastapi", "starlette", "flask", "litestar"])
+async def test_the_same_application_has_the_same_policies_in_every_framework(name: str) -> None:
+    world = await make_world()
+    module = importlib.import_module(f"tests.integrations.{name}_app")
+    built: Any = getattr(module, f"{name}_app")(world.authenticator)
+    app = built.app if name == "flask" else built
+    own = {
+        "fastapi": DOCS,
+        "starlette": [],
+        "flask": ["/static/<path:filename>"],
+        "litestar": [],
+    }[name]
+
+    report = audit_routes(app, public=["/public", "/busy", "/boom", *own])
+
+    found = {
+        f"{method} {re.sub('[{<].*?[}>]', '{}', route.path)}": route.policy
+        for route in report.routes
+        for method in (route.methods or ("WEBSOCKET",))
+        if method not in {"HEAD", "OPTIONS"} and not route.path.startswith("/schema")
+    }
+    for path in own:
+        found.pop("GET " + re.sub("[{<].*?[}>]", "{}", path))
+    assert found == (SHARED if name == "flask" else SHARED | WEBSOCKETS)
+
+
+# What it refuses.
+
+
+def test_a_route_that_says_nothing_fails(starlette_auth: StarletteAuth[str]) -> None:
+    app = Starlette(routes=[Route("/a", starlette_auth.require()(ok)), Route("/b", ok)])
+    with pytest.raises(RouteAuditFailed, match=r"GET,HEAD /b: declares no policy") as caught:
+        audit_routes(app)
+    assert isinstance(caught.value, AssertionError)
+    assert [route.path for route in caught.value.report.undeclared] == ["/b"]
+    assert "/a" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "permission", "flagged"),
+    [
+        ("/api/keys", "tasks:run", True),
+        ("/api/apiKeys", "tasks:run", True),
+        ("/api/APIKeys", "tasks:run", True),
+        ("/tokens/refresh", "tasks:run", True),
+        ("/reset-password", "tasks:run", True),
+        ("/users/{id}/roles", "tasks:run", True),
+        ("/settings", "admin:config", True),
+        ("/settings", "users.write", True),
+        ("/invitations", "tasks:run", True),
+        ("/secrets", "tasks:run", True),
+        ("/sessions/{id}", "tasks:run", True),
+        ("/tasks/{user_id}", "tasks:run", False),
+        ("/keyboards", "monkeys:feed", False),
+        ("/tokenizer", "tasks:run", False),
+    ],
+)
+def test_administration_that_lets_keys_pass_is_flagged(
+    starlette_auth: StarletteAuth[str], path: str, permission: str, flagged: bool
+) -> None:
+    guarded = starlette_auth.require(permission)(ok)
+    app = Starlette(routes=[Route(path, guarded, methods=["POST"])])
+    report = list_routes(app)
+    assert bool(report.flagged) is flagged
+    assert report.ok is not flagged
+
+    # Reading is not flagged, and neither is what demands a login.
+    reading = Starlette(routes=[Route(path, guarded)])
+    assert audit_routes(reading).ok
+    strict = starlette_auth.require_interactive(permission)(ok)
+    assert audit_routes(Starlette(routes=[Route(path, strict, methods=["POST"])])).ok
+
+
+def test_what_is_public_in_code_is_flagged_until_it_is_accepted_by_name(
+    starlette_auth: StarletteAuth[str],
+) -> None:
+    sign_up = starlette_auth.public(lambda _: Response())
+    app = Starlette(routes=[Route("/users", sign_up, methods=["POST"])])
+    assert [route.access for route in list_routes(app).flagged] == [Access.PUBLIC]
+    assert audit_routes(app, accepted=["POST /users"]).ok
+    # Whoever lists it as public has looked at it.
+    assert audit_routes(app, public=["/users"]).ok
+
+
+def test_accepting_a_route_settles_its_flag(starlette_auth: StarletteAuth[str]) -> None:
+    guarded = starlette_auth.require("users:sync")(ok)
+    app = Starlette(routes=[Route("/users", guarded, methods=["PUT"])])
+    assert not list_routes(app).ok
+    assert audit_routes(app, accepted=["PUT /users"]).ok
+
+
+def test_lists_do_not_outlive_what_they_speak_of(starlette_auth: StarletteAuth[str]) -> None:
+    guarded = starlette_auth.require()(ok)
+    app = Starlette(routes=[Route("/a", guarded), Route("/open", lambda _: Response())])
+    report = list_routes(app, public=["/open", "/a", "/gone"], accepted=["/a"])
+    # A guarded route is not opened by a list, and not silently listed.
+    assert policies(report)["GET,HEAD /a"] == "authenticated"
+    assert report.unused == ("/a", "/gone")
+    assert "'/gone' is declared, but no route needs it. Take it off." in report.problems
+
+
+def test_a_method_in_the_list_opens_that_method_only() -> None:
+    app = Starlette(routes=[Route("/login", ok, methods=["GET", "POST", "OPTIONS"])])
+    report = list_routes(app, public=["GET /login"])
+    assert policies(report) == {"GET,HEAD,OPTIONS /login": "public", "POST /login": "undeclared"}
+
+
+def test_a_path_in_the_list_is_exact() -> None:
+    app = Starlette(routes=[Route("/files", ok), Route("/files/secret", ok)])
+    assert [route.path for route in list_routes(app, public=["/files"]).undeclared] == [
+        "/files/secret"
+    ]
+
+
+def test_a_single_text_is_no_list() -> None:
+    with pytest.raises(ConfigurationError, match=r"public is a list of paths: write \['/x'\]"):
+        audit_routes(Starlette(), public="/x")
+
+
+@pytest.mark.parametrize("app", [object(), "app", importlib])
+def test_what_is_no_application_cannot_be_audited(app: object) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        audit_routes(app)
+
+
+def test_policies_in_one_line() -> None:
+    def shown(*policies: Any) -> str:
+        return AuditedRoute("/", ("GET",), "route", "name", policies).policy
+
+    assert shown(require("b", "a"), require("c")) == "permissions: a, b, c"
+    old = require_interactive("a", max_age=timedelta(hours=1))
+    new = require_interactive(max_age=timedelta(seconds=90))
+    assert shown(old, new) == "interactive; permissions: a; login at most 90 s old"
+
+
+# Starlette.
+
+
+def test_starlette_methods_mounts_hosts_and_websockets(
+    starlette_auth: StarletteAuth[str], tmp_path: Path
+) -> None:
+    guard = starlette_auth.require("a")
+
+    class Items(HTTPEndpoint):
+        @guard
+        async def get(self, request: Request) -> Response:
+            return Response()
+
+        async def delete(self, request: Request) -> Response:
+            return Response()
+
+    class Feed(WebSocketEndpoint):
+        @guard
+        async def on_connect(self, websocket: Any) -> None: ...
+
+    class Open(WebSocketEndpoint): ...
+
+    class Raw:
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    inner = Starlette(routes=[Route("/x", guard(ok))])
+    app = Starlette(
+        routes=[
+            Route("/items", Items),
+            Route("/only-get", Items, methods=["GET"]),
+            Route("/partial", functools.partial(guard(ok))),
+            Route("/raw", Raw()),
+            Route("/raw-guarded", starlette_auth.declare(Raw(), require_interactive())),
+            WebSocketRoute("/feed", Feed),
+            WebSocketRoute("/open-feed", Open),
+            Mount("/app", inner),
+            Mount("/list", routes=[Mount("/deep", routes=[Route("/y", ok)])]),
+            Mount("/static", StaticFiles(directory=tmp_path)),
+            Mount("/assets", starlette_auth.public(StaticFiles(directory=tmp_path))),
+            Host("api.example.org", Router([Route("/z", guard(ok))])),
+        ]
+    )
+    assert listed(app) == {
+        "GET,HEAD /items": "permissions: a",
+        "DELETE /items": "undeclared",
+        "GET,HEAD /only-get": "permissions: a",
+        "GET,HEAD /partial": "permissions: a",
+        "* /raw": "undeclared",
+        "* /raw-guarded": "interactive",
+        "WEBSOCKET /feed": "permissions: a",
+        "WEBSOCKET /open-feed": "undeclared",
+        "GET,HEAD /app/x": "permissions: a",
+        "GET,HEAD /list/deep/y": "undeclared",
+        "* /static": "undeclared",
+        "* /assets": "public",
+        "GET,HEAD //api.example.org/z": "permissions: a",
+    }
+
+
+def test_several_guards_count_together(starlette_auth: StarletteAuth[str]) -> None:
+    inner = starlette_auth.require_interactive("a")(ok)
+    app = Starlette(routes=[Route("/x", starlette_auth.require("b")(inner))])
+    assert listed(app) == {"GET,HEAD /x": "interactive; permissions: a, b"}
+
+
+def test_a_decorator_that_hides_a_guard_hides_it_from_the_audit_too(
+    starlette_auth: StarletteAuth[str],
+) -> None:
+    def told(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        async def answer(request: Request) -> Any:
+            return await endpoint(request)
+
+        return answer
+
+    app = Starlette(routes=[Route("/x", told(starlette_auth.require()(ok)))])
+    assert listed(app) == {"GET,HEAD /x": "undeclared"}
+
+
+def test_routes_of_an_unknown_kind_are_undeclared() -> None:
+    class Odd(BaseRoute):
+        def matches(self, scope: Any) -> Any:
+            return Match.NONE, {}
+
+    assert listed(Starlette(routes=[Odd()])) == {"* /": "undeclared"}
+
+
+def test_what_answers_instead_of_404_is_listed(starlette_auth: StarletteAuth[str]) -> None:
+    async def fallback(scope: Any, receive: Any, send: Any) -> None: ...
+
+    assert listed(Router([], default=fallback)) == {"* /…": "undeclared"}
+    assert listed(Router([], default=starlette_auth.public(fallback))) == {"* /…": "public"}
+    mounted = Starlette(routes=[Mount("/sub", Router([], default=StaticFiles))])
+    assert listed(mounted) == {"* /sub/…": "undeclared"}
+
+
+def test_public_and_guarded_is_a_contradiction(starlette_auth: StarletteAuth[str]) -> None:
+    with pytest.raises(ConfigurationError, match="public and guarded"):
+        starlette_auth.public(starlette_auth.require()(ok))
+
+    async def view(request: Request) -> Response:
+        return Response()
+
+    app = Starlette(routes=[Route("/x", starlette_auth.require()(starlette_auth.public(view)))])
+    assert [route.access for route in list_routes(app).flagged] == [Access.AUTHENTICATED]
+
+
+def test_methods_can_be_public(starlette_auth: StarletteAuth[str]) -> None:
+    class Pages:
+        async def show(self, request: Request) -> Response:
+            return Response()
+
+    app = Starlette(routes=[Route("/x", starlette_auth.public(Pages().show))])
+    assert listed(app) == {"GET,HEAD /x": "public"}
+
+
+# FastAPI.
+
+
+def test_fastapi_reads_guards_wherever_a_dependency_may_stand(
+    fastapi_auth: FastAPIAuth[str],
+) -> None:
+    auth = fastapi_auth
+    Current = Annotated[Principal[str], auth.principal]  # noqa: N806
+
+    def deep(principal: Current) -> None: ...
+
+    app = bare_fastapi()
+    inner = APIRouter(dependencies=[auth.require("inner")])
+    outer = APIRouter(prefix="/outer")
+
+    @app.get("/parameter")
+    def parameter(principal: Current) -> None: ...
+
+    @app.get("/deep", dependencies=[Depends(deep)])
+    def nested() -> None: ...
+
+    @inner.get("/routed")
+    def routed() -> None: ...
+
+    @inner.websocket("/ws")
+    async def ws(websocket: WebSocket) -> None: ...
+
+    # A router's dependencies do not reach what is Starlette's.
+    inner.add_route("/plain", ok)
+
+    @app.post("/open")
+    @auth.public
+    def opened() -> None: ...
+
+    @app.post("/nothing")
+    def nothing() -> None: ...
+
+    outer.include_router(inner, prefix="/inner", dependencies=[auth.require("included")])
+    app.include_router(outer)
+    assert listed(app) == {
+        "GET /parameter": "authenticated",
+        "GET /deep": "authenticated",
+        "GET /outer/inner/routed": "permissions: included, inner",
+        "WEBSOCKET /outer/inner/ws": "permissions: included, inner",
+        "GET,HEAD /outer/inner/plain": "undeclared",
+        "POST /open": "public",
+        "POST /nothing": "undeclared",
+    }
+
+
+def test_fastapi_dependencies_of_the_application_reach_routes_and_nothing_else(
+    fastapi_auth: FastAPIAuth[str], tmp_path: Path
+) -> None:
+    app = FastAPI(dependencies=[fastapi_auth.require("a")])
+    app.mount("/static", StaticFiles(directory=tmp_path))
+
+    @app.get("/x")
+    def x() -> None: ...
+
+    assert listed(app) == {
+        **{f"GET,HEAD {path}": "undeclared" for path in DOCS},
+        "* /static": "undeclared",
+        "GET /x": "permissions: a",
+    }
+
+
+def test_fastapi_mounts_within_routers_and_applications(fastapi_auth: FastAPIAuth[str]) -> None:
+    sub = bare_fastapi()
+    sub.get("/x", dependencies=[fastapi_auth.require()])(lambda: None)
+    router = APIRouter(prefix="/r")
+    router.mount("/sub", sub)
+    # FastAPI gives the prefix of a router to its routes, and not to what is mounted in it.
+    router.routes.append(Host("h.example", sub))
+    app = bare_fastapi()
+    app.mount("/m", Starlette(routes=[Mount("/n", sub)]))
+    app.include_router(router)
+    assert {path.rpartition(" ")[2] for path in listed(app)} >= {
+        "/m/n/x",
+        "/sub/x",
+        "//h.example/x",
+    }
+    assert set(listed(app).values()) == {"authenticated"}
+
+
+def test_fastapi_front_ends_are_mounts(fastapi_auth: FastAPIAuth[str], tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("hello")
+    if not hasattr(FastAPI, "frontend"):
+        return  # Older versions have no such thing to be audited.
+    app = bare_fastapi()
+    guarded = APIRouter(prefix="/inner", dependencies=[fastapi_auth.require()])
+    guarded.frontend("/ui", directory=tmp_path)
+    app.frontend("/", directory=tmp_path)
+    app.include_router(guarded, prefix="/outer")
+    assert listed(app) == {
+        "GET,HEAD /": "undeclared",
+        "GET,HEAD /outer/inner/ui": "authenticated",
+    }
+
+
+def test_fastapi_a_guard_that_is_replaced_does_not_count(fastapi_auth: FastAPIAuth[str]) -> None:
+    app = bare_fastapi()
+    app.get("/x", dependencies=[fastapi_auth.principal])(lambda: None)
+    assert listed(app) == {"GET /x": "authenticated"}
+    app.dependency_overrides[fastapi_auth.principal.dependency] = lambda: None
+    assert listed(app) == {"GET /x": "undeclared"}
+
+
+def test_fastapi_public_and_guarded_is_flagged(fastapi_auth: FastAPIAuth[str]) -> None:
+    app = bare_fastapi(dependencies=[fastapi_auth.principal])
+
+    @app.get("/x")
+    @fastapi_auth.public
+    def x() -> None: ...
+
+    (route,) = list_routes(app).flagged
+    assert route.problems == ("is declared public and guarded as well. Take off one of the two.",)
+
+
+def test_fastapi_before_included_routers_stayed_together(
+    fastapi_auth: FastAPIAuth[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("fastapi.routing.iter_route_contexts", raising=False)
+    app = bare_fastapi()
+    app.get("/x", dependencies=[fastapi_auth.require("a")])(lambda: None)
+    assert listed(app) == {"GET /x": "permissions: a"}
+
+
+# Flask.
+
+
+def test_flask_reads_views_blueprints_and_classes() -> None:
+    app = Flask(__name__, static_folder=None)
+    auth = flask_auth(app)
+    closed = Blueprint("closed", __name__, url_prefix="/closed")
+    strict = Blueprint("strict", __name__, url_prefix="/strict", subdomain="admin")
+    auth.protect(closed, require("a"))
+    auth.protect(strict)
+
+    @app.get("/open")
+    @auth.public
+    def opened() -> str:
+        return ""
+
+    @app.get("/nothing")
+    def nothing() -> str:
+        return ""
+
+    @closed.post("/x")
+    @auth.require("b")
+    def x() -> str:
+        return ""
+
+    @strict.get("/y")
+    def y() -> str:
+        return ""
+
+    class Items(MethodView):
+        @auth.require("read")
+        def get(self) -> str:
+            return ""
+
+        def delete(self) -> str:
+            return ""
+
+    app.add_url_rule("/items", view_func=Items.as_view("items"))
+    app.register_blueprint(closed)
+    app.register_blueprint(strict)
+    assert listed(app) == {
+        "GET,HEAD,OPTIONS /open": "public",
+        "GET,HEAD,OPTIONS /nothing": "undeclared",
+        "GET,HEAD /items": "permissions: read",
+        "DELETE,OPTIONS /items": "undeclared",
+        "OPTIONS,POST /closed/x": "permissions: a, b",
+        "GET,HEAD,OPTIONS //admin/strict/y": "undeclared",
+    }
+
+
+def test_flask_a_guard_above_its_route_protects_nothing() -> None:
+    app = Flask(__name__, static_folder=None)
+    auth = flask_auth(app)
+
+    @auth.require()
+    @app.get("/x")
+    def x() -> str:
+        return ""
+
+    report = list_routes(app)
+    assert policies(report) == {"GET,HEAD,OPTIONS /x": "undeclared"}
+    assert any("stands above the route" in problem for problem in report.problems)
+
+
+def test_flask_without_the_adapter_and_with_websockets() -> None:
+    app = Flask(__name__)
+    app.add_url_rule("/ws", "ws", lambda: "", websocket=True)
+    assert listed(app) == {
+        "GET,HEAD,OPTIONS /static/<path:filename>": "undeclared",
+        "WEBSOCKET /ws": "undeclared",
+    }
+
+
+# Litestar.
+
+
+def test_litestar_reads_layers_websockets_mounts_and_pages() -> None:
+    auth = LitestarAuth(authenticator())
+
+    @litestar.get("/x", guards=[auth.require("b")])
+    async def x() -> None: ...
+
+    @litestar.post("/open", opt=auth.public)
+    async def opened() -> None: ...
+
+    @litestar.websocket("/ws", guards=[auth.require_interactive()])
+    async def ws(socket: litestar.WebSocket[Any, Any, Any]) -> None: ...
+
+    @litestar.asgi("/raw", opt=auth.public, copy_scope=True)
+    async def raw(scope: Any, receive: Any, send: Any) -> None: ...
+
+    @litestar.asgi("/mounted", is_mount=True, guards=[auth.require()], copy_scope=True)
+    async def mounted(scope: Any, receive: Any, send: Any) -> None: ...
+
+    layer = litestar.Router("/layer", route_handlers=[x], guards=[auth.require("a")])
+    app = Litestar(
+        [layer, opened, ws, raw, mounted], plugins=[auth], openapi_config=None, logging_config=None
+    )
+    report = audit_routes(app)
+    assert policies(report) == {
+        "GET /layer/x": "permissions: a, b",
+        "OPTIONS /layer/x": "permissions: a, b",
+        "OPTIONS /open": "public",
+        "POST /open": "public",
+        "WEBSOCKET /ws": "interactive",
+        "* /raw": "public",
+        "* /mounted": "authenticated",
+    }
+    assert [route.kind for route in report.routes if route.path == "/mounted"] == ["mount"]
+
+
+def test_litestar_without_the_plugin_is_undeclared() -> None:
+    @litestar.get("/x")
+    async def x() -> None: ...
+
+    app = Litestar([x], openapi_config=None, logging_config=None)
+    assert set(listed(app).values()) == {"undeclared"}
+    assert audit_routes(app, public=["GET /x"]).ok
+    # Mounted elsewhere it is read as well.
+    assert set(listed(Starlette(routes=[Mount("/sub", app)]))) == {
+        "GET /sub/x",
+        "OPTIONS /sub/x",
+    }
