@@ -77,6 +77,7 @@ RUN_GRACE: Final = timedelta(seconds=5)
 """How long runs may go on when the service stops; then they go back into the queue."""
 
 _PURGE_SECONDS: Final = 3600.0
+_RUNNER_PAUSE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +218,19 @@ class Services:
 
     async def execute_runs(self, stop: asyncio.Event) -> None:
         """Be a worker until `stop` is set; runs then get :data:`RUN_GRACE`."""
-        working = asyncio.create_task(self.runner.run(), name="runner")
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
         try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            self.runner.stop(RUN_GRACE)
-            await working
+            while not stop.is_set():
+                working = asyncio.create_task(self.runner.run(), name="runner")
+                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    # Only a mistake ends it. Its runs are taken over like those of any worker that died.
+                    _log.error("the runner failed; starting it again", exc_info=working.exception())
+                    await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
+                else:
+                    self.runner.stop(RUN_GRACE)
+                    await working
         finally:
-            working.cancel()
             stopping.cancel()
 
 
