@@ -1,6 +1,7 @@
 """The same application in every framework, and a client that speaks raw ASGI to it.
 
-To add an adapter: build this application with it, and add it to `ADAPTERS`.
+To add an adapter: build this application with it, in a module beside this one, and add its name to
+`ADAPTERS`. Those whose framework is installed take part.
 
 ::
 
@@ -19,170 +20,32 @@ To add an adapter: build this application with it, and add it to `ADAPTERS`.
          /api/keys        the key routes
 """
 
-# No `from __future__ import annotations`: FastAPI reads the annotations of local names.
+from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
-from fastapi import FastAPI, WebSocket
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket as StarletteWebSocket
-from tests.integrations.flask_app import flask_app
-from tests.integrations.litestar_app import litestar_app
-from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
-
-from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
-from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.integrations.starlette import StarletteAuth
+from tests.integrations.world import Surprise
 
 
-def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
-    auth = FastAPIAuth(authenticator)
-    app = FastAPI()
-    auth.install(app)
-    app.include_router(auth.key_routes(prefix="/api/keys"))
-    Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
-
-    @app.get("/public")
-    async def public() -> dict[str, Any]:
-        return {"public": True}
-
-    @app.get("/me")
-    async def me(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/tasks")
-    async def tasks(
-        principal: Annotated[Principal[User], auth.require("tasks:read")],
-    ) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.post("/tasks/run", dependencies=[auth.require("tasks:run")])
-    def run(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/both", dependencies=[auth.require("tasks:read"), auth.require("tasks:run")])
-    async def both(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/admin/config", dependencies=[auth.require_interactive("admin:config")])
-    async def read_config() -> dict[str, Any]:
-        return {"config": True}
-
-    @app.patch("/admin/config", dependencies=[auth.require_interactive("admin:config")])
-    async def change_config() -> dict[str, Any]:
-        return {"config": True}
-
-    @app.post("/fresh")
-    async def fresh(
-        principal: Annotated[Principal[User], auth.require_interactive(max_age=MAX_AGE)],
-    ) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/missing")
-    async def missing(principal: Current) -> None:
-        raise TaskNotFound
-
-    @app.get("/busy")
-    async def busy() -> None:
-        raise TooManyAttempts(30)
-
-    @app.get("/boom")
-    async def boom() -> None:
-        raise Surprise("the password is swordfish")
-
-    @app.websocket("/ws")
-    async def ws(websocket: WebSocket, principal: Current) -> None:
-        await websocket.accept()
-        await websocket.send_json(describe(principal))
-        await websocket.close()
-
-    @app.websocket("/ws/admin", dependencies=[auth.require_interactive()])
-    async def ws_admin(websocket: WebSocket) -> None:
-        await websocket.accept()
-        await websocket.close()
-
-    return app
+def _application(name: str) -> Callable[[Any], Any]:
+    module = import_module(f"tests.integrations.{name}_app")
+    made: Callable[[Any], Any] = getattr(module, f"{name}_app")
+    return made
 
 
-def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
-    auth = StarletteAuth(authenticator)
-
-    async def public(request: Request) -> Response:
-        return JSONResponse({"public": True})
-
-    async def describe_caller(request: Request) -> Response:
-        return JSONResponse(describe(auth.principal(request)))
-
-    @auth.require("tasks:run")
-    def run(request: Request) -> Response:
-        return JSONResponse(describe(auth.principal(request)))
-
-    @auth.require_interactive("admin:config")
-    async def config(request: Request) -> Response:
-        return JSONResponse({"config": True})
-
-    @auth.require()
-    async def missing(request: Request) -> Response:
-        raise TaskNotFound
-
-    async def busy(request: Request) -> Response:
-        raise TooManyAttempts(30)
-
-    async def boom(request: Request) -> Response:
-        raise Surprise("the password is swordfish")
-
-    @auth.require()
-    async def ws(websocket: StarletteWebSocket) -> None:
-        await websocket.accept()
-        await websocket.send_json(describe(auth.principal(websocket)))
-        await websocket.close()
-
-    @auth.require_interactive()
-    async def ws_admin(websocket: StarletteWebSocket) -> None:
-        await websocket.accept()
-        await websocket.close()
-
-    both = auth.require("tasks:read")(auth.require("tasks:run")(describe_caller))
-    app = Starlette(
-        routes=[
-            Route("/public", public),
-            Route("/me", auth.require()(describe_caller)),
-            Route("/tasks", auth.require("tasks:read")(describe_caller)),
-            Route("/tasks/run", run, methods=["POST"]),
-            Route("/both", both),
-            Route("/admin/config", config, methods=["GET", "PATCH"]),
-            Route(
-                "/fresh",
-                auth.require_interactive(max_age=MAX_AGE)(describe_caller),
-                methods=["POST"],
-            ),
-            Route("/missing", missing),
-            Route("/busy", busy),
-            Route("/boom", boom),
-            WebSocketRoute("/ws", ws),
-            WebSocketRoute("/ws/admin", ws_admin),
-            *auth.key_routes(prefix="/api/keys"),
-        ]
-    )
-    auth.install(app)
-    return app
-
-
-ADAPTERS: dict[str, Callable[[AsyncAuthenticator[User]], Any]] = {
-    "fastapi": fastapi_app,
-    "starlette": starlette_app,
-    "litestar": litestar_app,
-    "flask": flask_app,
+ADAPTERS = {
+    name: _application(name)
+    for name in ("fastapi", "starlette", "litestar", "flask")
+    if find_spec(name) is not None
 }
-STARLETTE_BASED = ["fastapi", "starlette"]
-WITH_WEBSOCKETS = [*STARLETTE_BASED, "litestar"]
+STARLETTE_BASED = [name for name in ("fastapi", "starlette") if name in ADAPTERS]
+WITH_WEBSOCKETS = [name for name in ADAPTERS if name != "flask"]
 
 
 @dataclass(frozen=True)

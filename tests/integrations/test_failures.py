@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -13,8 +14,6 @@ from tests.integrations.world import PEOPLE, START, World, make_world
 
 from msk_auth import Authenticator, ConfigurationError, KeyLimits, KeyRevoked
 from msk_auth.integrations import _asgi
-from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.integrations.starlette import StarletteAuth
 from msk_auth.stores.memory import MemoryKeyStore
 
 pytestmark = pytest.mark.anyio
@@ -37,6 +36,13 @@ def adapter(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=STARLETTE_BASED)
 def starlette_based(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture
+def kind(starlette_based: str) -> Any:
+    """The class of an adapter."""
+    name = {"fastapi": "FastAPIAuth", "starlette": "StarletteAuth"}[starlette_based]
+    return getattr(import_module(f"msk_auth.integrations.{starlette_based}"), name)
 
 
 async def get(world: World, adapter: str, request: str, credential: str, **more: Any) -> Any:
@@ -210,26 +216,22 @@ async def test_changed_headers_are_judged_anew() -> None:
 class TestSetUpsThatCannotWork:
     """Each fails while starting, or at the first request, and says what to write instead."""
 
-    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
     def test_a_blocking_authenticator(self, kind: Any) -> None:
         blocking = Authenticator(MemoryKeyStore(), find_owner=PEOPLE.get)
         with pytest.raises(ConfigurationError, match="Write AsyncAuthenticator"):
             kind(blocking)
 
-    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
     @pytest.mark.parametrize("wrong", [None, "secret", object()])
     def test_no_authenticator_at_all(self, kind: Any, wrong: object) -> None:
         with pytest.raises(ConfigurationError, match="needs an AsyncAuthenticator, not"):
             kind(wrong)
 
-    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
     @pytest.mark.parametrize("prefix", ["", "/", "api/keys", "/api/keys/"])
     async def test_a_prefix_that_does_not_join(self, kind: Any, prefix: str) -> None:
         auth = kind((await make_world()).authenticator)
         with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
             auth.key_routes(prefix=prefix)
 
-    @pytest.mark.parametrize("kind", [FastAPIAuth, StarletteAuth])
     async def test_a_permission_that_is_none(self, kind: Any) -> None:
         auth = kind((await make_world()).authenticator)
         with pytest.raises(ConfigurationError, match="is not a permission"):

@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import pytest
+
+pytest.importorskip("fastapi")
+
 from fastapi import APIRouter, FastAPI, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from tests.integrations.adapters import Surprise, fastapi_app, send
+from tests.integrations.adapters import send
+from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
-from tests.integrations.world import User, World, make_world
+from tests.integrations.world import Surprise, User, World, make_world
 
 from msk_auth import (
     ConfigurationError,

@@ -13,6 +13,9 @@ from typing import Any
 
 import anyio
 import pytest
+
+pytest.importorskip("flask")
+
 from anyio.lowlevel import checkpoint
 from flask import Blueprint, Flask, Response, abort, g, redirect, request, url_for
 from flask.testing import FlaskClient

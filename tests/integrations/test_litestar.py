@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+
+pytest.importorskip("litestar")
+
 from litestar import (
     Controller,
     Litestar,
@@ -151,7 +154,9 @@ class TestDeclarations:
     """Whoever writes a handler says who may use it, or the application does not start."""
 
     @pytest.mark.parametrize(
-        "handler", [forgotten, forgotten_websocket, forgotten_mount, Forgotten], ids=repr
+        "handler",
+        [forgotten, forgotten_websocket, forgotten_mount, Forgotten],
+        ids=["route", "websocket", "mount", "controller"],
     )
     async def test_a_handler_that_declares_nothing_is_an_error(
         self, site: Site, handler: Any
@@ -177,7 +182,7 @@ class TestDeclarations:
         for credential in (None, "jwt", "jwt_admin"):
             assert (await site.ask(app, "GET", "/forgotten", credential)).status == 500
 
-    @pytest.mark.parametrize("handler", [forgotten, Forgotten], ids=repr)
+    @pytest.mark.parametrize("handler", [forgotten, Forgotten], ids=["route", "controller"])
     async def test_public_is_declared_on_the_handler_or_above_it(
         self, site: Site, handler: Any
     ) -> None:

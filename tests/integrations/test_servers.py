@@ -18,9 +18,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.integrations.adapters import ADAPTERS
 from tests.integrations.cases import CASES, MISSING, Case
 from tests.integrations.world import World
 
@@ -44,12 +46,17 @@ COMMANDS = {
     "werkzeug": "flask --app {app} run --no-reload --host {host} --port {port}",
 }
 ASGI = ["fastapi", "starlette", "litestar"]
-DEPLOYMENTS = [
+ALL_DEPLOYMENTS = [
     *(("uvicorn with h11", adapter) for adapter in ASGI),
     *(("uvicorn with httptools", adapter) for adapter in ASGI),
     *(("granian", adapter) for adapter in [*ASGI, "flask"]),
     ("gunicorn", "flask"),
     ("werkzeug", "flask"),
+]
+DEPLOYMENTS = [
+    (server, adapter)
+    for server, adapter in ALL_DEPLOYMENTS
+    if adapter in ADAPTERS and find_spec(COMMANDS[server].split()[0]) is not None
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integrations.adapters import send
+from tests.integrations.adapters import STARLETTE_BASED, send
 
 from msk_auth import Owner, local_principal
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.anyio
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
 
 
-@pytest.mark.parametrize("name", ["fastapi_minimal.py", "starlette_minimal.py"])
+@pytest.mark.parametrize("name", STARLETTE_BASED)
 async def test_ten_lines_protect_a_route(name: str) -> None:
-    path = SNIPPETS / name
+    path = SNIPPETS / f"{name}_minimal.py"
     assert sum(bool(line.strip()) for line in path.read_text("utf-8").splitlines()) <= 10
     names: dict[str, Any] = runpy.run_path(str(path))
     app, authenticator = names["app"], names["auth"].authenticator

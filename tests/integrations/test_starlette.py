@@ -7,6 +7,9 @@ import threading
 from typing import Any
 
 import pytest
+
+pytest.importorskip("starlette")
+
 from starlette.applications import Starlette
 from starlette.authentication import requires
 from starlette.endpoints import HTTPEndpoint
@@ -15,10 +18,15 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
-from tests.integrations.adapters import send, starlette_app
+from starlette.websockets import WebSocket, WebSocketState
+from tests.integrations.adapters import send
+from tests.integrations.starlette_app import starlette_app
+from tests.integrations.test_websockets import DENIAL
 from tests.integrations.world import User, World, make_world
 
 from msk_auth import ConfigurationError, Principal, require, require_interactive
+from msk_auth.integrations import _starlette_base
+from msk_auth.integrations._http import Answer
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
 
 pytestmark = pytest.mark.anyio
@@ -264,3 +272,30 @@ class TestMiddleware:
             "code"
         ] == "forbidden"
         assert (await send(app, "GET", b"/theirs")).json["code"] == "forbidden"
+
+
+ANSWER = Answer(401, (("content-type", "application/problem+json"),), b"{}")
+
+
+async def refuse(state: WebSocketState) -> list[Any]:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any: ...
+
+    websocket = WebSocket({"type": "websocket", "extensions": DENIAL, "headers": []}, receive, send)
+    websocket.application_state = state
+    connection: HTTPConnection = websocket
+    assert await _starlette_base._send(connection, ANSWER) is None
+    return sent
+
+
+async def test_after_the_handshake_it_is_closed() -> None:
+    (close,) = await refuse(WebSocketState.CONNECTED)
+    assert (close["type"], close["code"]) == ("websocket.close", 1008)
+
+
+async def test_after_the_end_there_is_nothing_to_say() -> None:
+    assert await refuse(WebSocketState.DISCONNECTED) == []

@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.requests import HTTPConnection
-from starlette.websockets import WebSocket, WebSocketState
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
 from tests.integrations.world import World, make_world
-
-from msk_auth.integrations import _starlette_base
-from msk_auth.integrations._http import Answer
 
 pytestmark = pytest.mark.anyio
 
@@ -127,30 +122,3 @@ async def test_credentials_in_a_subprotocol_or_query_do_not_count(app: Any, worl
 async def test_an_unknown_path_is_closed(app: Any, world: World) -> None:
     sent = await connect(app, "/ws/nowhere", world.bearer("jwt"))
     assert [message["type"] for message in sent] == ["websocket.close"]
-
-
-ANSWER = Answer(401, (("content-type", "application/problem+json"),), b"{}")
-
-
-async def refuse(state: WebSocketState) -> list[Any]:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any: ...
-
-    websocket = WebSocket({"type": "websocket", "extensions": DENIAL, "headers": []}, receive, send)
-    websocket.application_state = state
-    connection: HTTPConnection = websocket
-    assert await _starlette_base._send(connection, ANSWER) is None
-    return sent
-
-
-async def test_after_the_handshake_it_is_closed() -> None:
-    (close,) = await refuse(WebSocketState.CONNECTED)
-    assert (close["type"], close["code"]) == ("websocket.close", 1008)
-
-
-async def test_after_the_end_there_is_nothing_to_say() -> None:
-    assert await refuse(WebSocketState.DISCONNECTED) == []

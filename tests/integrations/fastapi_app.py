@@ -1,0 +1,80 @@
+"""The application of `adapters.py`, in FastAPI."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names.
+
+from typing import Annotated, Any
+
+from fastapi import FastAPI, WebSocket
+from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
+
+from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
+from msk_auth.integrations.fastapi import FastAPIAuth
+
+
+def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
+    auth = FastAPIAuth(authenticator)
+    app = FastAPI()
+    auth.install(app)
+    app.include_router(auth.key_routes(prefix="/api/keys"))
+    Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
+
+    @app.get("/public")
+    async def public() -> dict[str, Any]:
+        return {"public": True}
+
+    @app.get("/me")
+    async def me(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/tasks")
+    async def tasks(
+        principal: Annotated[Principal[User], auth.require("tasks:read")],
+    ) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.post("/tasks/run", dependencies=[auth.require("tasks:run")])
+    def run(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/both", dependencies=[auth.require("tasks:read"), auth.require("tasks:run")])
+    async def both(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/admin/config", dependencies=[auth.require_interactive("admin:config")])
+    async def read_config() -> dict[str, Any]:
+        return {"config": True}
+
+    @app.patch("/admin/config", dependencies=[auth.require_interactive("admin:config")])
+    async def change_config() -> dict[str, Any]:
+        return {"config": True}
+
+    @app.post("/fresh")
+    async def fresh(
+        principal: Annotated[Principal[User], auth.require_interactive(max_age=MAX_AGE)],
+    ) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/missing")
+    async def missing(principal: Current) -> None:
+        raise TaskNotFound
+
+    @app.get("/busy")
+    async def busy() -> None:
+        raise TooManyAttempts(30)
+
+    @app.get("/boom")
+    async def boom() -> None:
+        raise Surprise("the password is swordfish")
+
+    @app.websocket("/ws")
+    async def ws(websocket: WebSocket, principal: Current) -> None:
+        await websocket.accept()
+        await websocket.send_json(describe(principal))
+        await websocket.close()
+
+    @app.websocket("/ws/admin", dependencies=[auth.require_interactive()])
+    async def ws_admin(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    return app

@@ -1,0 +1,77 @@
+"""The application of `adapters.py`, in Starlette."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
+
+from msk_auth import AsyncAuthenticator, TooManyAttempts
+from msk_auth.integrations.starlette import StarletteAuth
+
+
+def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
+    auth = StarletteAuth(authenticator)
+
+    async def public(request: Request) -> Response:
+        return JSONResponse({"public": True})
+
+    async def describe_caller(request: Request) -> Response:
+        return JSONResponse(describe(auth.principal(request)))
+
+    @auth.require("tasks:run")
+    def run(request: Request) -> Response:
+        return JSONResponse(describe(auth.principal(request)))
+
+    @auth.require_interactive("admin:config")
+    async def config(request: Request) -> Response:
+        return JSONResponse({"config": True})
+
+    @auth.require()
+    async def missing(request: Request) -> Response:
+        raise TaskNotFound
+
+    async def busy(request: Request) -> Response:
+        raise TooManyAttempts(30)
+
+    async def boom(request: Request) -> Response:
+        raise Surprise("the password is swordfish")
+
+    @auth.require()
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_json(describe(auth.principal(websocket)))
+        await websocket.close()
+
+    @auth.require_interactive()
+    async def ws_admin(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    both = auth.require("tasks:read")(auth.require("tasks:run")(describe_caller))
+    app = Starlette(
+        routes=[
+            Route("/public", public),
+            Route("/me", auth.require()(describe_caller)),
+            Route("/tasks", auth.require("tasks:read")(describe_caller)),
+            Route("/tasks/run", run, methods=["POST"]),
+            Route("/both", both),
+            Route("/admin/config", config, methods=["GET", "PATCH"]),
+            Route(
+                "/fresh",
+                auth.require_interactive(max_age=MAX_AGE)(describe_caller),
+                methods=["POST"],
+            ),
+            Route("/missing", missing),
+            Route("/busy", busy),
+            Route("/boom", boom),
+            WebSocketRoute("/ws", ws),
+            WebSocketRoute("/ws/admin", ws_admin),
+            *auth.key_routes(prefix="/api/keys"),
+        ]
+    )
+    auth.install(app)
+    return app
