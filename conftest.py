@@ -72,5 +72,11 @@ def pytest_make_collect_report(
     return report
 
 
+def _name_the_module(namespace: dict[str, object]) -> None:
+    namespace["__name__"] = "__main__"
+
+
 # Every Python block of the documentation runs, as printed.
-pytest_collect_file = Sybil(parsers=[PythonCodeBlockParser()], patterns=["*.md"]).pytest()
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser()], patterns=["*.md"], setup=_name_the_module
+).pytest()
