@@ -18,6 +18,7 @@ from unittest import mock
 import httpx2
 from argon2.profiles import CHEAPEST
 from fastapi import FastAPI
+from sqlalchemy import event
 
 from msk_auth import SystemClock
 from task_service import app as app_module
@@ -162,9 +163,9 @@ def wrong_fields(response: httpx2.Response) -> set[str]:
     return {error["field"] for error in response.json()["errors"]}
 
 
-async def make_template(folder: Path) -> None:
+async def make_template(folder: Path, **settings: Any) -> None:
     """A data folder with an administrator `ada` and a user `ulf`, to be copied for each test."""
-    services = Services.build(Settings(data_dir=folder), password_hashing=CHEAPEST)
+    services = Services.build(Settings(data_dir=folder, **settings), password_hashing=CHEAPEST)
     await migrate(services.db)
     await services.users.create("ada", ["admin"], password=ADMIN_PASSWORD)
     await services.users.create("ulf", ["user"], password=USER_PASSWORD)
@@ -178,6 +179,8 @@ async def running_service(template: Path, folder: Path, **settings: Any) -> Asyn
     clock = ShiftedClock()
     app = create_app(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
+    if service.services.db.engine.dialect.name == "sqlite":
+        event.listen(service.services.db.engine.sync_engine, "connect", _do_not_wait_for_the_disk)
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(app_module, "RUN_GRACE", timedelta(seconds=0.1))
     with no_secret_in_logs(), hurried:
@@ -185,6 +188,12 @@ async def running_service(template: Path, folder: Path, **settings: Any) -> Asyn
             yield service
         for http in service.callers:
             await http.aclose()
+
+
+def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous = OFF")
+    cursor.close()
 
 
 @asynccontextmanager

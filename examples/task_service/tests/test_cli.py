@@ -13,8 +13,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -320,6 +321,39 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     assert "chmod 600" in problems[1]
 
 
+def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:
+    done = run(tmp_path / "data", "doctor", PORT="eighty", WORKERS="none")
+    assert done.exit_code == 1
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+        ["problem", "settings:", "TASK_SERVICE_PORT:"],
+        ["problem", "settings:", "TASK_SERVICE_WORKERS:"],
+    ]
+
+
+def test_the_doctor_tells_a_file_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    done = run(tmp_path / "data", "doctor", PORT="0")
+    assert done.exit_code == 1
+    assert f"problem  data folder: {tmp_path / 'data'} is no folder" in done.stdout
+
+
+def test_the_doctor_names_a_handler_that_cannot_be_loaded(tmp_path: Path) -> None:
+    broken = EntryPoint("backup", "no_such_distribution:Backup", "task_service.handlers")
+    with mock.patch("task_service.handlers.registry.entry_points", return_value=[broken]):
+        done = run(tmp_path / "data", "doctor", PORT="0")
+    assert done.exit_code == 1
+    assert "problem  handlers: The handler 'backup'" in done.stdout
+
+
+def test_the_doctor_says_when_the_schema_is_old(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "migrate").exit_code == 0
+    with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'older'")
+    done = run(data, "doctor", PORT="0")
+    assert "its schema is brought to this version at start" in done.stdout
+
+
 def test_the_doctor_hides_the_password_of_the_database(tmp_path: Path) -> None:
     url = "postgresql://somebody:hunter2@127.0.0.1:1/none"
     done = run(tmp_path / "data", "doctor", PORT="0", DATABASE_URL=url)
@@ -331,9 +365,8 @@ def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
     for _ in range(2):
         done = run(tmp_path / "data", "migrate")
         assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")
-    with sqlite3.connect(tmp_path / "data" / "task-service.sqlite3") as connection:
+    with closing(sqlite3.connect(tmp_path / "data" / "task-service.sqlite3")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:
