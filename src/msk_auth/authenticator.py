@@ -115,8 +115,22 @@ def _refusal(problem: Problem, now: datetime) -> Refusal:
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
-    _log.error("authentication cannot answer: %s", type(error).__name__, exc_info=error)
+    # While a store is down every request fails, and always for the same reason: a traceback each time would bury the
+    # rest of the log, and fill a disk that may be full already. A mistake in somebody's code needs its traceback.
+    name = type(error).__name__
+    if _is_outage(error):
+        # The driver's own words. SQLAlchemy's, around them, may quote values such as a digest.
+        _log.error("authentication cannot answer: %s: %r", name, error.__cause__ or error)
+    else:
+        _log.error("authentication cannot answer: %s", name, exc_info=error)
     return StoreUnavailable()
+
+
+def _is_outage(error: Exception) -> bool:
+    """True if a store failed in a way that its machines can: by the name PEP 249 gives it, or the system."""
+    return isinstance(error, OSError) or any(
+        kind.__name__ in {"OperationalError", "TimeoutError"} for kind in type(error).__mro__
+    )
 
 
 class Authenticator(_Shared[UserT]):
