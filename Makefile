@@ -25,7 +25,7 @@ run: $(BIN)/.run  ## Serve the task service on this machine
 test: $(BIN)/.dev  ## Run the tests and hold coverage to its limits
 ifeq ($(ARGS),)
 	$(BIN)/coverage erase
-	$(BIN)/pytest --cov --cov-report=
+	$(BIN)/pytest -n auto --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report --include 'src/msk_auth/core/*' --fail-under 100
 	$(BIN)/coverage report --omit 'src/msk_auth/core/*' --fail-under 95
 else
