@@ -48,6 +48,7 @@ from .accounts.users import User, Users
 from .api.admin import admin_router
 from .api.auth import auth_router
 from .api.health import health_router
+from .api.key_trail import key_trail_router
 from .api.runs import RECHECK, runs_router
 from .api.tasks import tasks_router
 from .api.trail import Trail
@@ -66,12 +67,15 @@ from .tasks.follow import LogFollower
 from .tasks.runner import Runner
 from .tasks.runs import Runs
 from .tasks.signals import Signals
+from .tasks.status import StatusReport, WorkerStatus
 from .tasks.tasks import Tasks
 from .web.pages import LoginResult, PageUser, pages_router
 
 _log = logging.getLogger(__name__)
 
 AUDIENCE: Final = "task-service"
+ISSUER: Final = AUDIENCE
+"""Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
 
 RUN_GRACE: Final = timedelta(seconds=5)
 """How long runs may go on when the service stops; then they go back into the queue."""
@@ -104,6 +108,7 @@ class Services:
     runner: Runner
     follower: LogFollower
     census: RunCensus
+    status: StatusReport
     stopping: asyncio.Event
 
     @classmethod
@@ -128,7 +133,7 @@ class Services:
         settings.create_data_dir()
         secrets = load_or_create_secrets(settings.data_dir, clock.now())
         tokens = TokenProfile(
-            issuer=settings.base_url,
+            issuer=ISSUER,
             audience=AUDIENCE,
             keys=secrets.token_keys,
             max_lifetime=MAX_SESSION_LIFETIME,
@@ -184,6 +189,7 @@ class Services:
             HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
         )
         signals = Signals()
+        runner = Runner(db, clock, registry, config, signals, concurrency=settings.workers)
         runs = Runs(db, clock, config, signals)
         return cls(
             settings=settings,
@@ -203,10 +209,16 @@ class Services:
             registry=registry,
             tasks=Tasks(db, clock, registry, signals),
             runs=runs,
-            runner=Runner(db, clock, registry, config, signals, concurrency=settings.workers),
+            runner=runner,
             # As often as a stream asks whether it may go on.
             follower=LogFollower(runs, signals, clock, heartbeat=RECHECK),
             census=RunCensus(db, clock),
+            status=StatusReport(
+                db,
+                clock,
+                worker=WorkerStatus(id=runner.worker_id, concurrency=settings.workers),
+                verification_lease_ms=settings.lease_ms,
+            ),
             stopping=asyncio.Event(),
         )
 
@@ -276,10 +288,18 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
     return (
         auth_router(auth, it.login, it.sessions, it.invitations),
         auth.key_routes(prefix="/api/keys"),
+        key_trail_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry, trail),
         runs_router(auth, it.runs, it.follower, trail, clock=it.clock, stopping=it.stopping),
         admin_router(
-            auth, it.config, it.users, it.invitations, it.audit, base_url=it.settings.base_url
+            auth,
+            it.config,
+            it.users,
+            it.invitations,
+            it.audit,
+            it.sessions,
+            it.status,
+            base_url=it.settings.base_url,
         ),
         health_router(it.db, it.metrics, it.census, it.tokens),
         pages_router(_PageLogins(auth, it.login), key_limits=it.config.key_limits),

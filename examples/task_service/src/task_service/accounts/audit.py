@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import (
@@ -79,6 +79,8 @@ class AuditQuery:
         target: Done to this.
         since: At this moment or later.
         until: Before this moment.
+        key_id: Done to this API key, or with it.
+        actor_name: Done by whoever has this name now.
     """
 
     actor_id: str | None = None
@@ -86,6 +88,8 @@ class AuditQuery:
     target: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    key_id: str | None = None
+    actor_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,12 @@ class Audit:
             )
         if query.target is not None:
             statement = statement.where(_AUDIT.target == query.target)
+        if query.key_id is not None:
+            statement = statement.where(
+                or_(_AUDIT.target == query.key_id, _AUDIT.credential_id == query.key_id)
+            )
+        if query.actor_name is not None:
+            statement = statement.where(_USERS.username == query.actor_name)
         if query.since is not None:
             statement = statement.where(_AUDIT.at >= query.since)
         if query.until is not None:

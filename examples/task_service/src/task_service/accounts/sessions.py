@@ -221,6 +221,41 @@ class Sessions:
         self._seen.pop(session_id, None)
         await self._access_narrowed()
 
+    async def end_all(self, user_id: str, *, by: Principal[Any], keep: str | None = None) -> int:
+        """End a user's sessions. When this returns, no process accepts their tokens.
+
+        Args:
+            user_id: Whose.
+            by: Who does it.
+            keep: The id of a session that goes on.
+
+        Returns:
+            How many were open.
+        """
+        now = self._clock.now()
+        conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)]
+        if keep is not None:
+            conditions.append(_SESSIONS.id != keep)
+        async with self._db.write() as connection:
+            rows = (await connection.execute(_WITH_LIMITS.where(*conditions))).all()
+            # Those whose time was up are marked too, and not counted.
+            count = sum(self._session(row).is_open(now) for row in rows)
+            await connection.execute(
+                update(schema.sessions).where(*conditions).values(ended_at=now)
+            )
+            if count:
+                await self._audit.record(
+                    "session.all_ended",
+                    principal=by,
+                    target=user_id,
+                    details={"ended": count},
+                    connection=connection,
+                )
+        for row in rows:
+            self._seen.pop(row.id, None)
+        await self._access_narrowed()
+        return count
+
     async def purge(self) -> None:
         """Delete sessions that have been over for a long time, and links that are."""
         links = schema.password_links.c

@@ -1,4 +1,4 @@
-"""What administrators do: the live configuration, users, the audit log. No API key ever gets here.
+"""What administrators do: the live configuration, users, the audit log, the system. No API key ever gets here.
 
 Besides the guard of each route, :class:`_Closed` stands behind all of them and guards the address itself: a method
 or path that no route has is refused to a key and to strangers before it is said that there is nothing.
@@ -10,21 +10,25 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from msk_auth import Policy, Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.audit import Audit, AuditQuery
+from task_service.accounts.audit import Audit, AuditPage, AuditQuery
 from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.invitations import Invitation, Invitations
+from task_service.accounts.sessions import Sessions
 from task_service.accounts.shapes import audit_json, user_json
-from task_service.accounts.users import User, Users
+from task_service.accounts.users import User, Users, normalised_username
+from task_service.tasks.status import StatusReport, SystemStatus
 
+from .audit_export import Format, export
 from .json_body import JsonRoute
 
 CONFIG: Final = "admin:config"
@@ -38,6 +42,7 @@ _GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
     (f"{PREFIX}/config", require_interactive(CONFIG)),
     (f"{PREFIX}/users", require_interactive(USERS)),
     (f"{PREFIX}/audit", require_interactive(AUDIT)),
+    (f"{PREFIX}/system", require_interactive(CONFIG)),
     (PREFIX, require_interactive(CONFIG, USERS, AUDIT)),
 )
 
@@ -129,6 +134,8 @@ def admin_router(
     users: Users,
     invitations: Invitations,
     audit: Audit,
+    sessions: Sessions,
+    status: StatusReport,
     *,
     base_url: str,
 ) -> APIRouter:
@@ -140,6 +147,8 @@ def admin_router(
         users: The users.
         invitations: Makes the links with which users choose their passwords.
         audit: The audit log.
+        sessions: The login sessions, which can be ended.
+        status: Looks at the service as a whole.
         base_url: The origin of the links.
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
@@ -192,22 +201,42 @@ def admin_router(
         """A new link; those before it are void."""
         return shown_once(await invitations.create(user_id, by=principal))
 
-    @router.get("/audit", dependencies=[auth.require_interactive(AUDIT)])
+    @router.delete("/users/{userId}/sessions", status_code=204)
+    async def end_sessions(
+        principal: Annotated[Principal[User], user_admin], user_id: UserId
+    ) -> None:
+        """End all of a user's logins. Their keys and their password stay."""
+        user = await users.get(user_id)
+        await sessions.end_all(user.id, by=principal)
+
+    @router.get("/system", dependencies=[configurer])
+    async def system() -> SystemStatus:
+        """Versions, database, queue, and which worker holds which run."""
+        return await status.now()
+
+    auditor = auth.require_interactive(AUDIT)
+
+    @router.get("/audit", dependencies=[auditor])
     async def list_audit(
-        actor_id: str | None = None,
-        action: str | None = None,
-        target: str | None = None,
-        since: AwareDatetime | None = None,
-        until: AwareDatetime | None = None,
+        query: Annotated[AuditQuery, Depends(_query)],
         cursor: str | None = None,
         limit: int = 50,
     ) -> AuditList:
         """What happened. An `action` that ends with a dot, such as `key.`, means all that begin with it."""
-        page = await audit.list(
-            AuditQuery(actor_id, action, target, since, until), cursor=cursor, limit=limit
-        )
-        items = [AuditEntryShape.model_validate(audit_json(entry)) for entry in page.items]
-        return AuditList(items=items, next_cursor=page.next_cursor)
+        return shown_page(await audit.list(query, cursor=cursor, limit=limit))
+
+    @router.get(
+        "/audit/export",
+        dependencies=[auditor],
+        response_class=StreamingResponse,
+        responses=_EXPORT_RESPONSES,
+    )
+    async def export_audit(
+        query: Annotated[AuditQuery, Depends(_query)],
+        form: Annotated[Format, Query(alias="format")] = "csv",
+    ) -> StreamingResponse:
+        """The same as one file."""
+        return await export(audit, query, form)
 
     def shown_once(invitation: Invitation) -> InvitationShape:
         return InvitationShape(
@@ -222,6 +251,35 @@ def admin_router(
     for path in (PREFIX, PREFIX + "/{rest:path}"):
         router.routes.append(Route(path, closed, include_in_schema=False))
     return router
+
+
+_EXPORT_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/csv": {}, "application/jsonl": {}}, "description": "The entries."}
+}
+
+
+def _query(
+    actor_id: str | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    target: str | None = None,
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+) -> AuditQuery:
+    return AuditQuery(
+        actor_id=actor_id,
+        actor_name=None if actor is None else normalised_username(actor),
+        action=action,
+        target=target,
+        since=since,
+        until=until,
+    )
+
+
+def shown_page(page: AuditPage) -> AuditList:
+    """A page of the audit log, as the API shows it."""
+    items = [AuditEntryShape.model_validate(audit_json(entry)) for entry in page.items]
+    return AuditList(items=items, next_cursor=page.next_cursor)
 
 
 class _Closed:

@@ -156,6 +156,11 @@ def auth_router(
             ]
         )
 
+    @router.delete("/sessions", status_code=204)
+    async def end_other_sessions(principal: Annotated[Principal[User], person]) -> None:
+        """End all of one's sessions but the one that asks."""
+        await sessions.end_all(principal.owner.id, by=principal, keep=principal.session_id)
+
     @router.delete("/sessions/{sessionId}", status_code=204)
     async def end_session(
         principal: Annotated[Principal[User], person],

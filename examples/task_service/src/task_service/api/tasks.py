@@ -13,7 +13,15 @@ from task_service.accounts.users import User
 from task_service.handlers import HandlerDescription, HandlerRegistry
 from task_service.tasks.queries import DEFAULT_PAGE
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunPage, Task, TaskChanges, TaskPage
+from task_service.tasks.shapes import (
+    NewTask,
+    Run,
+    RunPage,
+    RunState,
+    Task,
+    TaskChanges,
+    TaskPage,
+)
 from task_service.tasks.tasks import Tasks
 
 from .json_body import JsonRoute
@@ -46,8 +54,10 @@ def tasks_router(
         principal: Annotated[Principal[User], reader],
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
+        recent_runs: int = 0,
     ) -> TaskPage:
-        return await tasks.list(principal, cursor=cursor, limit=limit)
+        """The tasks; with `recent_runs` each one has that many of its newest runs."""
+        return await tasks.list(principal, cursor=cursor, limit=limit, recent=recent_runs)
 
     @router.post("/tasks", status_code=201)
     async def create_task(
@@ -93,7 +103,8 @@ def tasks_router(
         task_id: TaskId,
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
+        state: RunState | None = None,
     ) -> RunPage:
-        return await runs.list(principal, task_id, cursor=cursor, limit=limit)
+        return await runs.list(principal, task_id, cursor=cursor, limit=limit, state=state)
 
     return router

@@ -15,6 +15,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import ConfigurationError
 
@@ -52,8 +53,13 @@ async def is_migrated(db: Database) -> bool:
         StoreUnavailable: The database cannot answer.
     """
     async with db.read() as connection:
-        revision = await connection.run_sync(_revision)
+        revision = await revision_of(connection)
     return revision == ScriptDirectory.from_config(_config()).get_current_head()
+
+
+async def revision_of(connection: AsyncConnection) -> str | None:
+    """The schema that the database has, as the migrations name it; None if it has none."""
+    return await connection.run_sync(_revision)
 
 
 def _upgrade(connection: Connection) -> None:

@@ -62,6 +62,7 @@ class CommandParams(HandlerParams):
         Field(
             min_length=1,
             max_length=MAX_ARGUMENTS,
+            title="Command and arguments",
             description="The program as the administrator listed it, followed by its arguments.",
         ),
     ]

@@ -68,7 +68,12 @@ class HttpRequestParams(HandlerParams):
     """What to send, and where."""
 
     url: Annotated[
-        str, Field(max_length=8192, description="Where to, beginning with http:// or https://.")
+        str,
+        Field(
+            max_length=8192,
+            title="URL",
+            description="Where to, beginning with http:// or https://.",
+        ),
     ]
     method: Annotated[
         Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],

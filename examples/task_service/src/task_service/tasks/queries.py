@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, select, true, tuple_
+from sqlalchemy import Row, Select, select, true, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.schema import Column, Table
@@ -79,6 +79,28 @@ async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) ->
         select(runs).where(runs.c.id.in_(select(newest).where(tasks.c.id.in_(task_ids))))
     )
     return {row.task_id: as_run(row) for row in result}
+
+
+async def recent_runs(
+    connection: AsyncConnection, task_ids: Sequence[str], count: int
+) -> dict[str, list[Run]]:
+    """The newest runs of each task that has any, newest first, found by the index for each task alone."""
+    if not task_ids:
+        return {}
+    newest = [
+        select(runs)
+        .where(runs.c.task_id == task_id)
+        .order_by(runs.c.created_at.desc(), runs.c.id.desc())
+        .limit(count)
+        .subquery()
+        for task_id in task_ids
+    ]
+    found: dict[str, list[Run]] = {}
+    for row in await connection.execute(union_all(*(select(each) for each in newest))):
+        found.setdefault(row.task_id, []).append(as_run(row))
+    for each in found.values():
+        each.sort(key=lambda run: (run.created_at, run.id), reverse=True)
+    return found
 
 
 def as_run(row: Row[Any]) -> Run:

@@ -176,6 +176,7 @@ class Runs:
         *,
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
+        state: RunState | None = None,
     ) -> RunPage:
         """A page of the runs of a task that the principal may see, newest first.
 
@@ -184,6 +185,7 @@ class Runs:
             task_id: Whose runs.
             cursor: Where the previous page ended.
             limit: How many runs at most, from 1 to 100.
+            state: Only runs that are in this state now.
 
         Raises:
             TaskNotFound: There is no such task.
@@ -191,9 +193,10 @@ class Runs:
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
-        statement = page(
-            select(runs).where(runs.c.task_id == task_id), runs, cursor=cursor, limit=limit
-        )
+        wanted = select(runs).where(runs.c.task_id == task_id)
+        if state is not None:
+            wanted = wanted.where(runs.c.state == state)
+        statement = page(wanted, runs, cursor=cursor, limit=limit)
         async with self._db.read() as connection:
             visible = await connection.scalar(
                 select(tasks.c.id).where(

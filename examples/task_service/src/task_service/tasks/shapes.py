@@ -86,10 +86,16 @@ class Task(_Shown):
     last_run: Run | None
 
 
+class TaskWithRuns(Task):
+    """A task with its newest runs, newest first, for those who ask for them."""
+
+    recent_runs: list[Run]
+
+
 class TaskPage(_Shown):
     """A page of tasks, newest first."""
 
-    items: list[Task]
+    items: list[TaskWithRuns] | list[Task]
     next_cursor: str | None
 
 

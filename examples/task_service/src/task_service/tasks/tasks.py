@@ -26,10 +26,14 @@ from .queries import (
     next_cursor,
     owned_by,
     page,
+    recent_runs,
     visible_to,
 )
-from .shapes import NewTask, RunState, Task, TaskChanges, TaskPage
+from .shapes import NewTask, RunState, Task, TaskChanges, TaskPage, TaskWithRuns
 from .signals import Signals
+
+MAX_RECENT = 20
+"""How many of its newest runs a listed task is shown with at most."""
 
 
 class Tasks:
@@ -91,6 +95,7 @@ class Tasks:
         *,
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
+        recent: int = 0,
     ) -> TaskPage:
         """A page of the principal's tasks, or of everybody's with `tasks:read_all`, newest first.
 
@@ -98,10 +103,13 @@ class Tasks:
             principal: Who asks.
             cursor: Where the previous page ended.
             limit: How many tasks at most, from 1 to 100.
+            recent: How many of its newest runs each task is shown with, up to 20; 0 leaves them out.
 
         Raises:
-            InputInvalid: Fields `cursor` and `limit`.
+            InputInvalid: Fields `cursor`, `limit` and `recent_runs`.
         """
+        if not 0 <= recent <= MAX_RECENT:
+            raise InputInvalid.of("recent_runs", f"Ask for at most {MAX_RECENT} runs of each task.")
         statement = page(
             select(tasks).where(
                 tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id)
@@ -113,10 +121,22 @@ class Tasks:
         async with self._db.read() as connection:
             rows = (await connection.execute(statement)).all()
             shown = rows[:limit]
-            last_runs = await latest_runs(connection, [row.id for row in shown])
+            ids = [row.id for row in shown]
+            if recent:
+                histories = await recent_runs(connection, ids, recent)
+                last_runs = {task_id: history[0] for task_id, history in histories.items()}
+            else:
+                histories = {}
+                last_runs = await latest_runs(connection, ids)
+        items = [as_task(row, last_runs.get(row.id)) for row in shown]
+        following = next_cursor(rows, limit)
+        if not recent:
+            return TaskPage(items=items, next_cursor=following)
         return TaskPage(
-            items=[as_task(row, last_runs.get(row.id)) for row in shown],
-            next_cursor=next_cursor(rows, limit),
+            items=[
+                TaskWithRuns(**dict(task), recent_runs=histories.get(task.id, [])) for task in items
+            ],
+            next_cursor=following,
         )
 
     async def get(self, principal: Principal[Any], task_id: str) -> Task:

@@ -1,0 +1,33 @@
+"""What happened to one API key and with it, for its owner."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from msk_auth import Principal
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.audit import Audit, AuditQuery
+from task_service.accounts.users import User
+
+from .admin import AuditList, shown_page
+
+
+def key_trail_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
+    """The route beside the library's own under `/api/keys`."""
+    router = APIRouter(prefix="/api/keys", tags=["API keys"])
+
+    @router.get("/{keyId}/audit")
+    async def list_key_audit(
+        principal: Annotated[Principal[User], auth.require_interactive()],
+        key_id: Annotated[str, Path(alias="keyId")],
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> AuditList:
+        """The audit trail of one of one's own keys, newest first."""
+        record = await auth.authenticator.get_key(principal, key_id)
+        query = AuditQuery(actor_id=principal.owner.id, key_id=record.id)
+        return shown_page(await audit.list(query, cursor=cursor, limit=limit))
+
+    return router

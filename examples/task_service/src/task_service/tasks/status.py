@@ -1,0 +1,151 @@
+"""What is going on in the service as a whole, for whoever operates it."""
+
+from datetime import datetime
+from importlib.metadata import version
+from platform import python_version
+from typing import Final
+
+from pydantic import BaseModel
+from sqlalchemy import func, select, text
+
+from msk_auth import Clock
+from task_service.db.engine import Database
+from task_service.db.migrate import revision_of
+from task_service.db.schema import runs
+
+from .shapes import RunState
+
+MAX_LEASES: Final = 100
+
+_SIZE: Final = {
+    "sqlite": "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
+    "postgresql": "SELECT pg_database_size(current_database())",
+}
+
+
+class ServiceStatus(BaseModel):
+    """This process; another one behind the same address may be of another version while a deployment changes."""
+
+    version: str
+    library_version: str
+    python_version: str
+    started_at: datetime
+    verification_lease_ms: int
+
+
+class DatabaseStatus(BaseModel):
+    """The database; `revision` is its schema's, as the migrations name it."""
+
+    kind: str
+    version: str
+    revision: str | None
+    size_bytes: int
+
+
+class QueueStatus(BaseModel):
+    """The runs that are not over."""
+
+    queued: int
+    running: int
+    oldest_queued_at: datetime | None
+
+
+class LeaseStatus(BaseModel):
+    """A worker's claim on a run. One that is not renewed is taken over."""
+
+    run_id: str
+    task_id: str
+    attempt: int
+    worker: str | None
+    started_at: datetime | None
+    expires_at: datetime | None
+
+
+class WorkerStatus(BaseModel):
+    """The worker in this process, and how many runs it executes at once."""
+
+    id: str
+    concurrency: int
+
+
+class SystemStatus(BaseModel):
+    """Everything at one moment; `leases` are of all workers, the oldest first, at most 100."""
+
+    service: ServiceStatus
+    database: DatabaseStatus
+    queue: QueueStatus
+    worker: WorkerStatus
+    leases: list[LeaseStatus]
+
+
+class StatusReport:
+    """Looks at everything.
+
+    Args:
+        db: The service's database.
+        clock: Where to take the time from.
+        worker: The worker in this process.
+        verification_lease_ms: For how long a verification may be reused.
+    """
+
+    def __init__(
+        self, db: Database, clock: Clock, *, worker: WorkerStatus, verification_lease_ms: int
+    ) -> None:
+        self._db = db
+        self._worker = worker
+        self._service = ServiceStatus(
+            version=version("task-service"),
+            library_version=version("msk-auth"),
+            python_version=python_version(),
+            started_at=clock.now(),
+            verification_lease_ms=verification_lease_ms,
+        )
+
+    async def now(self) -> SystemStatus:
+        """How things are.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        active = (RunState.QUEUED, RunState.RUNNING)
+        async with self._db.read() as connection:
+            dialect = connection.dialect
+            size = await connection.scalar(text(_SIZE[dialect.name]))
+            counts = await connection.execute(
+                select(runs.c.state, func.count(), func.min(runs.c.created_at))
+                .where(runs.c.state.in_(active))
+                .group_by(runs.c.state)
+            )
+            found = {state: (count, oldest) for state, count, oldest in counts}
+            leases = await connection.execute(
+                select(
+                    runs.c.id.label("run_id"),
+                    runs.c.task_id,
+                    runs.c.attempt,
+                    runs.c.claimed_by.label("worker"),
+                    runs.c.started_at,
+                    runs.c.lease_expires_at.label("expires_at"),
+                )
+                .where(runs.c.state == RunState.RUNNING)
+                .order_by(runs.c.created_at, runs.c.id)
+                .limit(MAX_LEASES)
+            )
+            listed = [LeaseStatus(**row) for row in leases.mappings()]
+            revision = await revision_of(connection)
+        queued, oldest = found.get(RunState.QUEUED, (0, None))
+        return SystemStatus(
+            service=self._service,
+            database=DatabaseStatus(
+                kind=dialect.name,
+                version=".".join(map(str, dialect.server_version_info or ())),
+                revision=revision,
+                size_bytes=int(size or 0),
+            ),
+            queue=QueueStatus(
+                queued=queued,
+                running=found.get(RunState.RUNNING, (0, None))[0],
+                oldest_queued_at=oldest,
+            ),
+            worker=self._worker,
+            leases=listed,
+        )

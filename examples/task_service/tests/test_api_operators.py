@@ -1,0 +1,199 @@
+"""What the pages of administrators and of one's own account ask beside the rest: export, system, sessions, trails."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from examples.task_service.tests.service_support import (
+    USER_PASSWORD,
+    Caller,
+    Service,
+    expect,
+    problem,
+    secrets_in,
+    wrong_fields,
+)
+
+pytestmark = pytest.mark.anyio
+
+FORMULA = "=1+1"
+
+
+async def _id_of(person: Caller) -> str:
+    return expect(await person.get("/api/auth/me"), 200)["user"]["id"]
+
+
+# Sessions
+
+
+async def test_all_other_sessions_end_and_the_own_one_goes_on(
+    service: Service, user: Caller, admin: Caller, user_key: Caller
+) -> None:
+    others = [await service.log_in("ulf", USER_PASSWORD) for _ in range(2)]
+    assert (await user.delete("/api/auth/sessions")).status_code == 204
+    for other in others:
+        assert problem(await other.get("/api/auth/me")) == (401, "token_revoked")
+    (left,) = expect(await user.get("/api/auth/sessions"), 200)["items"]
+    assert left["current"]
+    expect(await user_key.get("/api/auth/me"), 200)
+    expect(await admin.get("/api/auth/me"), 200)
+    # Nothing more to end is no error, and nothing to tell of.
+    assert (await user.delete("/api/auth/sessions")).status_code == 204
+    entries = expect(await admin.get("/api/admin/audit?action=session.all_ended"), 200)["items"]
+    assert [entry["details"] for entry in entries] == [{"ended": 2}]
+
+
+async def test_an_administrator_ends_all_sessions_of_a_user(
+    service: Service, user: Caller, admin: Caller, user_key: Caller
+) -> None:
+    user_id = await _id_of(user)
+    assert (await admin.delete(f"/api/admin/users/{user_id}/sessions")).status_code == 204
+    assert problem(await user.get("/api/auth/me")) == (401, "token_revoked")
+    expect(await user_key.get("/api/auth/me"), 200)
+    expect(await (await service.log_in("ulf", USER_PASSWORD)).get("/api/auth/me"), 200)
+    path = "/api/admin/users/usr_0000000000000000/sessions"
+    assert problem(await admin.delete(path)) == (404, "user_not_found")
+
+
+# The trail of a key
+
+
+async def test_a_keys_trail_tells_what_was_done_to_it_and_with_it(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    created = await user.new_key(name="CI")
+    await service.caller(created["key"]).new_task()
+    await user.new_key(name="another")
+    successor = expect(await user.post(f"/api/keys/{created['id']}/rotate"), 201)
+    path = f"/api/keys/{created['id']}/audit"
+    page = expect(await user.get(path), 200)
+    assert [entry["action"] for entry in page["items"]] == [
+        "key.rotated",
+        "task.created",
+        "key.created",
+    ]
+    assert page["items"][0]["details"]["successor"] == successor["id"]
+    first = expect(await user.get(f"{path}?limit=2"), 200)
+    second = expect(await user.get(f"{path}?limit=2&cursor={first['next_cursor']}"), 200)
+    assert first["items"] + second["items"] == page["items"]
+    # An administrator reads the whole log, and nobody reads another owner's key.
+    assert problem(await admin.get(path)) == (404, "key_not_found")
+    assert problem(await service.caller(created["key"]).get(path))[0] in {401, 403}
+
+
+# The audit log as a file
+
+
+async def test_the_log_is_exported_as_lines_of_json(admin: Caller, user: Caller) -> None:
+    for _ in range(3):
+        await user.new_key()
+    listed = expect(await admin.get("/api/admin/audit?action=key."), 200)["items"]
+    answer = await admin.get("/api/admin/audit/export?format=jsonl&action=key.")
+    assert answer.headers["content-type"] == "application/jsonl"
+    assert answer.headers["content-disposition"] == 'attachment; filename="audit.jsonl"'
+    assert answer.headers["cache-control"] == "no-store"
+    assert [json.loads(line) for line in answer.text.splitlines()] == listed
+    assert not secrets_in(answer.text)
+
+
+async def test_the_log_is_exported_as_a_table_that_no_spreadsheet_executes(
+    admin: Caller, user: Caller
+) -> None:
+    await user.new_key(name=FORMULA)
+    expect(await admin.post("/api/admin/users", {"username": FORMULA, "role": "user"}), 201)
+    answer = await admin.get("/api/admin/audit/export")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    listed = expect(await admin.get("/api/admin/audit?limit=200"), 200)["items"]
+    assert [int(row["id"]) for row in rows] == [entry["id"] for entry in listed]
+    assert [json.loads(row["details"]) for row in rows] == [entry["details"] for entry in listed]
+    assert all(not cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
+
+
+async def test_an_export_goes_beyond_one_page(service: Service, admin: Caller) -> None:
+    for number in range(450):
+        await service.services.audit.record("test.counted", details={"number": number})
+    answer = await admin.get("/api/admin/audit/export?format=jsonl&action=test.counted")
+    numbers = [json.loads(line)["details"]["number"] for line in answer.text.splitlines()]
+    assert numbers == list(reversed(range(450)))
+
+
+async def test_a_bad_export_is_refused_by_the_field(admin: Caller) -> None:
+    path = "/api/admin/audit/export"
+    assert wrong_fields(await admin.get(f"{path}?format=xml")) == {"format"}
+    assert wrong_fields(await admin.get(f"{path}?since=yesterday")) == {"since"}
+
+
+async def test_the_log_is_searched_by_the_name_of_whoever_did_it(
+    admin: Caller, user: Caller
+) -> None:
+    await user.new_key()
+    found = expect(await admin.get("/api/admin/audit?actor=ULF"), 200)["items"]
+    assert {entry["actor"]["username"] for entry in found} == {"ulf"}
+    assert expect(await admin.get("/api/admin/audit?actor=nobody"), 200)["items"] == []
+
+
+# The system
+
+
+async def test_the_system_tells_versions_database_queue_and_leases(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
+    idle = expect(await admin.get("/api/admin/system"), 200)
+    assert idle["service"]["version"]
+    assert idle["database"]["kind"] == "sqlite"
+    assert idle["database"]["revision"]
+    assert idle["database"]["size_bytes"] > 0
+    assert idle["queue"] == {"queued": 0, "running": 0, "oldest_queued_at": None}
+    assert idle["leases"] == []
+    task = await user.new_task(params={"argv": ["sleep", "30"]})
+    started = [expect(await user.post(f"/api/tasks/{task['id']}/run"), 202) for _ in range(5)]
+    concurrency = idle["worker"]["concurrency"]
+    for _ in range(200):
+        busy = expect(await admin.get("/api/admin/system"), 200)
+        if busy["queue"]["running"] == concurrency:
+            break
+    assert busy["queue"]["queued"] == 5 - concurrency
+    assert busy["queue"]["oldest_queued_at"] == started[concurrency]["created_at"]
+    assert [lease["run_id"] for lease in busy["leases"]] == [
+        run["id"] for run in started[:concurrency]
+    ]
+    assert {lease["worker"] for lease in busy["leases"]} == {idle["worker"]["id"]}
+    for run in started:
+        expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)
+
+
+# Histories
+
+
+async def test_tasks_are_listed_with_their_newest_runs(service: Service, user: Caller) -> None:
+    busy, idle = await user.new_task(name="busy"), await user.new_task(name="idle")
+    runs = [expect(await user.post(f"/api/tasks/{busy['id']}/run"), 202)["id"] for _ in range(4)]
+    for run in runs:
+        await user.wait_for_run(run)
+    listed = expect(await user.get("/api/tasks?recent_runs=3"), 200)["items"]
+    assert [task["id"] for task in listed] == [idle["id"], busy["id"]]
+    assert listed[0]["recent_runs"] == []
+    assert [run["id"] for run in listed[1]["recent_runs"]] == runs[:0:-1]
+    assert listed[1]["recent_runs"][0] == listed[1]["last_run"]
+    plain = expect(await user.get("/api/tasks"), 200)["items"]
+    without = [{k: v for k, v in task.items() if k != "recent_runs"} for task in listed]
+    assert plain == without
+    for count in (-1, 21):
+        answer = await user.get(f"/api/tasks?recent_runs={count}")
+        assert wrong_fields(answer) == {"recent_runs"}
+
+
+async def test_runs_are_listed_by_their_state(user: Caller) -> None:
+    task = await user.new_task()
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    await user.wait_for_run(run["id"])
+    path = f"/api/tasks/{task['id']}/runs"
+    found = expect(await user.get(f"{path}?state=succeeded"), 200)["items"]
+    assert [each["id"] for each in found] == [run["id"]]
+    assert expect(await user.get(f"{path}?state=failed"), 200)["items"] == []
+    assert wrong_fields(await user.get(f"{path}?state=lost")) == {"state"}
