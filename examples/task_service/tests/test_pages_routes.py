@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from html import unescape
 from urllib.parse import parse_qs, urlsplit
@@ -12,13 +13,20 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
+from task_service.accounts.config import ServiceConfig
 from task_service.errors import LoginFailed
 from task_service.web import CONTENT_SECURITY_POLICY, login_cookie
 from task_service.web.pages import LoginResult, PageUser, local_path, pages_router
 
 USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
 TOKEN = "eyJh.eyJz.c2ln"
-PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys"]
+ADMIN_PAGES = {
+    "/admin/config": "admin:config",
+    "/admin/users": "admin:users",
+    "/admin/audit": "admin:audit",
+    "/admin/system": "admin:config",
+}
+PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys", "/account", *ADMIN_PAGES]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
 
 
@@ -26,7 +34,7 @@ class Sessions:
     """One user, `ada`, whose password is `right`."""
 
     def __init__(self) -> None:
-        self.user = PageUser("ada", USER_PERMISSIONS, ("user",))
+        self.user = PageUser("ada", USER_PERMISSIONS | {*ADMIN_PAGES.values()}, ("admin",))
         self.logged_in: set[str] = set()
         self.failing: Problem | None = None
 
@@ -317,6 +325,34 @@ def test_a_button_is_there_for_whoever_may_press_it(
     assert control in world.client.get(path).text
     world.sessions.user = PageUser("ada", USER_PERMISSIONS - {permission})
     assert control not in world.client.get(path).text
+
+
+@pytest.mark.parametrize(("path", "permission"), ADMIN_PAGES.items())
+def test_a_page_of_administrators_is_for_whoever_may(
+    world: World, path: str, permission: str
+) -> None:
+    world.log_in()
+    entry = f'<a href="{path}"'
+    assert entry in world.client.get("/tasks").text
+    world.sessions.user = PageUser("ada", USER_PERMISSIONS)
+    assert entry not in world.client.get("/tasks").text
+    refused = world.client.get(path)
+    assert refused.status_code == 403
+    assert f"needs the permission {permission}" in refused.text
+
+
+def test_the_form_of_the_configuration_has_every_setting(world: World) -> None:
+    world.log_in()
+    page = world.client.get("/admin/config").text
+    names = set(re.findall(r'<(?:input|textarea) id="\w+" name="(\w+)"', page))
+    assert names == ServiceConfig.model_fields.keys()
+    keys = page.split('id="max_keys_per_user"')[1].split(">")[0]
+    assert 'min="1" max="100000"' in keys
+    assert "required" in keys
+    assert "required" not in page.split('id="max_key_lifetime_days"')[1].split(">")[0]
+    assert "Default: 100." in page
+    assert "Default: none." in page
+    assert "Default: echo." in page
 
 
 def test_a_key_is_offered_only_what_a_key_can_do(world: World) -> None:

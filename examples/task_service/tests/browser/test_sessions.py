@@ -63,7 +63,7 @@ async def test_secrets_in_a_form_do_not_survive_it(open_page: Open) -> None:
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill("Calls out")
     await dialog.get_by_label("What it does").select_option("http_request")
-    await dialog.get_by_label("Url").fill("https://example.org/")
+    await dialog.get_by_label("URL").fill("https://example.org/")
     await dialog.get_by_label("Headers").fill("X-Password: hunter2")
     await dialog.get_by_label("Body").fill(f"key=msk_{'A' * 12}_{'B' * 38}")
     await _end_session(page)
@@ -75,7 +75,7 @@ async def test_secrets_in_a_form_do_not_survive_it(open_page: Open) -> None:
     assert "msk_" not in stored
     await log_in(page)
     await page.wait_for_url("**/tasks")
-    await expect(dialog.get_by_label("Url")).to_have_value("https://example.org/")
+    await expect(dialog.get_by_label("URL")).to_have_value("https://example.org/")
     await expect(dialog.get_by_label("Headers")).to_have_value("")
     await expect(dialog.get_by_label("Body")).to_have_value("")
 

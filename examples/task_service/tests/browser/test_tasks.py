@@ -26,7 +26,7 @@ async def _new_task(page: Page, name: str, *argv: str) -> None:
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill(name)
     await dialog.get_by_label("What it does").select_option("command")
-    await dialog.get_by_label("Argv").fill("\n".join(argv))
+    await dialog.get_by_label("Command and arguments").fill("\n".join(argv))
     await dialog.get_by_role("button", name="Create task").click()
 
 
@@ -38,7 +38,7 @@ async def test_what_the_service_refuses_is_said_beside_the_field(open_page: Open
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill("Internal")
     await dialog.get_by_label("What it does").select_option("http_request")
-    url = dialog.get_by_label("Url")
+    url = dialog.get_by_label("URL")
     await url.fill("gopher://example.org/")
     await dialog.get_by_label("Headers").fill("no colon here")
     await dialog.get_by_role("button", name="Create task").click()

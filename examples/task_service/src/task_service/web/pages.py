@@ -19,7 +19,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from msk_auth import KeyLimits, Problem
+from msk_auth import KeyLimits, PermissionDenied, Problem
+from task_service.accounts.config import ServiceConfig
 from task_service.errors import CrossOriginRefused
 
 from . import PAGE_HEADERS, login_cookie
@@ -37,6 +38,9 @@ _LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
 
 # No key can do what these stand for, so a new key is not offered them.
 _NEVER_FOR_KEYS = ("admin:", "keys:")
+
+# What the form of the configuration knows of each setting: title, default, limits, whether it can be empty.
+_SETTINGS = ServiceConfig.model_json_schema()["properties"]
 
 # Why somebody who may be logged in is asked to log in. The address carries the name, never the sentence.
 _REASONS: Mapping[str, str] = {
@@ -106,16 +110,25 @@ class PageSessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page behind the login: the template decides everything that its address does not."""
+    """A page behind the login: the template decides everything that its address does not.
+
+    Whoever lacks `permission` is told so instead of being shown a page on which nothing works.
+    """
 
     path: str
     template: str
+    permission: str | None = None
 
 
 _PAGES = (
     _Page("/tasks", "tasks.html"),
     _Page("/tasks/{task_id}", "task.html"),
     _Page("/keys", "keys.html"),
+    _Page("/account", "account.html"),
+    _Page("/admin/config", "config.html", "admin:config"),
+    _Page("/admin/users", "users.html", "admin:users"),
+    _Page("/admin/audit", "audit.html", "admin:audit"),
+    _Page("/admin/system", "system.html", "admin:config"),
 )
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -287,12 +300,15 @@ class _Pages:
             user = await self._sessions.current_user(request)
             if user is None:
                 return self._to_login(request)
+            if page.permission is not None and page.permission not in user.permissions:
+                raise PermissionDenied([page.permission])
             context: dict[str, object] = {
                 "user": user,
                 "path": request.url.path,
                 "params": request.path_params,
                 "lifetimes": _lifetimes(await self._key_limits()),
                 "never_for_keys": _NEVER_FOR_KEYS,
+                "settings": _SETTINGS,
             }
             return self._render(page.template, context)
 

@@ -38,13 +38,15 @@ export async function api(path, { method = "GET", body, headers, loggedIn = true
   for (const act of beforeLogin) act();
   const reason = problem.code === "login_too_old" ? "login-again" : "session-ended";
   location.assign(`/login?${new URLSearchParams({ next: location.pathname + location.search, reason })}`);
-  return new Promise(() => {}); // nothing goes on in a page that is being left
+  // Nothing goes on in a page that is being left.
+  return new Promise(() => {});
 }
 
 function parsed(text) {
   try {
     return text ? JSON.parse(text) : undefined;
   } catch {
-    return undefined; // a proxy's error page: the status says enough
+    // A proxy's error page: the status says enough.
+    return undefined;
   }
 }

@@ -40,12 +40,13 @@ export function onSubmit(form, act) {
 const asked = $("#confirm");
 let confirmed;
 
-/** Ask before doing `act`, which cannot be undone; `text` is lines of text and nodes. */
+/** Ask before doing `act`, which cannot be undone; `text` is lines of text and nodes, or the id of a template. */
 export function confirm({ title, text, action, act }) {
   $("h2", asked).textContent = title;
-  $(".confirm-text", asked).replaceChildren(...text.map((line) => h("p", {}, line)));
+  const lines = typeof text === "string" ? [$(`#${text}`).content.cloneNode(true)] : text;
+  $(".confirm-text", asked).replaceChildren(...lines.map((line) => h("p", {}, line)));
   $("[type=submit]", asked).textContent = action;
-  clearProblem(asked);
+  $("form", asked).reset();
   confirmed = act;
   open(asked);
 }

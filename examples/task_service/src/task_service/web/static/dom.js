@@ -26,6 +26,22 @@ export function icon(name) {
 
 export const quiet = (...children) => h("span", { class: "quiet" }, ...children);
 
+/** A state in words, with a dot of its colour. */
+export const stateWords = (state) => (state.charAt(0).toUpperCase() + state.slice(1)).replace("_", " ");
+export const badge = (state) => h("span", { class: `badge ${state}` }, stateWords(state));
+
+/** What a row is called; the focus goes there when its buttons are gone. */
+export const rowTitle = (id, text, title) => h("span", { class: "title", title, tabindex: -1, "data-focus": `row:${id}` }, text);
+export const tags = (texts) => h("span", { class: "tags" }, texts.map((text) => h("span", { class: "tag" }, text)));
+
+/** Fill in what the template left open: `data-of` is a path into `values`, and `show` makes a node of what is there. */
+export function fill(root, values, show) {
+  for (const place of root.querySelectorAll("[data-of]")) {
+    const value = place.dataset.of.split(".").reduce((at, step) => at[step], values);
+    place.replaceChildren(show?.[place.dataset.of]?.(value) ?? value);
+  }
+}
+
 /** A small button; `focus` names it, so that the focus finds it again when its list is drawn anew. */
 export const button = (label, focus, act, props = {}) =>
   h("button", { type: "button", class: "button small", "data-focus": focus, onclick: pressed(act), ...props }, label);

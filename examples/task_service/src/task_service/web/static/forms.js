@@ -8,6 +8,8 @@ export function clearProblem(form) {
   for (const element of form.querySelectorAll("[aria-invalid]")) element.ariaInvalid = null;
 }
 
+document.addEventListener("reset", ({ target }) => clearProblem(target));
+
 /** Show a problem in a form: beside the fields it names, and what is left at its end. */
 export function showProblem(form, problem) {
   const rest = problem.fields?.length ? [] : [problem.message];
@@ -48,7 +50,7 @@ const ownerOf = (form) => `${me.username} ${location.pathname} ${form.dataset.dr
 const mayKeep = (control) => control.type !== "password" && !SECRET.test(control.value) && !control.closest("[data-secret]");
 
 beforeLogin.add(() => {
-  const form = $("dialog[open] form[data-draft]");
+  const form = $("dialog[open] form[data-draft]") ?? $("form[data-draft]:not(dialog *)");
   if (!form) return;
   const values = [...form.elements].map((control) => mayKeep(control) && [control.value, control.checked]);
   sessionStorage.setItem("draft", JSON.stringify([ownerOf(form), values]));

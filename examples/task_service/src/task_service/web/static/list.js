@@ -10,22 +10,37 @@ for (const event of ["pointerdown", "keydown", "wheel", "focus"]) {
   addEventListener(event, () => { lastUse = Date.now(); }, { passive: true, capture: true });
 }
 
+/** What makes `look()` happen again, `rest()` ms later each time it is called, while somebody sees and uses the page:
+ *  the requests of any other page would keep a session alive that should end for idleness. */
+export function poll(look, rest) {
+  let timer;
+  const again = () => {
+    clearTimeout(timer);
+    timer = setTimeout(turn, rest());
+  };
+  // What is shown stays as it was; the next look may find the service again.
+  const turn = () => (document.hidden || Date.now() - lastUse > AWAY_MS ? again() : look().catch(() => {}));
+  document.addEventListener("visibilitychange", turn);
+  return again;
+}
+
 export class LiveList {
   items = [];
   more = false;
   #pages = 1;
   #turn = 0;
   #shown;
-  #timer;
+  #again;
 
-  /** `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else. */
-  constructor(path, { limit = 50, draw, busy = () => false, rest = 5000 }) {
-    Object.assign(this, { path, limit, draw, busy, rest });
+  /** `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else,
+   *  and `query()` says which ones are wanted. */
+  constructor(path, { limit = 50, draw, busy = () => false, rest = 5000, query = () => ({}) }) {
+    Object.assign(this, { path, limit, draw, busy, query });
+    this.#again = poll(() => this.refresh(), () => (this.busy() ? BUSY_MS : rest));
     $("#more").addEventListener("click", pressed(() => {
       this.#pages += 1;
       return this.refresh();
     }));
-    document.addEventListener("visibilitychange", () => this.#look());
   }
 
   /** Read everything anew that was read before, and show it. */
@@ -36,19 +51,20 @@ export class LiveList {
       const items = [];
       let cursor;
       for (let page = 0; page < this.#pages && cursor !== null; page += 1) {
-        const answer = await api(`${this.path}?${new URLSearchParams({ limit: this.limit, ...(cursor && { cursor }) })}`);
+        const answer = await api(`${this.path}?${new URLSearchParams({ limit: this.limit, ...this.query(), ...(cursor && { cursor }) })}`);
         items.push(...answer.items);
         cursor = answer.next_cursor;
       }
       // Whoever asked later knows better.
       if (turn === this.#turn) this.#show(items, cursor !== null);
     } finally {
-      this.#wait();
+      this.#again();
     }
   }
 
-  /** The first time: without an answer there is nothing to show but the problem. */
+  /** The first time, or when something else is wanted: without an answer there is nothing to show but the problem. */
   begin() {
+    this.#pages = 1;
     return this.refresh().catch((problem) => render($("#list"), h("p", { class: "empty", role: "alert" }, problem.message)));
   }
 
@@ -63,17 +79,5 @@ export class LiveList {
     $("#list").hidden = !items.length;
     $("#empty").hidden = items.length > 0;
     this.draw(before);
-  }
-
-  #wait() {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#look(), this.busy() ? BUSY_MS : this.rest);
-  }
-
-  #look() {
-    // A page that nobody sees or uses is silent: its requests would keep a session alive that should end for idleness.
-    if (document.hidden || Date.now() - lastUse > AWAY_MS) this.#wait();
-    // What is shown stays as it was; the next look may find the service again.
-    else this.refresh().catch(() => {});
   }
 }

@@ -1,20 +1,9 @@
-// Runs: their states in words, starting one, and following its output.
+// Runs: starting one, and following its output.
 
 import { api } from "./api.js";
 import { h } from "./dom.js";
 
-const STATES = {
-  queued: ["Queued", "hollow"],
-  running: ["Running", "busy"],
-  succeeded: ["Succeeded", "good"],
-  failed: ["Failed", "bad"],
-  timed_out: ["Timed out", "warned"],
-  cancelled: ["Cancelled", "hollow"],
-};
-
 export const isActive = (run) => run?.state === "queued" || run?.state === "running";
-export const stateWords = ({ state }) => STATES[state][0];
-export const badge = ({ state }) => h("span", { class: `badge ${STATES[state][1]}` }, STATES[state][0]);
 
 const unanswered = new Map();
 

@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { $, h } from "./dom.js";
 import { onSubmit, open } from "./dialogs.js";
-import { checkFields, clearProblem, restoreDraft } from "./forms.js";
+import { checkFields, restoreDraft } from "./forms.js";
 import { schemaFields } from "./schema-form.js";
 
 const dialog = $("#task-dialog");
@@ -26,7 +26,6 @@ export async function openTask(done, task = null) {
   edited = task;
   saved = done;
   taskForm.reset();
-  clearProblem(taskForm);
   $("h2", taskForm).textContent = task ? `Edit ${task.name}` : "New task";
   $("[type=submit]", taskForm).textContent = task ? "Save" : "Create task";
   handler.replaceChildren(...handlers.map((one) => h("option", { value: one.name, selected: one.name === task?.handler }, one.title ?? one.name)));

@@ -1,16 +1,18 @@
 import { api } from "../api.js";
-import { $, button, focusOn, h, icon, me, quiet, render, say, table } from "../dom.js";
+import { $, badge, button, focusOn, h, icon, me, quiet, render, rowTitle, say, stateWords, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
-import { checkFields, clearProblem, hasDraft, restoreDraft } from "../forms.js";
+import { checkFields, hasDraft, restoreDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { daysTo, when } from "../time.js";
+import { OWN_TRAIL } from "../trail.js";
 
 const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000 });
-const newKey = $("#new"); // absent for whoever may not manage keys
+// Absent for whoever may not manage keys.
+const newKey = $("#new");
 
 // The list.
 
-const STATUS = { active: ["Active", "good"], expired: ["Expired", "hollow"], revoked: ["Revoked", "bad"] };
+const STATUS = ["active", "expired", "revoked"];
 const by = (read) => (a, b) => (read(a) < read(b) ? -1 : 1);
 const ORDER = {
   created: by((key) => -Date.parse(key.created_at)),
@@ -39,24 +41,25 @@ function expiry({ status, expires_at: at }) {
 
 function actions(key) {
   const named = (label, act) => button(label, `${label}:${key.id}`, () => act(key), { "aria-label": `${label} ${key.name}` });
-  if (!newKey) return null;
-  if (key.status !== "active") return named("Delete", remove);
-  return [!key.replaced_by && named("Rotate", rotate), named("Revoke", revoke)];
+  const history = named("History", showTrail);
+  if (!newKey) return history;
+  if (key.status !== "active") return [history, named("Delete", remove)];
+  return [history, !key.replaced_by && named("Rotate", rotate), named("Revoke", revoke)];
 }
 
 const COLUMNS = [
   ["Name", (key) => [
-    h("span", { class: "title", tabindex: -1, "data-focus": `row:${key.id}` }, key.name),
+    rowTitle(key.id, key.name),
     h("code", { class: "sub" }, key.mask),
-    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("code", {}, key.replaced_by)),
+    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("code", {}, key.replaced_by),
+      " · the old value was last seen ", when(key.last_used_at, "never")),
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
-  ["Scopes", ({ scopes }) => (!scopes ? quiet("All of mine") : !scopes.length ? quiet("None")
-    : h("span", { class: "tags" }, scopes.map((scope) => h("span", { class: "tag" }, scope)))), "wrap"],
+  ["Scopes", ({ scopes }) => (!scopes ? quiet("All of mine") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
   ["Created", (key) => when(key.created_at), null, true],
   ["Last used", (key) => when(key.last_used_at), null, true],
   ["Expires", expiry, null, true],
-  ["Status", ({ status }) => h("span", { class: `badge ${STATUS[status][1]}` }, STATUS[status][0])],
+  ["Status", ({ status }) => badge(status)],
   ["Actions", actions, "row-actions"],
 ];
 
@@ -64,7 +67,7 @@ const search = $("#search");
 const sort = $("#sort");
 const filters = [...$("#filter").children];
 const address = new URLSearchParams(location.search);
-let wanted = address.get("status") in STATUS ? address.get("status") : "";
+let wanted = STATUS.includes(address.get("status")) ? address.get("status") : "";
 search.value = address.get("search") ?? "";
 sort.value = address.get("sort") in ORDER ? address.get("sort") : "created";
 
@@ -75,7 +78,7 @@ function draw() {
   for (const filter of filters) {
     const { status } = filter.dataset;
     filter.ariaPressed = String(status === wanted);
-    filter.textContent = `${status ? STATUS[status][0] : "All"} ${inStatus(status).length}${keys.more ? "+" : ""}`;
+    filter.textContent = `${stateWords(status || "all")} ${inStatus(status).length}${keys.more ? "+" : ""}`;
   }
   const rows = inStatus(wanted).sort(ORDER[sort.value]);
   $("#toolbar").hidden = !keys.items.length;
@@ -114,7 +117,6 @@ form.addEventListener("change", () => {
 /** Open the form, with another key's name and scopes, or with what was typed before a session ended. */
 function create(like) {
   form.reset();
-  clearProblem(form);
   name.value = like?.name ?? "";
   reach.value = like?.scopes ? "some" : "all";
   for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
@@ -186,7 +188,6 @@ let rotated;
 function rotate(key) {
   rotated = key;
   rotateForm.reset();
-  clearProblem(rotateForm);
   $("#rotate-name").textContent = key.name;
   $("#rotate-seen").replaceChildren(when(key.last_used_at, "never"));
   open(rotateDialog);
@@ -213,7 +214,17 @@ const revoke = (key) => end(key, "Revoke", [
   [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
   ["Last used: ", when(key.last_used_at, "never"), "."],
 ], "POST", "/revoke");
-const remove = (key) => end(key, "Delete", ["It leaves this list. The audit record of what it did stays."], "DELETE", "");
+const remove = (key) => end(key, "Delete", "delete", "DELETE", "");
+
+// The audit trail of one key.
+
+async function showTrail(key) {
+  const { items, next_cursor: more } = await api(`/keys/${key.id}/audit?limit=100`);
+  $("#trail-name").textContent = key.name;
+  $("#trail-more").hidden = !more;
+  $("#trail-list").replaceChildren(table("Audit trail", OWN_TRAIL, items));
+  open($("#trail"));
+}
 
 await keys.begin();
 if (hasDraft(form)) create();

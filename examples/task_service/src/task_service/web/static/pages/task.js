@@ -1,11 +1,12 @@
 import { api } from "../api.js";
-import { $, button, h, icon, me, pressed, quiet, render, say } from "../dom.js";
+import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
-import { badge, followLog, isActive, startRun, stateWords } from "../runs.js";
+import { followLog, isActive, startRun } from "../runs.js";
 import { openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
+import { plain } from "../trail.js";
 
 const page = $("#task");
 const { taskId } = page.dataset;
@@ -14,35 +15,35 @@ let task, followed;
 let selected = new URLSearchParams(location.search).get("run");
 let stopFollowing = () => {};
 
-const fact = (label, value, style) => h("div", { class: style }, h("dt", {}, label), h("dd", {}, value));
-
 /** A parameter's value as it would be typed. */
-const plain = (value) => (Array.isArray(value) ? value.map((one) => (/^[\w./:=@%+,-]+$/.test(one) ? one : JSON.stringify(one))).join(" ")
-  : typeof value === "string" ? value : JSON.stringify(value));
+const typed = (value) => (Array.isArray(value) ? value.map((one) => (/^[\w./:=@%+,-]+$/.test(one) ? one : JSON.stringify(one))).join(" ") : plain(value));
 
 function drawTask() {
   document.title = `${task.name} · Task Service`;
   $("#name").textContent = task.name;
   $("#actions").hidden = false;
-  const params = Object.entries(task.params).filter(([, value]) => value !== null && plain(value) !== "{}");
-  render($("#about"),
-    h("dl", { class: "list facts" },
-      fact("Id", h("code", {}, task.id)),
-      fact("Handler", h("code", {}, task.handler)),
-      fact("Timeout", task.timeout_seconds ? `${task.timeout_seconds} s` : "The service’s limit"),
-      fact("Created", when(task.created_at)),
-      fact("Changed", when(task.updated_at)),
-      params.map(([name, value]) => fact(name, h("pre", {}, plain(value)), plain(value).length > 16 && "whole"))));
+  const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value) !== "{}");
+  $("#about").hidden = false;
+  fill($("#about"), task, {
+    timeout_seconds: (seconds) => (seconds ? `${seconds} s` : "The service’s limit"),
+    created_at: when,
+    updated_at: when,
+  });
+  $("#params").replaceChildren(...params.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("pre", {}, typed(value))))));
 }
+
+const state = $("#state");
 
 const runs = new LiveList(`${path}/runs`, {
   limit: 25,
   busy: () => runs.items.some(isActive),
+  query: () => state.value && { state: state.value },
   draw: drawRuns,
 });
 
 function drawRuns() {
   $("#history").hidden = false;
+  $("#empty").textContent = state.value ? "No run is in this state." : "It has not run yet.";
   if (!runs.items.some(({ id }) => id === selected)) selected = runs.items[0]?.id;
   render($("#list"),
     h("ul", { class: "list runs" }, runs.items.map((run) => h("li", {}, h("a", {
@@ -51,7 +52,7 @@ function drawRuns() {
         event.preventDefault();
         select(run.id);
       },
-    }, badge(run), quiet(took(run)), quiet(when(run.created_at)))))));
+    }, badge(run.state), quiet(took(run)), quiet(when(run.created_at)))))));
   const run = runs.items.find(({ id }) => id === selected);
   $("#selected").hidden = !run;
   if (run) drawRun(run);
@@ -62,7 +63,7 @@ function drawRun(run) {
   const by = [run.requested_by.username, key && ` with key ${key}`];
   render($("#run-head"),
     h("div", { class: "run-head" },
-      [badge(run), took(run), run.exit_code !== null && `Exit ${run.exit_code}`, run.attempt > 1 && `Attempt ${run.attempt}`, by]
+      [badge(run.state), took(run), run.exit_code !== null && `Exit ${run.exit_code}`, run.attempt > 1 && `Attempt ${run.attempt}`, by]
         .filter(Boolean).map((part) => quiet(part)),
       isActive(run) && me.may("tasks:run") && button([icon("stop"), "Cancel"], "cancel", async () => {
         await api(`/runs/${run.id}/cancel`, { method: "POST" });
@@ -74,7 +75,7 @@ function drawRun(run) {
   stopFollowing();
   followed = run.id;
   stopFollowing = followLog(run.id, $("#log"), (ended) => {
-    if (isActive(run)) say(`${task.name}: ${stateWords(ended)}.`);
+    if (isActive(run)) say(`${task.name}: ${stateWords(ended.state)}.`);
     runs.refresh().catch(() => {});
   });
 }
@@ -84,6 +85,8 @@ function select(runId) {
   history.replaceState(null, "", `?run=${runId}`);
   drawRuns();
 }
+
+state.addEventListener("change", () => runs.begin());
 
 const edit = () => openTask((saved) => {
   task = saved;
@@ -95,13 +98,14 @@ const edit = () => openTask((saved) => {
 $("#run")?.addEventListener("click", pressed(async () => {
   const run = await startRun(task.id);
   say(`${task.name} was started.`);
+  state.value = "";
   await runs.refresh();
   select(run.id);
 }));
 $("#edit")?.addEventListener("click", pressed(edit));
 $("#delete")?.addEventListener("click", () => confirm({
   title: `Delete ${task.name}?`,
-  text: ["Programs that start it will be told that there is no such task, and its runs are no longer shown. This cannot be undone."],
+  text: "delete-text",
   action: "Delete task",
   async act() {
     await api(path, { method: "DELETE" });
@@ -116,6 +120,7 @@ try {
   if (hasDraft(taskForm)) edit();
 } catch (problem) {
   $("#name").textContent = "Task";
-  render($("#about"), h("div", { class: "list empty", role: "alert" }, h("p", {}, problem.message), h("a", { class: "button", href: "/tasks" }, "All tasks")));
+  $("#problem").prepend(problem.message);
+  $("#problem").hidden = false;
 }
 page.ariaBusy = null;

@@ -1,20 +1,30 @@
-import { $, button, h, icon, me, pressed, quiet, render, say, table } from "../dom.js";
+import { $, badge, button, h, icon, me, pressed, quiet, render, say, stateWords, table } from "../dom.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
-import { badge, isActive, startRun, stateWords } from "../runs.js";
+import { isActive, startRun } from "../runs.js";
 import { openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
 
 const summary = ({ params }) => params.argv?.join(" ") ?? params.url;
 
+/** The newest runs as a row of marks, the latest at the right. */
+function history({ recent_runs: runs }) {
+  if (!runs.length) return null;
+  const marks = runs.toReversed().map(({ state }) => h("i", { class: state, title: stateWords(state) }));
+  const states = runs.map(({ state }) => stateWords(state)).join(", ");
+  return h("span", { class: "marks", role: "img", "aria-label": `Newest runs, the latest first: ${states}` }, marks);
+}
+
 const COLUMNS = [
   ["Name", (task) => [
     h("a", { class: "title", href: `/tasks/${task.id}`, "data-focus": `row:${task.id}` }, task.name),
     summary(task) && h("code", { class: "sub clip" }, summary(task)),
+    task.last_run?.error && h("span", { class: "sub clip fault", title: task.last_run.error }, task.last_run.error),
   ], "main"],
   ["Handler", ({ handler }) => h("code", { class: "quiet" }, handler)],
   ["Last run", ({ id, last_run: run }) => (run
-    ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run)) : quiet("Never"))],
+    ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run.state)) : quiet("Never"))],
+  ["History", history],
   ["When", ({ last_run: run }) => run && quiet(when(run.created_at))],
   ["Duration", ({ last_run: run }) => run && quiet(took(run))],
   ["Actions", (task) => me.may("tasks:run") && button([icon("play"), "Run"], `run:${task.id}`, async () => {
@@ -25,12 +35,13 @@ const COLUMNS = [
 ];
 
 const tasks = new LiveList("/tasks", {
+  query: () => ({ recent_runs: 12 }),
   busy: () => tasks.items.some((task) => isActive(task.last_run)),
   draw(before) {
     render($("#list"), table("Tasks", COLUMNS, tasks.items));
     for (const { id, name, last_run: run } of tasks.items) {
       const old = before.find((task) => task.id === id)?.last_run;
-      if (isActive(old) && old.id === run?.id && !isActive(run)) say(`${name}: ${stateWords(run)}.`);
+      if (isActive(old) && old.id === run?.id && !isActive(run)) say(`${name}: ${stateWords(run.state)}.`);
     }
   },
 });
@@ -40,6 +51,7 @@ const create = () => openTask(async ({ name }) => {
   say(`${name} was created.`);
 });
 
-$("#new")?.addEventListener("click", pressed(create)); // absent for whoever may not write tasks
+// Absent for whoever may not write tasks.
+$("#new")?.addEventListener("click", pressed(create));
 await tasks.begin();
 if (hasDraft(taskForm)) create();

@@ -1,0 +1,37 @@
+import { api } from "../api.js";
+import { $, say } from "../dom.js";
+import { onSubmit } from "../dialogs.js";
+import { checkFields, restoreDraft, showProblem } from "../forms.js";
+
+const form = $("#config");
+let config;
+
+function fill(current) {
+  config = current;
+  for (const [name, value] of Object.entries(config)) form.elements[name].value = value?.join?.("\n") ?? value ?? "";
+}
+
+const read = ({ type, value }) => (type === "textarea" ? value.split("\n").map((line) => line.trim()).filter(Boolean)
+  : value === "" ? null : Number(value));
+
+form.addEventListener("reset", (event) => {
+  event.preventDefault();
+  fill(config);
+});
+
+onSubmit(form, async () => {
+  checkFields(form);
+  const changes = Object.keys(config).map((name) => [name, read(form.elements[name])])
+    .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name]));
+  if (!changes.length) return say("Nothing was changed.");
+  fill(await api("/admin/config", { method: "PATCH", body: Object.fromEntries(changes) }));
+  say("Saved and in effect.");
+});
+
+try {
+  fill(await api("/admin/config"));
+  restoreDraft(form);
+} catch (problem) {
+  showProblem(form, problem);
+}
+form.ariaBusy = null;

@@ -1,0 +1,34 @@
+// Entries of the audit log as rows.
+
+import { h, quiet } from "./dom.js";
+import { when } from "./time.js";
+
+const WITHOUT_ID = { system: "the service itself", none: "nobody who logged in" };
+
+const filter = (name, value, shown = value) => h("a", { href: `/admin/audit?${new URLSearchParams({ [name]: value })}` }, shown);
+/** A value of any kind as text. */
+export const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+function who({ actor, credential: { kind, id } }) {
+  const how = kind === "api_key" ? ["with key ", h("code", {}, id)] : WITHOUT_ID[kind] ?? "logged in";
+  return [actor && h("span", { class: "title" }, actor.username ?? actor.id), h("span", { class: "sub" }, how)];
+}
+
+const what = ({ action, details }) => [
+  h("code", { class: "title" }, action),
+  h("span", { class: "sub" }, Object.entries(details).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${plain(value)}`).join(" · ")),
+];
+
+const WHEN = ["When", ({ at }) => when(at)];
+const FROM = ["From", ({ address }) => quiet(address)];
+
+/** Columns for the trail of one thing, whose owner reads it. */
+export const OWN_TRAIL = [["What", what, "main"], ["Who", who], WHEN, FROM];
+
+/** Columns for the whole log, where names lead to all that is about them. */
+export const TRAIL = [
+  ["What", what, "main"],
+  ["Who", (entry) => (entry.actor ? [filter("actor", entry.actor.username), who(entry)[1]] : who(entry))],
+  ["To", ({ target }) => target && h("code", {}, filter("target", target))],
+  WHEN, FROM,
+];

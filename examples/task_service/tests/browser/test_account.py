@@ -1,0 +1,130 @@
+"""One's own account: where one is logged in, the password, the trail of a key, the history of a task."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .support import PASSWORD, USERNAME, LiveService, create_key, log_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+NEW_PASSWORD = "eleven amber kites in march"
+
+
+async def test_logins_are_ended_and_the_password_is_changed(
+    open_page: Open, new_service: LiveService
+) -> None:
+    new_service.set_first_password()
+
+    async def logged_in() -> Page:
+        page, watch = await open_page(logged_in=False)
+        watch.expected |= {401, 422}
+        await page.goto(f"{new_service.url}/login?next=/account")
+        await log_in(page)
+        await expect(page.get_by_role("row").filter(has_text="this one")).to_have_count(1)
+        return page
+
+    # A program's login is ended by itself, at once.
+    path = f"{new_service.url}/api/auth"
+    answer = httpx2.post(
+        f"{path}/login",
+        json={"username": USERNAME, "password": PASSWORD},
+        headers={"User-Agent": "curl/8.0"},
+    )
+    headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
+    other, page = await logged_in(), await logged_in()
+    await page.get_by_role("button", name="End the login with curl").click()
+    await expect(page.locator("#announcer")).to_have_text("The login was ended.")
+    await expect(page.get_by_role("row").filter(has_text="curl")).to_have_count(0)
+    assert httpx2.get(f"{path}/me", headers=headers).status_code == 401
+
+    # All others at once.
+    await page.get_by_role("button", name="End all others").click()
+    confirm = page.get_by_role("dialog", name="End all other logins?")
+    await confirm.get_by_role("button", name="End all others").click()
+    await expect(page.get_by_role("row")).to_have_count(2)
+    await other.reload()
+    await other.wait_for_url("**/login?next=**")
+
+    # The password, with the present one.
+    current = page.get_by_label("Present password")
+    repeated = page.get_by_label("The same again")
+    await current.fill("not my password at all")
+    await page.get_by_label("New password").fill(NEW_PASSWORD)
+    await repeated.fill("something else entirely")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#repeated-error")).to_have_text("The two are not the same.")
+    await repeated.fill(NEW_PASSWORD)
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#current-error")).to_contain_text("not your present password")
+    await expect(current).to_be_focused()
+    await current.fill(PASSWORD)
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#announcer")).to_contain_text("Your password is changed")
+    await expect(current).to_have_value("")
+    log_in_path = "/api/auth/login"
+    assert new_service.request("POST", log_in_path, username=USERNAME, password=PASSWORD) == 401
+    assert new_service.request("POST", log_in_path, username=USERNAME, password=NEW_PASSWORD) == 200
+
+
+async def test_a_key_tells_what_happened_to_it_and_when_the_old_value_was_seen(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    key = await create_key(page, "with a past")
+    task = '{"name": "by a key", "handler": "command", "params": {"argv": ["echo"]}}'
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    made = httpx2.post(f"{live_service.url}/api/tasks", content=task, headers=headers)
+    assert made.status_code == 201
+    await page.get_by_role("button", name="Rotate with a past").click()
+    await page.get_by_role("button", name="Rotate key").click()
+    await page.get_by_role("button", name="I have saved this key").click()
+    old = page.get_by_role("row").filter(has_text=f"msk_{key[4:16]}")
+    await expect(old).to_contain_text("the old value was last seen")
+    history = old.get_by_role("button", name="History with a past")
+    await history.click()
+    dialog = page.get_by_role("dialog", name="What happened to with a past and with it")
+    for index, action in enumerate(("key.rotated", "task.created", "key.created"), 1):
+        await expect(dialog.get_by_role("row").nth(index)).to_contain_text(action)
+    await expect(dialog.get_by_role("row").nth(2)).to_contain_text(f"with key {key[4:16]}")
+    await page.keyboard.press("Escape")
+    await expect(history).to_be_focused()
+
+
+async def test_a_history_is_seen_at_a_glance_and_filtered(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    task_id = await page.evaluate(
+        """async () => {
+            const send = (method, path, body) => fetch(`/api${path}`, {
+                method, headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+            }).then((answer) => answer.json());
+            const {allowed_commands: allowed} = await send("GET", "/admin/config");
+            await send("PATCH", "/admin/config", {allowed_commands: [...allowed, "false"]});
+            const params = (...argv) => ({name: "Mixed", handler: "command", params: {argv}});
+            const task = await send("POST", "/tasks", params("echo"));
+            const run = async () => {
+                const {id} = await send("POST", `/tasks/${task.id}/run`);
+                while (!(await send("GET", `/runs/${id}`)).finished_at) ;
+            };
+            await run();
+            await send("PATCH", `/tasks/${task.id}`, params("false"));
+            await run();
+            return task.id;
+        }"""
+    )
+    await page.reload()
+    row = page.get_by_role("row").filter(has_text="Mixed")
+    marks = row.get_by_role("img", name="Newest runs, the latest first: Failed, Succeeded")
+    await expect(marks).to_be_visible()
+    await expect(row.locator(".fault")).to_be_visible()  # why, in one line
+    await page.goto(f"/tasks/{task_id}")
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    await page.get_by_label("Show runs in this state").select_option("Succeeded")
+    await expect(page.get_by_role("listitem")).to_have_count(1)
+    await page.get_by_label("Show runs in this state").select_option("Cancelled")
+    await expect(page.get_by_text("No run is in this state.")).to_be_visible()

@@ -1,0 +1,246 @@
+"""What administrators do in the browser, and that it takes effect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .support import LiveService, create_key, log_in
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+MARKUP = "<img/src=x/onerror=alert(1)>"
+PASSWORD = "five grey lanterns at noon"
+
+
+async def _new_user(page: Page, name: str) -> str:
+    """Make a user on the page of users; the link that is shown once."""
+    await page.goto("/admin/users")
+    await page.get_by_role("button", name="New user").click()
+    await page.get_by_label("User name").fill(name)
+    await page.get_by_role("button", name="Create user").click()
+    link = page.get_by_label("The link")
+    await expect(link).to_contain_text("/set-password#")
+    return await link.inner_text()
+
+
+async def test_the_menu_leads_to_every_page(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    for name in ("Account", "Configuration", "Users", "Audit log", "System"):
+        await page.get_by_role("button", name="Menu of").click()
+        await page.get_by_role("link", name=name, exact=True).click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+
+async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
+    page, watch = await open_page()
+    watch.expected.add(422)
+    await page.goto("/admin/config")
+    days = page.get_by_label("Runs are kept for")
+    await expect(days).to_have_value("30")
+    await days.fill("31")
+    await page.get_by_role("button", name="Undo changes").click()
+    await expect(days).to_have_value("30")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator("#announcer")).to_have_text("Nothing was changed.")
+
+    await days.fill("31")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#announcer")).to_have_text("Saved and in effect.")
+    await page.reload()
+    await expect(days).to_have_value("31")
+    await page.goto("/admin/audit?action=config.")
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("old: 30 · new: 31")
+
+    # What the service refuses is said beside the field, and nothing is changed.
+    await page.goto("/admin/config")
+    commands = page.get_by_label("Allowed commands")
+    await expect(commands).not_to_have_value("")
+    await commands.fill("echo\nrm -rf /")
+    await days.fill("30")
+    await page.get_by_role("button", name="Save").click()
+    await expect(commands).to_have_attribute("aria-invalid", "true")
+    await expect(page.locator("#allowed_commands-error")).to_contain_text("bare name")
+    await page.reload()
+    await expect(days).to_have_value("31")
+
+
+async def test_the_limit_of_lifetimes_shows_in_the_form_for_a_key(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/admin/config")
+    longest = page.get_by_label("Longest lifetime of a key")
+    await expect(page.get_by_label("Runs are kept for")).not_to_have_value("")
+    for value, there in (("100", 0), ("", 1)):
+        await longest.fill(value)
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.locator("#announcer")).to_have_text("Saved and in effect.")
+        await page.goto("/keys")
+        await expect(page.locator("#key-lifetime option[value=never]")).to_have_count(there)
+        await page.goto("/admin/config")
+        await expect(page.get_by_label("Runs are kept for")).not_to_have_value("")
+
+
+async def test_a_half_filled_configuration_survives_the_end_of_the_session(
+    open_page: Open,
+) -> None:
+    page, watch = await open_page(logged_in=False)
+    watch.expected.add(401)
+    await page.goto("/admin/config")
+    await log_in(page)
+    days = page.get_by_label("Runs are kept for")
+    await expect(days).not_to_have_value("")
+    await days.fill("12")
+    await page.context.clear_cookies()
+    await page.get_by_role("button", name="Save").click()
+    await page.wait_for_url("**/login?next=%2Fadmin%2Fconfig&reason=session-ended")
+    await log_in(page)
+    await expect(days).to_have_value("12")
+
+
+async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
+    open_page: Open,
+) -> None:
+    page, _ = await open_page()
+    link = await _new_user(page, "Eva.K")
+    await page.get_by_role("button", name="Copy link").click()
+    assert await page.evaluate("navigator.clipboard.readText()") == link
+    await page.get_by_role("button", name="Done").click()
+    assert link not in await page.content()
+    row = page.get_by_role("row").filter(has_text="eva.k")
+    await expect(row).to_contain_text("Invited")
+
+    eva, watch = await open_page(logged_in=False)
+    watch.expected |= {401, 403}
+    await eva.goto(link)
+    await eva.get_by_label("New password").fill(PASSWORD)
+    await eva.get_by_label("The same again").fill(PASSWORD)
+    await eva.get_by_role("button", name="Set password").click()
+    await eva.wait_for_url("**/login?reason=password-set")
+    await log_in(eva, "eva.k", PASSWORD)
+    await eva.wait_for_url("**/tasks")
+    # No page of administrators is offered or opened.
+    await eva.get_by_role("button", name="Menu of eva.k").click()
+    await expect(eva.get_by_role("link", name="Users")).to_have_count(0)
+    await eva.goto("/admin/users")
+    await expect(eva.get_by_role("heading", name="A permission is missing")).to_be_visible()
+
+    await page.reload()
+    await expect(row).to_contain_text("Active")
+    await page.get_by_role("button", name="Make an administrator: eva.k").click()
+    confirm = page.get_by_role("dialog", name="Make an administrator: eva.k?")
+    await expect(confirm).to_contain_text("They will see all tasks")
+    await confirm.get_by_role("button", name="Make an administrator").click()
+    await expect(page.locator("#announcer")).to_have_text("eva.k is an administrator now.")
+    await eva.reload()
+    await expect(eva.get_by_role("row").filter(has_text="eva.k")).to_be_visible()
+    # Nobody takes their own access away by accident.
+    await expect(eva.get_by_role("button", name="Disable: eva.k")).to_have_count(0)
+
+    await page.get_by_role("button", name="End sessions: eva.k").click()
+    await page.get_by_role("dialog").get_by_role("button", name="End sessions").click()
+    await expect(page.locator("#announcer")).to_have_text("eva.k: all sessions were ended.")
+    await eva.goto("/tasks")
+    await eva.wait_for_url("**/login?next=**")
+    await log_in(eva, "eva.k", PASSWORD)
+    await eva.wait_for_url("**/tasks")
+
+    await page.get_by_role("button", name="Disable: eva.k").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    await expect(row).to_contain_text("Disabled")
+    await eva.goto("/tasks")
+    await log_in(eva, "eva.k", PASSWORD)
+    await expect(eva.get_by_role("alert")).to_contain_text("wrong")
+    await page.get_by_role("button", name="Enable: eva.k").click()
+    await expect(row).to_contain_text("Active")
+
+
+async def test_what_is_refused_of_a_new_user_is_said_beside_the_field(open_page: Open) -> None:
+    page, watch = await open_page()
+    watch.expected |= {409, 422}
+    await page.goto("/admin/users")
+    await page.get_by_role("button", name="New user").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("User name").fill("two words")
+    await dialog.get_by_role("button", name="Create user").click()
+    await expect(dialog.locator("#username-error")).to_contain_text("no spaces")
+    await dialog.get_by_label("User name").fill("ADMIN")
+    await dialog.get_by_role("button", name="Create user").click()
+    await expect(dialog.get_by_role("alert")).not_to_be_empty()
+
+
+async def test_markup_in_the_name_of_a_user_is_text(open_page: Open) -> None:
+    page, _ = await open_page()
+    await _new_user(page, MARKUP)
+    await expect(page.get_by_role("dialog")).to_contain_text(MARKUP)
+    await page.get_by_role("button", name="Done").click()
+    await page.get_by_role("button", name=f"Disable: {MARKUP}").click()
+    await expect(page.get_by_role("dialog")).to_contain_text(MARKUP)
+    await page.keyboard.press("Escape")
+    await page.goto("/admin/audit?action=user.")
+    await expect(page.get_by_text(f"username: {MARKUP}")).to_be_visible()
+    assert await page.locator("img").count() == 0
+
+
+async def test_the_audit_log_is_filtered_followed_paged_and_exported(
+    open_page: Open, tmp_path: Path
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    key = await create_key(page, "audited")
+    key_id = key[4:16]
+    await page.goto("/admin/audit")
+    await page.get_by_role("combobox", name="What").select_option("API keys")
+    await page.wait_for_url("**/admin/audit?action=key.")
+    row = page.get_by_role("row").filter(has_text=key_id)
+    await expect(row).to_contain_text("key.created")
+    await row.get_by_role("link", name=key_id).click()
+    await expect(page.get_by_label("To, by id")).to_have_value(key_id)
+    await expect(page.get_by_role("row")).to_have_count(2)
+    await page.get_by_label("Until").fill("2020-01-01")
+    await expect(page.get_by_text("Nothing like this happened")).to_be_visible()
+    await page.get_by_label("Until").fill("")
+    await expect(page.get_by_role("row")).to_have_count(2)
+    async with page.expect_download() as downloading:
+        await page.get_by_role("link", name="Export JSON lines").click()
+    download = await downloading.value
+    assert download.suggested_filename == "audit.jsonl"
+    await download.save_as(tmp_path / "audit.jsonl")
+    (line,) = (tmp_path / "audit.jsonl").read_text().splitlines()
+    assert json.loads(line)["target"] == key_id
+    assert key not in line
+    await page.get_by_role("button", name="Reset").click()
+    await expect(page.get_by_label("To, by id")).to_have_value("")
+    await expect(page.get_by_role("row").nth(2)).to_be_visible()
+
+
+async def test_the_system_page_tells_of_queue_and_leases(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/admin/system")
+    await expect(page.get_by_text("SQLite")).to_be_visible()
+    await expect(page.get_by_text("No worker holds a run now.")).to_be_visible()
+    started = await page.evaluate(
+        """async () => {
+            const send = (method, path, body) => fetch(`/api${path}`, {
+                method, headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+            }).then((answer) => answer.json());
+            const {allowed_commands: allowed} = await send("GET", "/admin/config");
+            await send("PATCH", "/admin/config", {allowed_commands: [...allowed, "sleep"]});
+            const task = await send("POST", "/tasks", {
+                name: "Holds a lease", handler: "command", params: {argv: ["sleep", "30"]},
+            });
+            return (await send("POST", `/tasks/${task.id}/run`)).id;
+        }"""
+    )
+    await page.reload()
+    row = page.get_by_role("row").filter(has_text=started)
+    await expect(row).to_contain_text("wrk_")
+    await row.get_by_role("link").click()
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
