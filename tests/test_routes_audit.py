@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import pytest
 
-for framework in ("fastapi", "flask", "litestar"):
-    pytest.importorskip(framework)
+pytest.importorskip("fastapi")
+pytest.importorskip("flask")
+pytest.importorskip("litestar")
 
 import litestar
 from fastapi import APIRouter, Depends, FastAPI, WebSocket

@@ -153,7 +153,7 @@ async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
     head, claims, signature = token.split(".")
     now = service.clock.now()
     stranger = TokenProfile(
-        issuer=service.services.settings.base_url,
+        issuer=service.services.tokens.issuer,
         audience="task-service",
         keys=KeyRing([SigningKey.generate("k", "HS256")]),
     )

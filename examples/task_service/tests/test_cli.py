@@ -158,7 +158,6 @@ def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> Non
     with serving(data) as service:
         assert service.token is None
         assert f"{service.origin}/login" in service.said
-        # The issuer of a login is the origin, and this is another port.
         log_in(service)
         assert service.stop(signal.SIGINT) == 0
 
@@ -174,6 +173,16 @@ def test_the_link_is_printed_until_it_was_used(tmp_path: Path) -> None:
         assert service.request("POST", "/api/auth/set-password", body)[0] == 410
         body["token"] = service.token
         assert service.request("POST", "/api/auth/set-password", body)[0] == 204
+
+
+def test_who_serves_others_without_tls_is_told_that_browsers_will_not_log_in(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path / "data", BASE_URL="http://tasks.example") as service:
+        assert "over https only" in service.said
+    with serving(tmp_path / "data", BASE_URL="https://tasks.example") as service:
+        assert "over https only" not in service.said
+        assert "https://tasks.example/set-password#" in service.said
 
 
 def test_logs_can_be_json(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ _log = logging.getLogger(__name__)
 AUDIENCE: Final = "task-service"
 ISSUER: Final = AUDIENCE
 """Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
+ISSUER: Final = AUDIENCE
+"""Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
 
 RUN_GRACE: Final = timedelta(seconds=5)
 """How long runs may go on when the service stops; then they go back into the queue."""

@@ -1,0 +1,87 @@
+"""The command `msk-auth`: makes keys, looks at them, finds leaked ones, and audits an application's routes.
+
+One rule: no output ever holds a secret, except that of `generate`. Exit codes are part of the interface:
+0 nothing to complain about, 1 something was found, 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msk_auth import ConfigurationError, __version__, redact
+
+from ._completion import add_completion
+from ._keys import add_keys
+from ._routes import add_routes
+from ._rules import add_rules
+from ._scan import add_scan
+from ._terminal import CommandFailed, Commands, complain
+
+__all__ = ["main"]
+
+_EPILOG = """\
+exit codes:
+  0  nothing to complain about
+  1  something was found: a key, a malformed key, a route without a policy
+  2  it could not be done: wrong usage, unreadable files, an application that does not import
+
+Each command has examples: msk-auth scan --help
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="msk-auth",
+        description="Work with msk_ API keys and the routes that they may reach.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"msk-auth {__version__}")
+    commands = Commands(parser)
+    add_keys(commands)
+    add_scan(commands)
+    add_rules(commands)
+    add_routes(commands)
+    add_completion(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: Help was asked for, or the usage is wrong.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its number instead of an error.
+            stream.reconfigure(errors="backslashreplace")
+    given = build_parser().parse_args(arguments)
+    try:
+        code: int = given.run(given)
+        sys.stdout.flush()
+    except (CommandFailed, ConfigurationError) as error:
+        complain(redact(str(error)))
+        return 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. What is left in the buffer goes nowhere, or Python
+        # complains when it ends.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code

@@ -1,0 +1,399 @@
+"""`msk-auth`: generate, inspect, rules, routes, completion, and what holds for all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.support import KEY, MASK, SECRET, Run, Terminal
+
+from msk_auth import KeyFormat, KeyMalformed, __version__
+from msk_auth.cli import _keys, build_parser, main
+
+ROOT = Path(__file__).parents[2]
+VECTORS = re.findall(
+    r"^\| `(msk_\w{51})` \| valid",
+    (ROOT / "docs/reference/key-format.md").read_text("utf-8"),
+    re.MULTILINE,
+)
+COMMANDS = ["generate", "inspect", "scan", "rules", "routes", "completion"]
+
+
+# generate
+
+
+def test_generate_makes_keys_that_parse(run: Run) -> None:
+    ran = run("generate", "--prefix", "acme", "--count", "3")
+    keys = ran.out.split()
+    assert (ran.code, len(set(keys)), ran.err) == (0, 3, "")
+    for key in keys:
+        KeyFormat("acme").parse(key)
+    KeyFormat().parse(run("generate").out.strip())
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", "100001", "²"])
+def test_generate_makes_a_sensible_number(run: Run, count: str) -> None:
+    ran = run("generate", "--count", count)
+    assert (ran.code, ran.out) == (2, "")
+    assert "a number from 1 to 100000" in ran.err
+
+
+def test_a_prefix_that_does_not_work_is_said(run: Run) -> None:
+    ran = run("generate", "--prefix", "Acme!")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("msk-auth: The key prefix 'Acme!' does not work.")
+
+
+# inspect
+
+
+@pytest.mark.parametrize("key", VECTORS)
+def test_inspect_a_key(run: Run, key: str) -> None:
+    ran = run("inspect", stdin=f" {key}\n")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        "well-formed  yes",
+        "prefix       msk",
+        f"id           {key[4:16]}",
+        f"shown as     {key[:17]}…",
+        "checksum     CRC-32, right",
+    ]
+    document = json.loads(run("inspect", "--format", "json", stdin=key).out)
+    assert (document["well_formed"], document["id"]) == (True, key[4:16])
+
+
+def test_inspect_an_argument_warns(run: Run) -> None:
+    ran = run("inspect", KEY)
+    assert ran.code == 0
+    assert "shell's history" in ran.err
+    assert SECRET not in ran.out + ran.err
+
+
+def test_inspect_asks_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_keys.sys, "stdin", Terminal())
+    monkeypatch.setattr(_keys.getpass, "getpass", lambda _prompt: KEY)
+    assert _keys._read() == KEY
+
+
+def test_inspect_nothing(run: Run) -> None:
+    ran = run("inspect", stdin=" \n")
+    assert (ran.code, ran.err) == (2, "msk-auth: there is no key on standard input.\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        (KEY[:-1], "its secret has 37 characters instead of 38"),
+        (KEY[:6] + KEY[7:], "its id has 11 characters instead of 12"),
+        (KEY[:30] + "-" + KEY[31:], "character 31 is neither a letter nor a digit"),
+        (KEY[:-1] + "P", "its checksum is wrong: a character is mistyped"),
+        (KEY.replace("_", ""), "it does not begin with msk_"),
+        ("Bearer " + KEY, "it does not begin with msk_"),
+        (KEY + "_", "it has 3 parts after its prefix instead of 2"),
+        ("x", "it does not begin with msk_"),
+    ],
+)
+def test_inspect_says_what_is_wrong(run: Run, key: str, problem: str) -> None:
+    ran = run("inspect", stdin=key)
+    assert ran.code == 1
+    assert ran.out.splitlines() == ["well-formed  no", f"problem      {problem}"]
+    assert json.loads(run("inspect", "--format=json", stdin=key).out)["problems"] == [problem]
+
+
+def test_inspect_takes_any_prefix_or_demands_one(run: Run) -> None:
+    acme = KeyFormat("acme").generate()
+    assert f"id           {acme.id}" in run("inspect", stdin=acme.reveal()).out
+    assert run("inspect", "--prefix", "msk", stdin=acme.reveal()).code == 1
+
+
+@given(text=st.text(min_size=1, max_size=80) | st.from_regex(r"\Amsk_\w{10,14}_\w{30,40}\Z"))
+def test_what_is_malformed_has_a_problem_without_its_characters(text: str) -> None:
+    try:
+        KeyFormat().parse(text)
+    except KeyMalformed:
+        problems = _keys._problems("msk", text)
+        assert problems
+        allowed = re.compile(
+            r"it does not begin with msk_|it has \d+ parts after its prefix instead of 2"
+            r"|its (id|secret) has \d+ characters instead of \d+"
+            r"|character \d+ is neither a letter nor a digit"
+            r"|its checksum is wrong: a character is mistyped"
+        )
+        assert all(allowed.fullmatch(problem) for problem in problems)
+
+
+# rules
+
+
+def near_misses(key: str) -> list[str]:
+    return [key[:-1], key[:-6] + "5" + key[-5:], key.replace("_", "-"), "x" + key[1:], f"{key}x"]
+
+
+def finds(pattern: str, text: str) -> str | None:
+    match = re.search(pattern.replace(r"\z", r"\Z"), text)
+    return match and match[1]
+
+
+@pytest.mark.parametrize("key", VECTORS)
+def test_rules_find_the_vectors(run: Run, key: str) -> None:
+    (gitleaks,) = tomllib.loads(run("rules", "gitleaks").out)["rules"]
+    (trufflehog,) = yaml.safe_load(run("rules", "trufflehog").out)["detectors"]
+    github = json.loads(run("rules", "github").out)
+    patterns = [
+        gitleaks["regex"],
+        trufflehog["regex"]["key"],
+        f"(?:{github['before_secret']})({github['secret_format']})(?:{github['after_secret']})",
+    ]
+    assert gitleaks["secretGroup"] == 1
+    assert gitleaks["keywords"] == trufflehog["keywords"] == ["msk_"]
+    for pattern in patterns:
+        for text in (key, f'token = "{key}"', f"\n{key}\n"):
+            assert finds(pattern, text) == key
+        assert not any(finds(pattern, miss) for miss in near_misses(key))
+
+
+def test_rules_of_another_prefix(run: Run) -> None:
+    github = json.loads(run("rules", "github", "--prefix", "acme").out)
+    assert re.fullmatch(github["secret_format"], github["test_string"])
+    KeyFormat("acme").parse(github["test_string"])
+    for scanner in ("gitleaks", "trufflehog"):
+        assert "msk" not in run("rules", scanner, "--prefix", "acme").out
+
+
+# routes
+
+APPLICATION = """
+print("noise")
+from flask import Flask
+
+app = Flask(__name__, static_folder=None)
+app.add_url_rule("/a", "a", lambda: "", methods=["GET"])
+
+class Holder:
+    inner = app
+
+def make():
+    return app
+
+def broken():
+    raise RuntimeError("no\\ndatabase, but {key}")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    pytest.importorskip("flask")
+    name = f"application_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(APPLICATION.replace("{key}", KEY))
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize("target", [["{}:app"], ["{}:Holder.inner"], ["--factory", "{}:make"]])
+def test_routes_as_a_table(run: Run, module: str, target: list[str]) -> None:
+    ran = run("routes", *(each.format(module) for each in target))
+    assert ran.code == 1
+    assert ran.out.splitlines() == [
+        "METHODS           PATH  POLICY      ENDPOINT",
+        "GET,HEAD,OPTIONS  /a    undeclared  a",
+        "",
+        "1 routes, 1 undeclared, 0 flagged",
+    ]
+    assert "GET,HEAD,OPTIONS /a: declares no policy" in ran.err
+
+
+def test_routes_as_json(run: Run, module: str) -> None:
+    ran = run("routes", f"{module}:app", "--public", "/a", "--format", "json")
+    assert ran.code == 0
+    assert json.loads(ran.out) == {
+        "ok": True,
+        "routes": [
+            {
+                "path": "/a",
+                "methods": ["GET", "HEAD", "OPTIONS"],
+                "kind": "route",
+                "endpoint": "a",
+                "access": "public",
+                "permissions": [],
+                "max_age_seconds": None,
+                "problems": [],
+            }
+        ],
+        "unused": [],
+    }
+
+
+def test_routes_in_another_folder(
+    run: Run, module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    path = list(sys.path)
+    assert run("routes", f"{module}:app", "--app-dir", tmp_path, "--public", "/a").code == 0
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (["nothing"], "'nothing' is not of the form MODULE:APP, such as main:app."),
+        (["{}:"], "is not of the form"),
+        (["no_such_module_here:app"], "ModuleNotFoundError: No module named 'no_such_module_here'"),
+        (["{}:missing"], "AttributeError"),
+        (["--factory", "{}:broken"], "RuntimeError: no database, but msk_AAAAAAAAAAAA_…"),
+        (["{}:make"], "The routes of builtins.function cannot be read."),
+    ],
+)
+def test_routes_of_what_does_not_load_is_told_in_one_line(
+    run: Run, module: str, target: list[str], said: str
+) -> None:
+    ran = run("routes", *(each.format(module) for each in target))
+    (line,) = [line for line in ran.err.splitlines() if line != "noise"]
+    assert (ran.code, ran.out) == (2, "")
+    assert line.startswith("msk-auth: ")
+    assert said in line
+
+
+# completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_every_command_and_option(run: Run, shell: str) -> None:
+    script = run("completion", shell).out
+    for command in COMMANDS:
+        assert command in script
+    for option in ("git-history", "sarif", "gitleaks", "factory"):
+        assert option in script
+    installed = shutil.which(shell)
+    if installed is not None:
+        subprocess.run([installed, "-n"], input=script, text=True, check=True)
+
+
+def test_completion_completes_in_bash(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(run("completion", "bash").out)
+
+    def complete(*words: str) -> set[str]:
+        asked = (
+            f"source {script}; COMP_WORDS=(msk-auth {' '.join(words)} ''); "
+            f'COMP_CWORD={len(words) + 1}; _msk_auth; echo "${{COMPREPLY[@]}}"'
+        )
+        ran = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+        return set(ran.stdout.split())
+
+    assert complete() >= set(COMMANDS)
+    assert complete("rules") >= {"gitleaks", "trufflehog", "github", "--prefix"}
+    assert complete("scan") >= {"--git-history", "--format", "sarif"}
+
+
+# all of them
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version").out == f"msk-auth {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(run: Run, command: str) -> None:
+    ran = run(command, "--help")
+    assert ran.code == 0
+    assert f"examples:\n  msk-auth {command}" in ran.out
+    assert f"    {command}" in build_parser().format_help()
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["scan"], ["rules", "x"]])
+def test_wrong_usage_is_2(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments).code == 2
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    for command in COMMANDS:
+        assert f"## {command}" in text
+    helps = subprocess.run(
+        [sys.executable, "-c", "from msk_auth.cli import main; main(['scan', '--help'])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for option in set(re.findall(r"--[a-z-]+", helps)) - {"--help"}:
+        assert f"`{option}" in text
+
+
+def test_the_hook_for_pre_commit_runs_the_scan(run: Run, tmp_path: Path) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    assert (hook["id"], hook["language"]) == ("msk-auth-scan", "python")
+    program, *arguments = hook["entry"].split()
+    assert program == "msk-auth"
+    (tmp_path / "a").write_text(KEY)
+    assert run(*arguments, tmp_path / "a").code == 1
+    documented = (ROOT / "docs" / "how-to" / "scan-for-keys.md").read_text("utf-8")
+    assert f"entry: {hook['entry']}" in documented
+
+
+def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_keys, "say", interrupt)
+    ran = run("generate")
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-c", "import sys; from msk_auth.cli import main; sys.exit(main())"]
+    with subprocess.Popen(
+        [*command, "generate", "--count", "50000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 2
+
+
+def test_a_closed_output_in_this_process(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_text: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(_keys, "say", closed)
+    duplicated: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "dup2", lambda old, new: duplicated.append((old, new)))
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
+    assert main(["generate"]) == 2
+    assert [new for _, new in duplicated] == [1]
+
+
+def test_a_terminal_that_cannot_show_a_character_gets_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(KEY)
+    command = "import sys; from msk_auth.cli import main; sys.exit(main())"
+    ran = subprocess.run(
+        [sys.executable, "-c", command, "scan", str(tmp_path / "a")],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert ran.stdout.endswith(b"msk_AAAAAAAAAAAA_\\u2026\n")
+    assert MASK[-1] == "\u2026"
+
+
+def test_the_command_loads_no_framework_and_no_pytest() -> None:
+    code = "import sys, msk_auth.cli; print(*{name.partition('.')[0] for name in sys.modules})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"fastapi", "starlette", "flask", "litestar", "pytest", "sqlalchemy", "cryptography"}
+    assert set(ran.stdout.split()) & heavy == set()
