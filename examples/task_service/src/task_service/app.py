@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
-from ipaddress import ip_address
 from typing import Final, cast
 
 from argon2 import Parameters
@@ -61,6 +60,7 @@ from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, SecurityHea
 from .observability import Metrics
 from .request_record import current_request, request_address
 from .secrets_file import load_or_create_secrets
+from .server import is_loopback
 from .settings import Settings
 from .tasks.census import RunCensus
 from .tasks.follow import LogFollower
@@ -74,8 +74,6 @@ from .web.pages import LoginResult, PageUser, pages_router
 _log = logging.getLogger(__name__)
 
 AUDIENCE: Final = "task-service"
-ISSUER: Final = AUDIENCE
-"""Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
 ISSUER: Final = AUDIENCE
 """Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
 
@@ -325,7 +323,7 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
 
     base_url = it.settings.base_url
     # The last one is the outermost.
-    app.add_middleware(LoginCookie, base_url=base_url, loopback=_is_loopback(it.settings.host))
+    app.add_middleware(LoginCookie, base_url=base_url, loopback=is_loopback(it.settings.host))
     app.add_middleware(BodyLimit)
     app.add_middleware(HeadAsGet)
     app.add_middleware(
@@ -410,10 +408,3 @@ class _PageLogins:
             return None
         user = principal.user
         return PageUser(user.username, principal.permissions, user.roles)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 import click
 from sqlalchemy import make_url
@@ -26,7 +27,7 @@ from .db.migrate import migrate as migrate_database
 from .doctor import examine
 from .memory import return_large_blocks
 from .observability import configure_logging
-from .server import Server, bind
+from .server import Server, bind, is_loopback
 from .settings import Settings, load_settings
 from .tasks.example import add_example_task
 
@@ -159,6 +160,11 @@ async def _greet(services: Services) -> None:
         await add_example_task(services.db, services.clock, invitation.user.id)
         click.echo(f"  Choose a password for the administrator {invitation.user.username!r}:")
         click.echo(f"                          {invitation.url(base_url)}")
+    if base_url.startswith("http://") and not is_loopback(urlsplit(base_url).hostname or ""):
+        click.echo(
+            "  Browsers keep logins of other machines over https only: put a TLS proxy in front"
+        )
+        click.echo("  of the service, and set TASK_SERVICE_BASE_URL to its https:// address.")
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
 
 

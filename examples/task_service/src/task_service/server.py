@@ -14,6 +14,7 @@ import json
 import socket
 from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from typing import Any, Final
 
 import uvicorn
@@ -118,6 +119,14 @@ def _why_not(error: OSError, host: str, port: int) -> str:
                 f"{host} is no address that this machine can listen on ({error.strerror})."
                 " Choose another with TASK_SERVICE_HOST."
             )
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can mean or reach this name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ImpatientProtocol(HttpToolsProtocol):
