@@ -144,6 +144,30 @@ async def test_ending_a_session_is_final_and_recorded(it: World) -> None:
     assert not await _is_open(it, session_id)
 
 
+async def test_all_sessions_of_one_user_end_but_the_one_that_is_kept(it: World) -> None:
+    ann, bob = await _ann(it), await it.user("bob")
+    lapsed = await _log_in(it)
+    it.clock.sleep(HOUR)
+    own, other, foreign = await _log_in(it), await _log_in(it), await _log_in(it, "bob")
+    narrowed = len(it.narrowed)
+    assert await it.sessions.end_all(ann.id, by=principal(ann), keep=own) == 1
+    assert len(it.narrowed) == narrowed + 1
+    assert [await _is_open(it, each) for each in (lapsed, own, other, foreign)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert await it.sessions.end_all(ann.id, by=principal(bob)) == 1
+    assert not await _is_open(it, own)
+    assert await it.sessions.end_all(ann.id, by=principal(bob)) == 0
+    ended = [row for row in await it.rows("audit") if row["action"] == "session.all_ended"]
+    assert [(row["actor_id"], row["target"], row["details"]) for row in ended] == [
+        (ann.id, ann.id, {"ended": 1}),
+        (bob.id, ann.id, {"ended": 1}),
+    ]
+
+
 async def test_a_session_that_is_none_is_not_found(it: World) -> None:
     user = await _ann(it)
     for session_id in ("", "ses_AAAAAAAAAAAAAAAA", "ses_\x00", "x" * 10_000, "%"):

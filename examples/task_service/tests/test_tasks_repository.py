@@ -30,6 +30,7 @@ from task_service.tasks.example import EXAMPLE_HANDLER, EXAMPLE_PARAMS, add_exam
 from task_service.tasks.runs import Runs
 from task_service.tasks.shapes import NewTask, RunState, TaskChanges
 from task_service.tasks.signals import Signals
+from task_service.tasks.status import StatusReport, WorkerStatus
 from task_service.tasks.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -347,3 +348,49 @@ async def test_a_new_service_has_one_example_that_may_be_run(world: World) -> No
     await world.tasks.delete(ANN, example.id)
     await add_example_task(world.db, world.clock, "usr_ann")
     assert (await world.tasks.list(ANN)).items == []
+
+
+async def test_tasks_are_listed_with_their_newest_runs(world: World) -> None:
+    busy, idle = await world.tasks.create(ANN, new("busy")), await world.tasks.create(ANN, new())
+    runs = []
+    for _ in range(4):
+        world.clock.advance(1)
+        runs.append((await world.runs.request(ANN, busy.id)).id)
+    page = await world.tasks.list(ANN, recent=3)
+    found = {task.id: task.model_dump() for task in page.items}
+    assert [run["id"] for run in found[busy.id]["recent_runs"]] == runs[:0:-1]
+    assert found[busy.id]["last_run"] == found[busy.id]["recent_runs"][0]
+    assert (found[idle.id]["recent_runs"], found[idle.id]["last_run"]) == ([], None)
+    assert (await world.tasks.list(BOB, recent=3)).items == []
+    plain = await world.tasks.list(ANN)
+    assert all("recent_runs" not in task.model_dump() for task in plain.items)
+    with pytest.raises(InputInvalid):
+        await world.tasks.list(ANN, recent=21)
+
+
+async def test_the_status_tells_of_the_database_and_the_queue(world: World) -> None:
+    report = StatusReport(
+        world.db,
+        world.clock,
+        worker=WorkerStatus(id="wrk_1", concurrency=2),
+        verification_lease_ms=0,
+    )
+    task = await world.tasks.create(ANN, new())
+    waiting = await world.runs.request(ANN, task.id)
+    world.clock.advance(1)
+    held = await world.runs.request(ANN, task.id)
+    until = world.clock.now()
+    async with world.db.write() as connection:
+        await connection.execute(
+            update(runs_table)
+            .where(runs_table.c.id == held.id)
+            .values(state="running", claimed_by="wrk_2", attempt=1, lease_expires_at=until)
+        )
+    status = await report.now()
+    assert status.database.kind == world.db.engine.dialect.name
+    assert status.database.version[0].isdigit()
+    assert status.database.size_bytes > 0
+    assert (status.queue.queued, status.queue.running) == (1, 1)
+    assert status.queue.oldest_queued_at == waiting.created_at
+    (lease,) = status.leases
+    assert (lease.run_id, lease.worker, lease.expires_at) == (held.id, "wrk_2", until)
