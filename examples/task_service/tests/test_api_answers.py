@@ -155,7 +155,8 @@ async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
     stranger = TokenProfile(
         issuer=service.services.tokens.issuer,
         audience="task-service",
-        keys=KeyRing([SigningKey.generate("k", "HS256")]),
+        # Even the name of the key is right.
+        keys=KeyRing([SigningKey.generate(service.services.tokens.keys.signing_key.kid, "HS256")]),
     )
     forged = stranger.issue(subject="usr_0000000000000000", now=now, lifetime=timedelta(hours=1))
     for bad in (
