@@ -67,9 +67,10 @@ def _zsh(commands: _Words) -> str:
         f"    {name}) compadd -- {' '.join(filter(None, words))}; _files ;;"
         for name, words in commands.items()
     )
+    # From a folder of `fpath` the file is itself the function that is asked; read with `source` it is not.
     return f"""\
 #compdef msk-auth
-_msk_auth() {{
+_msk-auth() {{
   local -a commands
   commands=(
 {listed}
@@ -82,7 +83,11 @@ _msk_auth() {{
 {cases}
   esac
 }}
-compdef _msk_auth msk-auth"""
+if [[ $funcstack[1] == _msk-auth ]]; then
+  _msk-auth "$@"
+else
+  compdef _msk-auth msk-auth
+fi"""
 
 
 def _fish(commands: _Words) -> str:
