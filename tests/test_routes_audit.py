@@ -16,6 +16,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("flask")
 pytest.importorskip("litestar")
 
+import fastapi.routing
 import litestar
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
 from flask import Blueprint, Flask
@@ -27,7 +28,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from tests.integrations.world import make_world
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -51,6 +51,7 @@ from msk_auth.testing import (
     audit_routes,
     list_routes,
 )
+from msk_auth.testing.adapter import make_world
 
 DOCS = ["/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"]
 
@@ -123,7 +124,7 @@ WEBSOCKETS = {"WEBSOCKET /ws": "authenticated", "WEBSOCKET /ws/admin": "interact
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["fastapi", "starlette", "flask", "litestar"])
 async def test_the_same_application_has_the_same_policies_in_every_framework(name: str) -> None:
-    world = await make_world()
+    world = make_world()
     module = importlib.import_module(f"tests.integrations.{name}_app")
     built: Any = getattr(module, f"{name}_app")(world.authenticator)
     app = built.app if name == "flask" else built
@@ -410,12 +411,14 @@ def test_fastapi_reads_guards_wherever_a_dependency_may_stand(
 
     outer.include_router(inner, prefix="/inner", dependencies=[auth.require("included")])
     app.include_router(outer)
-    assert listed(app) == {
+    found = listed(app)
+    # Versions differ in where they serve it.
+    assert {found.pop(route) for route in list(found) if route.endswith("/plain")} == {"undeclared"}
+    assert found == {
         "GET /parameter": "authenticated",
         "GET /deep": "authenticated",
         "GET /outer/inner/routed": "permissions: included, inner",
         "WEBSOCKET /outer/inner/ws": "permissions: included, inner",
-        "GET,HEAD /outer/inner/plain": "undeclared",
         "POST /open": "public",
         "POST /nothing": "undeclared",
     }
@@ -440,19 +443,17 @@ def test_fastapi_dependencies_of_the_application_reach_routes_and_nothing_else(
 def test_fastapi_mounts_within_routers_and_applications(fastapi_auth: FastAPIAuth[str]) -> None:
     sub = bare_fastapi()
     sub.get("/x", dependencies=[fastapi_auth.require()])(lambda: None)
-    router = APIRouter(prefix="/r")
-    router.mount("/sub", sub)
-    # FastAPI gives the prefix of a router to its routes, and not to what is mounted in it.
-    router.routes.append(Host("h.example", sub))
     app = bare_fastapi()
     app.mount("/m", Starlette(routes=[Mount("/n", sub)]))
-    app.include_router(router)
-    assert {path.rpartition(" ")[2] for path in listed(app)} >= {
-        "/m/n/x",
-        "/sub/x",
-        "//h.example/x",
-    }
-    assert set(listed(app).values()) == {"authenticated"}
+    expected = {"GET /m/n/x"}
+    if hasattr(fastapi.routing, "iter_route_contexts"):
+        # Older versions leave out what is mounted in a router. And none gives it the router's prefix.
+        router = APIRouter(prefix="/r")
+        router.mount("/sub", sub)
+        router.routes.append(Host("h.example", sub))
+        app.include_router(router)
+        expected |= {"GET /sub/x", "GET //h.example/x"}
+    assert listed(app) == dict.fromkeys(expected, "authenticated")
 
 
 def test_fastapi_front_ends_are_mounts(fastapi_auth: FastAPIAuth[str], tmp_path: Path) -> None:
