@@ -207,11 +207,22 @@ def test_every_code_is_documented_with_its_status(code: str) -> None:
     assert documented_codes()[code] == ANSWERS[code].status
 
 
-def test_no_other_codes_are_documented_than_the_library_answers_with() -> None:
-    sources = "".join(
-        path.read_text("utf-8") for path in sorted((ROOT / "src" / "msk_auth").rglob("*.py"))
+def sources() -> str:
+    folders = (ROOT / "src" / "msk_auth", ROOT / "examples" / "task_service" / "src")
+    return "".join(
+        path.read_text("utf-8") for folder in folders for path in sorted(folder.rglob("*.py"))
     )
-    assert [code for code in documented_codes() if f'"{code}"' not in sources] == []
+
+
+def test_every_code_of_the_service_is_documented() -> None:
+    codes = set(re.findall(r'^    code = "(\w+)"$', sources(), re.MULTILINE))
+    assert len(codes) > len(ANSWERS)
+    assert codes - documented_codes().keys() == set()
+
+
+def test_no_other_codes_are_documented_than_are_answered_with() -> None:
+    text = sources()
+    assert [code for code in documented_codes() if f'"{code}"' not in text] == []
 
 
 # What importing costs.
