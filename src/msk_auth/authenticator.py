@@ -126,6 +126,23 @@ def _unavailable(error: Exception) -> StoreUnavailable:
     return StoreUnavailable()
 
 
+def _check_set_up(store: object, find_owner: object) -> None:
+    """Say at once what would otherwise be a 503 for everybody.
+
+    Raises:
+        ConfigurationError: The store is none, or a class; `find_owner` is no function.
+    """
+    if isinstance(store, type) or not callable(getattr(store, "touch", None)):
+        # Not what it is instead: somebody's database URL has a password in it.
+        raise ConfigurationError(
+            "The store is no key store. Make one first, such as MemoryKeyStore()."
+        )
+    if not callable(find_owner):
+        raise ConfigurationError(
+            "find_owner must be a function that returns the Owner with an id, or None."
+        )
+
+
 def _is_outage(error: Exception) -> bool:
     """True if a store failed in a way that its machines can: by the name PEP 249 gives it, or the system."""
     return isinstance(error, OSError) or any(
@@ -175,7 +192,9 @@ class Authenticator(_Shared[UserT]):
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
     ) -> None:
+        _check_set_up(store, find_owner)
         for name, function in {
+            "store.find": store.find,
             "find_owner": find_owner,
             "find_session": find_session,
             "key_limits": key_limits,
@@ -475,6 +494,7 @@ class AsyncAuthenticator(_Shared[UserT]):
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
     ) -> None:
+        _check_set_up(store, find_owner)
         super().__init__(
             tokens=tokens,
             checks_sessions=find_session is not None,

@@ -5,9 +5,10 @@ Which kind of credential may do what is a table. What the table does not name is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
 from .errors import ConfigurationError, InteractiveRequired, LoginTooOld, PermissionDenied
 from .model import CredentialKind, Principal, UserT
@@ -49,6 +50,8 @@ class Policy:
             return
         if not self.interactive:
             raise ConfigurationError("max_age is about logins: use require_interactive(max_age=…).")
+        if not isinstance(cast("object", self.max_age), timedelta):
+            raise ConfigurationError("max_age is a duration, such as timedelta(minutes=5).")
         if self.max_age < timedelta(seconds=1):
             raise ConfigurationError("max_age must be at least one second.")
 
@@ -74,7 +77,7 @@ class Policy:
 
 def require(*permissions: str) -> Policy:
     """Authenticated in any way, with all of these permissions."""
-    return Policy(frozenset(permissions))
+    return Policy(_named(permissions))
 
 
 def require_interactive(*permissions: str, max_age: timedelta | None = None) -> Policy:
@@ -84,7 +87,19 @@ def require_interactive(*permissions: str, max_age: timedelta | None = None) -> 
         permissions: All of these are needed.
         max_age: The greatest age of the login (RFC 9470); None means any.
     """
-    return Policy(frozenset(permissions), interactive=True, max_age=max_age)
+    return Policy(_named(permissions), interactive=True, max_age=max_age)
+
+
+def _named(permissions: Iterable[object]) -> frozenset[str]:
+    names = [permission for permission in permissions if isinstance(permission, str)]
+    for permission in permissions:
+        # A list in place of its members; or a view, where a decorator was written without parentheses.
+        if not isinstance(permission, str):
+            raise ConfigurationError(
+                f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run'), or"
+                " require() where none is needed."
+            )
+    return frozenset(names)
 
 
 def is_permission(text: str) -> bool:

@@ -142,8 +142,8 @@ class TokenProfile:
 
         Raises:
             ConfigurationError: The lifetime is out of range or the ring cannot sign.
-            ValueError: The subject or the session's id is not 1 to 255 printable characters, or the
-                login lies in the future.
+            ValueError: The subject or the session's id is not 1 to 255 printable characters, a time
+                has no time zone, or the login lies in the future.
         """
         if not timedelta(seconds=1) <= lifetime <= self.max_lifetime:
             raise ConfigurationError(
@@ -154,6 +154,10 @@ class TokenProfile:
                 raise ValueError(
                     f"a token's subject and session need 1 to {_MAX_TEXT} printable characters"
                 )
+        for moment in (now, authenticated_at):
+            # Python would take it for this machine's local time.
+            if moment is not None and moment.utcoffset() is None:
+                raise ValueError("a token's times need a time zone: datetime.now(UTC)")
         issued = int(now.timestamp())
         authenticated = issued if authenticated_at is None else int(authenticated_at.timestamp())
         if authenticated > issued:
