@@ -132,7 +132,7 @@ def _check_set_up(store: object, find_owner: object) -> None:
     Raises:
         ConfigurationError: The store is none, or a class; `find_owner` is no function.
     """
-    if isinstance(store, type) or not callable(getattr(store, "touch", None)):
+    if isinstance(store, type | str) or not callable(getattr(store, "find", None)):
         # Not what it is instead: somebody's database URL has a password in it.
         raise ConfigurationError(
             "The store is no key store. Make one first, such as MemoryKeyStore()."
