@@ -28,6 +28,7 @@ PUBLIC_MODULES = frozenset(
         "msk_auth.stores.sqlalchemy",
         "msk_auth.stores.sqlalchemy.migrations",
         "msk_auth.testing",
+        "msk_auth.testing.adapter",
     }
 )
 

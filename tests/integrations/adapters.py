@@ -1,36 +1,23 @@
-"""The same application in every framework, and a client that speaks raw ASGI to it.
+"""The application of `msk_auth.testing.adapter` in every framework, and a client that speaks raw ASGI to it.
 
-To add an adapter: build this application with it, in a module beside this one, and add its name to
-`ADAPTERS`. Those whose framework is installed take part.
+To add an adapter: build that application with it, in a module beside this one, and add its name to
+`ADAPTERS`. Those whose framework is installed take part. Ours have two routes more:
 
 ::
 
-    GET  /public          anybody
-    GET  /me              authenticated
-    GET  /tasks           tasks:read
-    POST /tasks/run       tasks:run
-    GET  /both            tasks:read and tasks:run, as two guards
-    *    /admin/config    interactive, admin:config (GET and PATCH)
-    POST /fresh           interactive, logged in within the last 15 minutes
-    GET  /missing         authenticated; raises a problem of the application's own
-    GET  /busy            anybody; raises TooManyAttempts
-    GET  /boom            anybody; raises what nobody expects
     WS   /ws              authenticated; says who it is
     WS   /ws/admin        interactive
-         /api/keys        the key routes
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tests.integrations.world import Surprise
+from msk_auth.testing.adapter import Reply, Surprise
 
 
 def _application(name: str) -> Callable[[Any], Any]:
@@ -46,25 +33,6 @@ ADAPTERS = {
 }
 STARLETTE_BASED = [name for name in ("fastapi", "starlette") if name in ADAPTERS]
 WITH_WEBSOCKETS = [name for name in ADAPTERS if name != "flask"]
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What came back."""
-
-    status: int
-    raw_headers: tuple[tuple[bytes, bytes], ...]
-    body: bytes
-
-    def header(self, name: str) -> str | None:
-        """The header's value; None if it is missing. Twice is an error."""
-        values = [value.decode() for key, value in self.raw_headers if key == name.encode()]
-        assert len(values) <= 1, f"{name} was sent {len(values)} times"
-        return values[0] if values else None
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 async def send(

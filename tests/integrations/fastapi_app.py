@@ -5,10 +5,10 @@
 from typing import Annotated, Any
 
 from fastapi import FastAPI, WebSocket
-from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 
 def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from anyio import to_thread
 from flask import Flask
-from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
 from msk_auth.integrations.flask import FlaskAuth
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 T = TypeVar("T")
 

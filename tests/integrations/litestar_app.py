@@ -7,10 +7,10 @@ from typing import Any
 from litestar import Litestar, Request, WebSocket, get, post, route, websocket
 from litestar.di import NamedDependency
 from litestar.enums import HttpMethod
-from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 Current = NamedDependency[Principal[User]]
 

@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import anyio
 from tests.integrations.adapters import ADAPTERS
 from tests.integrations.flask_app import WsgiBridge
-from tests.integrations.world import make_world
 
-_world = anyio.run(make_world)
+from msk_auth.testing.adapter import make_world
+
+_world = make_world()
 _made = ADAPTERS[os.environ["SERVED_ADAPTER"]](_world.authenticator)
 app: Any = _made.app if isinstance(_made, WsgiBridge) else _made
 

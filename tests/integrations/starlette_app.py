@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
-from tests.integrations.world import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 from msk_auth import AsyncAuthenticator, TooManyAttempts
 from msk_auth.integrations.starlette import StarletteAuth
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
 
 
 def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from tests.integrations.adapters import ADAPTERS, STARLETTE_BASED, send
-from tests.integrations.world import PEOPLE, START, World, make_world
 
 from msk_auth import Authenticator, ConfigurationError, KeyLimits, KeyRevoked
 from msk_auth.integrations import _asgi
 from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.testing.adapter import PEOPLE, START, World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def get(world: World, adapter: str, request: str, credential: str, **more:
 async def test_a_store_that_cannot_answer_is_503(
     adapter: str, request_line: str, error: Exception
 ) -> None:
-    world = await make_world()
+    world = make_world()
     world.store.broken = error
     reply = await get(world, adapter, request_line, "key")
     assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
@@ -67,7 +67,7 @@ async def test_a_store_that_cannot_answer_is_503(
 
 
 async def test_a_public_route_does_not_need_the_store(adapter: str) -> None:
-    world = await make_world()
+    world = make_world()
     world.store.broken = OSError()
     assert (await get(world, adapter, "GET /public", "key")).status == 200
 
@@ -81,7 +81,7 @@ async def test_an_authenticator_gone_wrong_is_503(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = await make_world()
+    world = make_world()
 
     async def authenticate(authorization: Any) -> Any:
         if broken == "raises":
@@ -97,7 +97,7 @@ async def test_an_authenticator_gone_wrong_is_503(
 
 
 async def test_an_unexpected_exception_is_a_500_that_says_nothing(adapter: str) -> None:
-    world = await make_world()
+    world = make_world()
     reply = await get(world, adapter, "GET /boom", "key")
     assert (reply.status, reply.json["code"]) == (500, "internal_error")
     assert b"swordfish" not in reply.body
@@ -105,7 +105,7 @@ async def test_an_unexpected_exception_is_a_500_that_says_nothing(adapter: str) 
 
 
 async def test_the_limit_of_keys_is_409_and_exact_under_parallel_requests(adapter: str) -> None:
-    world = await make_world(KeyLimits(max_active=10))
+    world = make_world(KeyLimits(max_active=10))
     app = ADAPTERS[adapter](world.authenticator)
     statuses: list[int] = []
     headers = [*world.bearer("jwt_bob"), (b"content-type", b"application/json")]
@@ -124,7 +124,7 @@ async def test_the_limit_of_keys_is_409_and_exact_under_parallel_requests(adapte
 
 
 async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) -> None:
-    world = await make_world()
+    world = make_world()
     app = ADAPTERS[adapter](world.authenticator)
 
     async def ask(credential: str, owner: str) -> None:
@@ -137,7 +137,7 @@ async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) ->
 
 
 async def test_a_revoked_key_is_refused_from_the_moment_the_answer_is_there(adapter: str) -> None:
-    world = await make_world()
+    world = make_world()
     app = ADAPTERS[adapter](world.authenticator)
     assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
     revoke = world.fill("/api/keys/<key_id>/revoke")
@@ -147,7 +147,7 @@ async def test_a_revoked_key_is_refused_from_the_moment_the_answer_is_there(adap
 
 
 async def test_garbage_never_reaches_the_store(adapter: str) -> None:
-    world = await make_world()
+    world = make_world()
     world.store.reads = 0
     for credential in ("key_typo", "key_checksum"):
         assert (await get(world, adapter, "GET /me", credential)).status == 401
@@ -158,7 +158,7 @@ async def test_garbage_never_reaches_the_store(adapter: str) -> None:
 async def test_a_request_is_authenticated_once_however_many_guards_it_has(
     adapter: str, target: str
 ) -> None:
-    world = await make_world()
+    world = make_world()
     world.store.reads = 0
     assert (await get(world, adapter, f"GET {target}", "key")).status == 200
     assert world.store.reads == 1
@@ -168,7 +168,7 @@ async def test_a_request_is_authenticated_once_however_many_guards_it_has(
 async def test_no_secret_is_in_logs_tracebacks_or_reprs(
     adapter: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = await make_world()
+    world = make_world()
     app = ADAPTERS[adapter](world.authenticator)
     headers = [*world.bearer("jwt"), (b"content-type", b"application/json")]
     with caplog.at_level(logging.DEBUG):
@@ -192,7 +192,7 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
 
 
 async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
-    world = await make_world()
+    world = make_world()
     scope: dict[str, Any] = {"headers": world.bearer("key_revoked")}
     for _ in range(2):
         with pytest.raises(KeyRevoked) as refused:
@@ -203,13 +203,13 @@ async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
 
 async def test_changed_headers_are_judged_anew() -> None:
     """A proxy inside the application must not pass for whoever came before it."""
-    world = await make_world()
+    world = make_world()
     scope: dict[str, Any] = {"headers": world.bearer("key")}
     assert (await _asgi.authenticate(scope, world.authenticator)).owner.id == "alice"
     scope["headers"] = world.bearer("key_bob")
     assert (await _asgi.authenticate(scope, world.authenticator)).owner.id == "bob"
     assert _asgi.known_principal(scope, world.authenticator) is not None
-    other = await make_world()
+    other = make_world()
     assert _asgi.known_principal(scope, other.authenticator) is None
 
 
@@ -228,19 +228,19 @@ class TestSetUpsThatCannotWork:
 
     @pytest.mark.parametrize("prefix", ["", "/", "api/keys", "/api/keys/"])
     async def test_a_prefix_that_does_not_join(self, kind: Any, prefix: str) -> None:
-        auth = kind((await make_world()).authenticator)
+        auth = kind(make_world().authenticator)
         with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
             auth.key_routes(prefix=prefix)
 
     async def test_a_permission_that_is_none(self, kind: Any) -> None:
-        auth = kind((await make_world()).authenticator)
+        auth = kind(make_world().authenticator)
         with pytest.raises(ConfigurationError, match="is not a permission"):
             auth.require("tasks:read tasks:run")
         with pytest.raises(ConfigurationError, match="is not a permission"):
             auth.require_interactive("")
 
     async def test_two_adapters_on_one_application(self, starlette_based: str) -> None:
-        world = await make_world()
+        world = make_world()
         app = ADAPTERS[starlette_based](world.authenticator)
         kind = type(app.state.msk_auth)
         with pytest.raises(ConfigurationError, match=r"has a .*Auth already"):
@@ -249,7 +249,7 @@ class TestSetUpsThatCannotWork:
         app.state.msk_auth.install(app)
 
     async def test_installed_too_late(self, starlette_based: str) -> None:
-        world = await make_world()
+        world = make_world()
         app = ADAPTERS[starlette_based](world.authenticator)
         auth = app.state.msk_auth
         await send(app, "GET", b"/public")
@@ -261,7 +261,7 @@ class TestSetUpsThatCannotWork:
     async def test_a_guard_on_an_application_without_install_lets_nobody_in(
         self, starlette_based: str, request_line: str
     ) -> None:
-        world = await make_world()
+        world = make_world()
         app = ADAPTERS[starlette_based](world.authenticator)
         del app.state.msk_auth
         method, _, target = request_line.partition(" ")
@@ -271,7 +271,7 @@ class TestSetUpsThatCannotWork:
 
 
 async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -> None:
-    world = await make_world()
+    world = make_world()
     app = ADAPTERS[starlette_based](world.authenticator)
     async with app.router.lifespan_context(app):
         assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
@@ -280,6 +280,6 @@ async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -
 
 
 async def test_who_may_read_keys_sees_only_the_own(adapter: str) -> None:
-    world = await make_world()
+    world = make_world()
     reply = await get(world, adapter, "GET /api/keys", "key_bob")
     assert [item["id"] for item in reply.json["items"]] == [world.names["key_bob_id"]]

@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
-from tests.integrations.world import Surprise, User, World, make_world
 
 from msk_auth import (
     ConfigurationError,
@@ -32,6 +31,7 @@ from msk_auth import (
 )
 from msk_auth.integrations._openapi import document_problems
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
+from msk_auth.testing.adapter import Surprise, User, World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ class Task(BaseModel):
 
 @pytest.fixture
 async def world() -> World:
-    return await make_world()
+    return make_world()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 pytest.importorskip("flask")
@@ -22,7 +21,6 @@ from flask.testing import FlaskClient
 from flask.typing import ResponseReturnValue
 from flask.views import MethodView, View
 from tests.integrations.flask_app import blocking, run
-from tests.integrations.world import START, World, make_world
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import HTTPException, NotFound, TooManyRequests, Unauthorized
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
@@ -45,6 +43,7 @@ from msk_auth import (
 from msk_auth.integrations import _wsgi, flask
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
+from msk_auth.testing.adapter import START, World, make_world
 
 SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "flask_minimal.py"
 PREFLIGHT = {"Origin": "https://pages.test", "Access-Control-Request-Method": "GET"}
@@ -89,7 +88,7 @@ class Site:
 
 @pytest.fixture
 def world() -> World:
-    return anyio.run(make_world)
+    return make_world()
 
 
 @pytest.fixture
@@ -511,7 +510,7 @@ class TestThePrincipal:
 
     def test_applications_side_by_side_have_users_of_their_own(self, site: Site) -> None:
         """One calls the other with the same environment."""
-        other = Site(anyio.run(make_world))
+        other = Site(make_world())
         for each in (site, other):
             each.app.get("/")(
                 each.auth.require()(lambda auth=each.auth: auth.current_principal.user.name)
@@ -763,7 +762,7 @@ class TestTimesOfLastUse:
         monkeypatch.setattr(
             flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
         )
-        auth: FlaskAuth[Any] | None = FlaskAuth(blocking(anyio.run(make_world).authenticator))
+        auth: FlaskAuth[Any] | None = FlaskAuth(blocking(make_world().authenticator))
         gone = weakref.ref(auth.authenticator)
         del auth
         gc.collect()

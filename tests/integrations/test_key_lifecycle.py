@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.integrations.adapters import ADAPTERS, Reply, send
-from tests.integrations.world import World, make_world
+from tests.integrations.adapters import ADAPTERS, send
+
+from msk_auth.testing.adapter import Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,7 @@ class Client:
 
 @pytest.fixture(params=ADAPTERS)
 async def client(request: pytest.FixtureRequest) -> Client:
-    world = await make_world()
+    world = make_world()
     return Client(world, ADAPTERS[request.param](world.authenticator))
 
 

@@ -45,9 +45,8 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import FromQuery, JSONBody, PathParameter
 from litestar.static_files import create_static_files_router
 from litestar.types import ASGIApp, Receive, Scope, Send
-from tests.integrations.adapters import Reply, send
+from tests.integrations.adapters import send
 from tests.integrations.test_websockets import connect
-from tests.integrations.world import PEOPLE, START, User, World, make_world
 
 from msk_auth import (
     Authenticator,
@@ -59,6 +58,7 @@ from msk_auth import (
 )
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.testing.adapter import PEOPLE, START, Reply, User, World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +93,7 @@ class Site:
 
 @pytest.fixture
 async def world() -> World:
-    return await make_world()
+    return make_world()
 
 
 @pytest.fixture

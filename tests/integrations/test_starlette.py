@@ -22,19 +22,19 @@ from starlette.websockets import WebSocket, WebSocketState
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL
-from tests.integrations.world import User, World, make_world
 
 from msk_auth import ConfigurationError, Principal, require, require_interactive
 from msk_auth.integrations import _starlette_base
 from msk_auth.integrations._http import Answer
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
+from msk_auth.testing.adapter import User, World, make_world
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def world() -> World:
-    return await make_world()
+    return make_world()
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
-from tests.integrations.world import World, make_world
+
+from msk_auth.testing.adapter import World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +52,7 @@ async def connect(
 
 @pytest.fixture
 async def world() -> World:
-    return await make_world()
+    return make_world()
 
 
 @pytest.fixture(params=WITH_WEBSOCKETS)

@@ -1,21 +1,36 @@
-"""For the tests of applications and of other people's stores: needs pytest.
+"""For the tests of applications, and of other people's stores and adapters: needs pytest.
 
 - :class:`FrozenClock` takes the place of the machine's clock.
+- :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` sign a principal in.
 - :func:`audit_routes` demands that every route of an application says whom it is for.
 - :class:`StoreContract` and :class:`AsyncStoreContract` check a store of your own.
+- :class:`AdapterContract` checks an adapter of your own; its application and world are in :mod:`msk_auth.testing.adapter`.
+
+Digests of keys that the library makes cost microseconds, in tests as well. For imported keys there is a cheap profile:
+`KeyHasher(slow=Argon2Digest("cheap"))`.
 """
 
 from __future__ import annotations
 
+import pytest
+
 from msk_auth._audit.audit import audit_routes, list_routes
 from msk_auth._audit.report import Access, AuditedRoute, RouteAuditFailed, RouteReport
 
-from ._clock import FrozenClock
-from ._loop import BackgroundLoop
-from ._store_contract import AsyncStoreContract, StoreContract
+# Before they are imported: a contract that fails then shows the values it compared.
+pytest.register_assert_rewrite(
+    "msk_auth.testing._adapter_contract", "msk_auth.testing._store_contract"
+)
+
+from ._adapter_contract import AdapterContract  # noqa: E402 - see above
+from ._clock import FrozenClock  # noqa: E402
+from ._loop import BackgroundLoop  # noqa: E402
+from ._sign_in import async_key_headers, key_headers, login_headers  # noqa: E402
+from ._store_contract import AsyncStoreContract, StoreContract  # noqa: E402
 
 __all__ = [
     "Access",
+    "AdapterContract",
     "AsyncStoreContract",
     "AuditedRoute",
     "BackgroundLoop",
@@ -23,6 +38,9 @@ __all__ = [
     "RouteAuditFailed",
     "RouteReport",
     "StoreContract",
+    "async_key_headers",
     "audit_routes",
+    "key_headers",
     "list_routes",
+    "login_headers",
 ]

@@ -1,14 +1,17 @@
-"""A small world for the adapters: people, credentials of every kind, and a way to break the store."""
+"""A small world for an adapter under test: people, credentials of every kind, and a store that can be broken."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msk_auth import (
+    ApiKey,
     AsyncAuthenticator,
+    Authenticator,
     Event,
     KeyFormat,
     KeyLimits,
@@ -21,8 +24,10 @@ from msk_auth import (
     TokenProfile,
     local_principal,
 )
-from msk_auth.stores.memory import AsyncMemoryKeyStore
-from msk_auth.testing import FrozenClock
+from msk_auth.core.keys import checksum
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+from ._clock import FrozenClock
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -44,6 +49,7 @@ class User:
 
 
 def describe(principal: Principal[User]) -> dict[str, Any]:
+    """What the routes of the application answer with, as JSON."""
     return {
         "owner": principal.owner.id,
         "name": principal.user.name,
@@ -69,62 +75,139 @@ PEOPLE = {
 GONE = Owner("gone", frozenset({"tasks:read"}), User("Gone"))
 
 
-class BreakableStore(AsyncMemoryKeyStore):
-    """A memory store whose reads fail while `broken` holds an exception, and which counts them."""
-
+class _BreakableMemory(MemoryKeyStore):
     def __init__(self) -> None:
         super().__init__()
         self.broken: BaseException | None = None
         self.reads = 0
 
-    async def find(self, key_id: str) -> Any:
+    def find(self, key_id: str) -> ApiKey | None:
         self.reads += 1
         if self.broken is not None:
             raise self.broken
-        return await super().find(key_id)
+        return super().find(key_id)
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that brings back what is kept now."""
+        kept = dict(self._records)
+
+        def restore() -> None:
+            with self._lock:
+                self._records = dict(kept)
+                self.broken, self.reads = None, 0
+
+        return restore
+
+
+class BreakableStore(AsyncMemoryKeyStore):
+    """A memory store whose reads fail while `broken` holds an exception, and which counts them.
+
+    Attributes:
+        blocking: The same keys for a blocking authenticator; breaks and counts together with this one.
+    """
+
+    def __init__(self) -> None:
+        self._store = self.blocking = _BreakableMemory()
+
+    @property
+    def broken(self) -> BaseException | None:
+        """What every read raises; None means that reads work."""
+        return self.blocking.broken
+
+    @broken.setter
+    def broken(self, error: BaseException | None) -> None:
+        self.blocking.broken = error
+
+    @property
+    def reads(self) -> int:
+        """How many times a key was looked for."""
+        return self.blocking.reads
+
+    @reads.setter
+    def reads(self, count: int) -> None:
+        self.blocking.reads = count
 
 
 @dataclass
 class World:
-    """Everything a case may name, and the authenticator that knows it."""
+    """Everything a case may name, and the authenticators that know it.
+
+    Attributes:
+        clock: Stands at `START`.
+        store: Where the keys are.
+        authenticator: For an asynchronous adapter.
+        blocking: The same for an adapter that blocks, on the same keys.
+        events: What the authenticators told.
+        names: The credentials and ids that cases name.
+    """
 
     clock: FrozenClock
     store: BreakableStore
     authenticator: AsyncAuthenticator[User]
-    events: list[Event] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
+    blocking: Authenticator[User]
+    events: list[Event] = field(default_factory=list[Event])
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    restore: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def reset(self) -> None:
+        """Bring back the keys of the beginning, mend the store and forget the events."""
+        self.restore()
+        self.events.clear()
 
     def fill(self, text: str) -> bytes:
         """The text as bytes, `<name>` replaced by the credential or the id of that name."""
-        filled = re.sub(r"<([a-z_]+)>", lambda match: self.names[match[1]], text)
-        return filled.encode("latin-1")
+        return fill(text, self.names)
 
     def bearer(self, name: str) -> list[tuple[bytes, bytes]]:
         """The headers that present a credential."""
         return [(b"authorization", b"Bearer " + self.names[name].encode())]
 
 
-def token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
+def fill(text: str, names: Mapping[str, str]) -> bytes:
+    """The text as bytes, each `<name>` replaced by its value."""
+    return re.sub(r"<([a-z_]+)>", lambda match: names[match[1]], text).encode("latin-1")
+
+
+def _token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
     return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=KeyRing([key]))
 
 
-async def make_world(limits: KeyLimits | None = None) -> World:
-    """A fresh world in which it is `START`."""
+def make_world(limits: KeyLimits | None = None) -> World:
+    """A fresh world in which it is `START`.
+
+    Args:
+        limits: What new keys may be.
+    """
     clock = FrozenClock(START)
     store = BreakableStore()
-    profile = token_profile()
+    profile = _token_profile()
     events: list[Event] = []
     people = {**PEOPLE, "gone": GONE}
 
-    async def find_owner(owner_id: str) -> Owner[User] | None:
+    def find_owner(owner_id: str) -> Owner[User] | None:
         return people.get(owner_id)
 
-    async def find_session(session_id: str) -> Session | None:
+    def find_session(session_id: str) -> Session | None:
         owner_id, _, state = session_id.partition("-")
         return Session(session_id, owner_id, ended_at=START if state == "ended" else None)
 
+    async def find_owner_async(owner_id: str) -> Owner[User] | None:
+        return find_owner(owner_id)
+
+    async def find_session_async(session_id: str) -> Session | None:
+        return find_session(session_id)
+
     authenticator = AsyncAuthenticator(
         store,
+        find_owner=find_owner_async,
+        tokens=profile,
+        find_session=find_session_async,
+        key_limits=limits or KeyLimits(),
+        on_event=events.append,
+        clock=clock,
+    )
+    blocking = Authenticator(
+        store.blocking,
         find_owner=find_owner,
         tokens=profile,
         find_session=find_session,
@@ -132,46 +215,45 @@ async def make_world(limits: KeyLimits | None = None) -> World:
         on_event=events.append,
         clock=clock,
     )
-    world = World(clock, store, authenticator, events)
-    await _make_keys(world)
+    world = World(clock, store, authenticator, blocking, events)
+    _make_keys(world)
     _make_tokens(world, profile)
     del people["gone"]
-    events.clear()
+    world.restore = store.blocking.snapshot()
+    world.reset()
     return world
 
 
-async def _make_keys(world: World) -> None:
-    async def make(name: str, owner: Owner[User], **more: Any) -> None:
+def _make_keys(world: World) -> None:
+    def make(name: str, owner: Owner[User], **more: Any) -> None:
         principal = local_principal(owner, at=START)
-        created = await world.authenticator.create_key(principal, name=name, **more)
+        created = world.blocking.create_key(principal, name=name, **more)
         world.names[name] = created.value.reveal()
         world.names[f"{name}_id"] = created.record.id
 
     alice = PEOPLE["alice"]
-    await make("key", alice)
-    await make("key_read", alice, scopes=["tasks:read"])
-    await make("key_nothing", alice, scopes=[])
-    await make("key_expired", alice, lifetime=timedelta(days=1))
-    await make("key_revoked", alice)
-    await make("key_bob", PEOPLE["bob"])
-    await make("key_disabled", PEOPLE["dora"])
-    await make("key_orphan", GONE)
-    await make("key_admin", PEOPLE["root"])
+    make("key", alice)
+    make("key_read", alice, scopes=["tasks:read"])
+    make("key_nothing", alice, scopes=[])
+    make("key_expired", alice, lifetime=timedelta(days=1))
+    make("key_revoked", alice)
+    make("key_bob", PEOPLE["bob"])
+    make("key_disabled", PEOPLE["dora"])
+    make("key_orphan", GONE)
+    make("key_admin", PEOPLE["root"])
     at_work = local_principal(alice, at=START)
-    await world.authenticator.revoke_key(at_work, world.names["key_revoked_id"])
-    await world.authenticator.expire_key(at_work, world.names["key_expired_id"], at=START)
+    world.blocking.revoke_key(at_work, world.names["key_revoked_id"])
+    world.blocking.expire_key(at_work, world.names["key_expired_id"], at=START)
     fresh = KeyFormat().generate()
     world.names["key_unknown"] = fresh.reveal()
     world.names["id_unknown"] = fresh.id
-    world.names["key_wrong"] = with_secret_of(fresh.reveal(), world.names["key"])
+    world.names["key_wrong"] = _with_secret_of(fresh.reveal(), world.names["key"])
     world.names["key_typo"] = world.names["key"][:-7] + "~" + world.names["key"][-6:]
     world.names["key_checksum"] = world.names["key"][:-6] + "000000"
 
 
-def with_secret_of(other: str, key: str) -> str:
+def _with_secret_of(other: str, key: str) -> str:
     """The key's id with the other's secret, and the checksum that this takes."""
-    from msk_auth.core.keys import checksum
-
     body = key[:17] + other[17:-6]
     return body + checksum(body)
 
@@ -193,6 +275,6 @@ def _make_tokens(world: World, profile: TokenProfile) -> None:
         "jwt_of_another": issue("alice", session_id="bob-open"),
         "jwt_disabled": issue("dora"),
         "jwt_gone": issue("gone"),
-        "jwt_forged": issue("alice", by=token_profile(FOREIGN_KEY)),
+        "jwt_forged": issue("alice", by=_token_profile(FOREIGN_KEY)),
         "jwt_without_session": issue("alice", session_id=None),
     }

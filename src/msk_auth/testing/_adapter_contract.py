@@ -1,0 +1,215 @@
+"""What every adapter must answer, as tests to be run against yours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pytest
+
+from msk_auth import PROBLEM_BASE, local_principal
+
+from ._adapter_contract_answers import answer_cases
+from ._adapter_contract_case import Case
+from ._adapter_contract_headers import header_cases
+from ._adapter_contract_inputs import input_cases
+from ._adapter_contract_keys import key_cases
+from ._adapter_contract_world import PEOPLE, START, World, make_world
+
+_GUARD_CASES: Final = (*answer_cases(), *header_cases())
+_KEY_CASES: Final = (*key_cases(), *input_cases())
+
+CASES: Final = (*_GUARD_CASES, *_KEY_CASES)
+"""The whole table: what is sent, and exactly what has to come back."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back.
+
+    Attributes:
+        status: The HTTP status code.
+        raw_headers: Names in lower case, as often as they were sent.
+        body: As it was sent.
+    """
+
+    status: int
+    raw_headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """The header's value; None if it is missing. Sent twice, it fails the test."""
+        values = [value.decode() for key, value in self.raw_headers if key == name.encode()]
+        assert len(values) <= 1, f"{name} was sent {len(values)} times"
+        return values[0] if values else None
+
+    @property
+    def json(self) -> Any:
+        """The body, read as JSON."""
+        return json.loads(self.body)
+
+
+class AdapterDriver(Protocol):
+    """Sends requests to an application, byte by byte."""
+
+    def send(
+        self,
+        method: str,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+    ) -> Reply:
+        """Send one request and wait for its answer.
+
+        Args:
+            method: Such as `GET`.
+            target: Path and query, not encoded further: hand on these bytes.
+            headers: In this order. Several of one name stay several, or become one whose value is all of them joined by
+                commas; dropping one would hide a second credential.
+            body: As it is sent.
+
+        Returns:
+            The answer; where the application raised what it does not know, that of its server.
+        """
+        ...
+
+
+def _name(case: Case) -> str:
+    return ascii(case.name)
+
+
+class AdapterContract:
+    """Tests of an adapter: subclass it and say how your application is asked.
+
+    ::
+
+        class TestMyAdapter(AdapterContract):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def driver(cls, world: World) -> AdapterDriver:
+                return MyDriver(make_app(world.authenticator))
+
+    :mod:`msk_auth.testing.adapter` says what the application is. An adapter without key routes sets
+    `test_a_key_route_gives_its_answer = None`.
+    """
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls) -> World:
+        """The world that the application lives in, one for all tests of the class."""
+        return make_world()
+
+    @pytest.fixture
+    def driver(self, world: World) -> AdapterDriver:
+        """The driver of the application under test. Override it."""
+        raise NotImplementedError("give your test class a fixture named `driver`")
+
+    @pytest.fixture(autouse=True)
+    def _fresh(self, world: World) -> None:
+        world.reset()
+
+    @pytest.mark.parametrize("case", _GUARD_CASES, ids=_name)
+    def test_a_guarded_route_gives_its_answer(
+        self, case: Case, world: World, driver: AdapterDriver
+    ) -> None:
+        check(case, ask(driver, world, case), world)
+
+    @pytest.mark.parametrize("case", _KEY_CASES, ids=_name)
+    def test_a_key_route_gives_its_answer(
+        self, case: Case, world: World, driver: AdapterDriver
+    ) -> None:
+        check(case, ask(driver, world, case), world)
+
+    @pytest.mark.parametrize("request_line", ["GET /me", "POST /tasks/run", "PATCH /admin/config"])
+    def test_a_store_that_cannot_answer_lets_nobody_in(
+        self, request_line: str, world: World, driver: AdapterDriver
+    ) -> None:
+        world.store.broken = OSError("down")
+        method, _, target = request_line.partition(" ")
+        reply = driver.send(method, target.encode(), world.bearer("key"), b"")
+        assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
+        assert reply.header("retry-after") == "5"
+        assert reply.header("www-authenticate") is None
+
+    @pytest.mark.parametrize("target", [b"/me", b"/both"])
+    def test_one_request_is_verified_once(
+        self, target: bytes, world: World, driver: AdapterDriver
+    ) -> None:
+        assert driver.send("GET", target, world.bearer("key"), b"").status == 200
+        assert world.store.reads == 1
+        assert len(world.events) == 1
+
+    def test_two_requests_are_verified_twice(self, world: World, driver: AdapterDriver) -> None:
+        assert driver.send("GET", b"/me", world.bearer("key"), b"").json["owner"] == "alice"
+        assert driver.send("GET", b"/me", world.bearer("key_bob"), b"").json["owner"] == "bob"
+        world.blocking.revoke_key(local_principal(PEOPLE["alice"], at=START), world.names["key_id"])
+        assert driver.send("GET", b"/me", world.bearer("key"), b"").json["code"] == "key_revoked"
+
+    @pytest.mark.parametrize(
+        ("credential", "kind", "permissions"),
+        [
+            ("jwt", "interactive", ["tasks:read", "tasks:run"]),
+            ("key", "api_key", ["tasks:read", "tasks:run"]),
+            ("key_read", "api_key", ["tasks:read"]),
+        ],
+    )
+    def test_a_route_is_told_who_asks_and_how(
+        self,
+        credential: str,
+        kind: str,
+        permissions: list[str],
+        world: World,
+        driver: AdapterDriver,
+    ) -> None:
+        reply = driver.send("GET", b"/me", world.bearer(credential), b"")
+        assert reply.json == {
+            "owner": "alice",
+            "name": "Alice",
+            "kind": kind,
+            "permissions": permissions,
+        }
+
+
+def ask(driver: AdapterDriver, world: World, case: Case) -> Reply:
+    """Send a case's request."""
+    method, _, target = case.request.partition(" ")
+    headers = [(name.encode(), world.fill(value)) for name, value in case.headers]
+    return driver.send(method, world.fill(target), headers, world.fill(case.body))
+
+
+def check(case: Case, reply: Reply, world: World) -> None:
+    """Hold an answer to its case.
+
+    Raises:
+        AssertionError: It differs.
+    """
+    assert reply.status == case.status, reply.body
+    assert reply.header("www-authenticate") == case.challenge
+    assert reply.header("retry-after") == case.retry_after
+    if case.code is None:
+        assert reply.header("content-type") in {None, "application/json"}
+    else:
+        _check_problem(case, reply)
+    for name, value in world.names.items():
+        # The answer that reveals a new key reveals none of these.
+        if not name.endswith("_id") and name != "id_unknown":
+            assert value.encode() not in reply.body
+
+
+def _check_problem(case: Case, reply: Reply) -> None:
+    assert reply.header("content-type") == "application/problem+json"
+    assert reply.header("cache-control") == "no-store"
+    problem = reply.json
+    expected = {"type", "title", "status", "detail", "code"}
+    if case.fields is not None:
+        expected |= {"errors"}
+        assert [error["field"] for error in problem["errors"]] == list(case.fields)
+        assert all(error["message"] for error in problem["errors"])
+    assert problem.keys() == expected
+    assert problem["code"] == case.code
+    assert problem["status"] == case.status
+    assert problem["type"] == f"{PROBLEM_BASE}#{case.code}"
+    assert problem["title"]
+    assert problem["detail"]

@@ -1,0 +1,81 @@
+"""What every kind of credential may do on every kind of route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ._adapter_contract_case import INTERACTIVE, MISSING, TOKEN, TOO_OLD, Case, bearer, scope
+
+
+def answer_cases() -> Iterator[Case]:
+    """The table of answers, row by row (ASVS 5.0 9.1, 10.3; RFC 6750, section 3; RFC 9470)."""
+    refused = [
+        ("key_typo", "key_malformed"),
+        ("key_checksum", "key_malformed"),
+        ("key_unknown", "key_unknown"),
+        ("key_wrong", "key_unknown"),
+        ("key_revoked", "key_revoked"),
+        ("key_expired", "key_expired"),
+        ("key_disabled", "owner_disabled"),
+        ("key_orphan", "owner_disabled"),
+        ("jwt_forged", "token_invalid"),
+        ("jwt_without_session", "token_invalid"),
+        ("jwt_expired", "token_expired"),
+        ("jwt_ended", "token_revoked"),
+        ("jwt_of_another", "token_revoked"),
+        ("jwt_disabled", "token_revoked"),
+        ("jwt_gone", "token_revoked"),
+    ]
+    for request in ("GET /me", "POST /tasks/run", "GET /admin/config", "GET /api/keys"):
+        yield Case(f"nothing on {request}", request, 401, "credentials_missing", MISSING)
+        for credential, code in refused:
+            name = f"{credential} on {request}"
+            yield Case(name, request, 401, code, TOKEN, bearer(credential))
+    for credential in ("key", "jwt"):
+        for request in ("GET /me", "GET /tasks", "POST /tasks/run", "GET /both", "GET /api/keys"):
+            yield Case(f"{credential} on {request}", request, 200, headers=bearer(credential))
+    yield Case("a scoped key within its scopes", "GET /tasks", 200, headers=bearer("key_read"))
+    for credential in ("key_read", "key_nothing", "jwt_bob", "key_bob"):
+        yield Case(
+            f"{credential} lacks tasks:run",
+            "POST /tasks/run",
+            403,
+            "permission_denied",
+            scope("tasks:run"),
+            bearer(credential),
+        )
+    yield Case(
+        "a key without scopes may still say who it is",
+        "GET /me",
+        200,
+        headers=bearer("key_nothing"),
+    )
+    for request in ("GET /admin/config", "PATCH /admin/config", "POST /fresh"):
+        for credential in ("key", "key_admin", "key_nothing"):
+            yield Case(
+                f"{credential} on {request}",
+                request,
+                403,
+                "interactive_required",
+                INTERACTIVE,
+                bearer(credential),
+            )
+    yield Case("an administrator's login", "PATCH /admin/config", 200, headers=bearer("jwt_admin"))
+    yield Case(
+        "a login without the permission",
+        "GET /admin/config",
+        403,
+        "permission_denied",
+        scope("admin:config"),
+        bearer("jwt"),
+    )
+    yield Case("a fresh login", "POST /fresh", 200, headers=bearer("jwt"))
+    yield Case("a login just fresh enough", "POST /fresh", 200, headers=bearer("jwt_just"))
+    yield Case("a login too old", "POST /fresh", 401, "login_too_old", TOO_OLD, bearer("jwt_old"))
+    yield Case("not there", "GET /missing", 404, "task_not_found", headers=bearer("jwt"))
+    yield Case("too many attempts", "GET /busy", 429, "too_many_attempts", retry_after="30")
+    yield Case("no such path", "GET /nowhere", 404, "not_found")
+    yield Case("no such method", "PUT /me", 405, "method_not_allowed")
+    yield Case("nobody expected this", "GET /boom", 500, "internal_error")
+    yield Case("public", "GET /public", 200)
+    yield Case("public, whatever is sent", "GET /public", 200, headers=bearer("key_revoked"))

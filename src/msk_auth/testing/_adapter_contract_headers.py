@@ -1,0 +1,117 @@
+"""How the header may be written, and where else credentials are not looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ._adapter_contract_case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
+
+
+def header_cases() -> Iterator[Case]:
+    """The header's grammar, byte by byte (RFC 9110, sections 5.5 and 11; RFC 6750, section 2.1)."""
+    fine = [
+        "Bearer <key>", "bearer <key>", "BEARER <key>", "bEaReR <key>", "Bearer  <key>",
+        "Bearer      <key>", "  Bearer <key>", "Bearer <key>  ", "\tBearer <key>\t", "Bearer <jwt>",
+    ]  # fmt: skip
+    for value in fine:
+        name = f"accepted: {value!r}"
+        yield Case(name, "GET /me", 200, headers=(("authorization", value),))
+    missing = ["", " ", "Basic YTpi", "Digest <key>", "<key>", "Token <key>"]
+    for value in missing:
+        name = f"no credentials of ours: {value!r}"
+        yield Case(
+            name, "GET /me", 401, "credentials_missing", MISSING, (("authorization", value),)
+        )
+    broken = [
+        "Bearer", "Bearer ", "Bearer\t<key>", "Bearer <key> <key>", "Bearer <key>, Bearer <key>",
+        "Bearer <key>,", "Basic <key>, Bearer <key>", "Bearer <key>;", 'Bearer "<key>"', "Bearer: <key>", "Bearer=<key>",
+        "Bearer <key>\x00", "Bearer \x00<key>", "Bearer <key>\r\nX: 1", "Bearer <key>\n", "Bearer <key>\x7f",
+        "Bearer <key>\xa0", "Bearer\xa0<key>", "B\xe9arer <key>", "Bearer <key>\xff", "Bearer =<key>",
+        "Bearer <key>\x0b", "Bearer\x0c<key>", "Bearer <key>?", "Bearer <key>%00", "Bearer msk_%", "Bearer " + "a" * 8186,
+        "Bearer " + " " * 8186 + "<key>", "a" * 100_000,
+    ]  # fmt: skip
+    for value in broken:
+        name = f"malformed: {value[:40]!r}" + (f" and {len(value)}" if len(value) > 40 else "")
+        yield Case(
+            name, "GET /me", 400, "request_malformed", MALFORMED, (("authorization", value),)
+        )
+    keys = [
+        "Bearer a", "Bearer <key>x", "Bearer x<key>", "Bearer <key>=", "Bearer MSK_<key>", "Bearer msk_",
+        "Bearer <key_id>", "Bearer msk_____________________________________________________",
+        "Bearer " + "msk_" * 2000, "Bearer <key>~", "Bearer msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9P",
+    ]  # fmt: skip
+    for value in keys:
+        name = f"no key: {value[:60]!r}"
+        yield Case(name, "GET /me", 401, "key_malformed", TOKEN, (("authorization", value),))
+    tokens = [
+        "Bearer .",
+        "Bearer ..",
+        "Bearer a.b.c",
+        "Bearer <jwt>.",
+        "Bearer <jwt>.x",
+        "Bearer .<jwt>",
+        "Bearer <jwt>A",
+    ]
+    for value in tokens:
+        yield Case(
+            f"no token: {value!r}",
+            "GET /me",
+            401,
+            "token_invalid",
+            TOKEN,
+            (("authorization", value),),
+        )
+    one = ("authorization", "Bearer <key>")
+    several = {
+        "twice the same": (one, one),
+        "a key and a login": (one, ("authorization", "Bearer <jwt>")),
+        "a key and an empty one": (one, ("authorization", "")),
+        "another scheme first": (("authorization", "Basic YTpi"), one),
+        "in two spellings": (("Authorization", "Bearer <key>"), one),
+        "far apart": (one, ("x-other", "1"), one),
+    }
+    for name, headers in several.items():
+        yield Case(
+            f"several headers: {name}", "GET /me", 400, "request_malformed", MALFORMED, headers
+        )
+    yield Case("its name in capitals", "GET /me", 200, headers=(("AUTHORIZATION", "Bearer <key>"),))
+    elsewhere = {
+        "a cookie": (("cookie", "authorization=<key>; access_token=<jwt>; session=<jwt>"),),
+        "X-API-Key": (("x-api-key", "<key>"),),
+        "Proxy-Authorization": (("proxy-authorization", "Bearer <key>"),),
+        "a look-alike name": (
+            ("authorization_", "Bearer <key>"),
+            ("x-authorization", "Bearer <key>"),
+        ),
+    }
+    for place, headers in elsewhere.items():
+        yield Case(
+            f"credentials in {place}", "GET /me", 401, "credentials_missing", MISSING, headers
+        )
+    for query in (
+        "access_token=<jwt>",
+        "api_key=<key>",
+        "key=<key>",
+        "Authorization=Bearer%20<key>",
+    ):
+        request = f"GET /me?{query}"
+        yield Case(f"credentials in ?{query}", request, 401, "credentials_missing", MISSING)
+    form = (("content-type", "application/x-www-form-urlencoded"),)
+    yield Case(
+        "credentials in a form",
+        "POST /tasks/run",
+        401,
+        "credentials_missing",
+        MISSING,
+        form,
+        "access_token=<jwt>",
+    )
+    override = (*bearer("key"), ("x-http-method-override", "GET"), ("x-method-override", "GET"))
+    yield Case(
+        "a method override",
+        "PATCH /admin/config",
+        403,
+        "interactive_required",
+        INTERACTIVE,
+        override,
+    )

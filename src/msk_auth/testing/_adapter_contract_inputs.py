@@ -1,0 +1,146 @@
+"""Bodies and queries of the key routes that are not acceptable, and some that are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ._adapter_contract_case import JSON, MISSING, Case, bearer
+
+
+def input_cases() -> Iterator[Case]:
+    """What is not acceptable in a body or a query (ASVS 5.0 2.2 and 4.1; API3: mass assignment)."""
+
+    def create(body: str | dict[str, Any], *fields: str, content: tuple[Any, ...] = JSON) -> Case:
+        text = body if isinstance(body, str) else json.dumps(body)
+        name = f"create {text[:70]!r} and {len(text)} {content}"
+        headers = (*bearer("jwt"), *content)
+        return Case(
+            name, "POST /api/keys", 422, "input_invalid", None, headers, text, fields=fields
+        )
+
+    for text in (
+        "", " ", "null", "[]", '"name"', "1", "true", "{", "{]", '{"name": "a"', '{"name": "a"}}', "{'name': 'a'}",
+        '{"name": "a", "name": "b"}', '{"name": NaN}', '{"name": Infinity}', '{"name": "a\x00"}', '{"name": "\xff"}',
+        '{"name": ' + "9" * 5000 + "}", "[" * 30_000, '{"a":' * 10_000, "\xef\xbb\xbf{}", '{"name": "a"}\x00',
+    ):  # fmt: skip
+        yield create(text, "")
+    yield create({}, "name")
+    names: list[Any] = [
+        None,
+        1,
+        True,
+        [],
+        {},
+        "",
+        "   ",
+        "a" * 101,
+        "a\x00b",
+        "a\nb",
+        "\ud800",
+        "\u202ea",
+    ]
+    for name in names:
+        yield create({"name": name}, "name")
+    each_scopes: list[Any] = ["tasks:read", 1, {}, [1], [None], [["tasks:read"]], ["admin:config"], ["tasks:read", "x"],
+                   [""], ["\x00"], [str(n) for n in range(101)]]  # fmt: skip
+    for scopes in each_scopes:
+        yield create({"name": "a", "scopes": scopes}, "scopes")
+    each_days: list[Any] = [0, -1, 1.5, 1.0, "1", True, [], {}, 36_501, 10**30, -(10**30)]
+    for days in each_days:
+        yield create({"name": "a", "expires_in_days": days}, "expires_in_days")
+    yield create('{"name": "a", "expires_in_days": 1e999}', "expires_in_days")
+    for member in (
+        "owner_id",
+        "id",
+        "digest",
+        "key",
+        "revoked_at",
+        "last_used_at",
+        "Name",
+        "__class__",
+    ):
+        yield create({"name": "a", member: "bob"}, member)
+    yield create({"name": "a", "x" * 200: 1}, "")
+    yield create(
+        {"owner_id": "bob", "scopes": 1, "expires_in_days": 0},
+        "owner_id",
+        "name",
+        "scopes",
+        "expires_in_days",
+    )
+    for content_type in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonx",
+        "x",
+        "",
+    ):
+        yield create('{"name": "a"}', "", content=(("content-type", content_type),))
+    yield create('{"name": "a"}', "", content=())
+
+    for body in ("[]", "{", '{"overlap_seconds": "1"}', '{"overlap_seconds": -1}', '{"overlap_seconds": null}',
+                 '{"overlap_seconds": 7776001}', '{"overlap_seconds": 1e3}', '{"overlap_seconds": true}',
+                 '{"seconds": 1}'):  # fmt: skip
+        field = "overlap_seconds" if "overlap" in body else "seconds" if "seconds" in body else ""
+        yield Case(
+            f"rotate {body!r}",
+            "POST /api/keys/<key_id>/rotate",
+            422,
+            "input_invalid",
+            None,
+            (*bearer("jwt"), *JSON),
+            body,
+            fields=(field,),
+        )
+    for body in ("{}", '{"overlap_seconds": 0}', '{"overlap_seconds": 7776000}'):
+        yield Case(
+            f"rotate {body!r}",
+            "POST /api/keys/<key_id>/rotate",
+            201,
+            headers=(*bearer("jwt"), ("content-type", "Application/JSON; charset=utf-8")),
+            body=body,
+        )
+    for query, field in (
+        ("limit=0", "limit"), ("limit=201", "limit"), ("limit=-1", "limit"), ("limit=a", "limit"), ("limit=", "limit"),
+        ("limit=1e1", "limit"), ("limit=%31%00", "limit"), ("limit=" + "9" * 5000, "limit"), ("limit=1&limit=2", "limit"),
+        ("status=dead", "status"), ("status=", "status"), ("status=ACTIVE", "status"), ("cursor=", "cursor"),
+        ("status=active&status=active", "status"), ("cursor=x", "cursor"), ("cursor=%00", "cursor"),
+        ("cursor=" + "A" * 9000, "cursor"), ("&".join(["x=1"] * 101), ""),
+    ):  # fmt: skip
+        yield Case(
+            f"list ?{query[:40]} ({len(query)})",
+            f"GET /api/keys?{query}",
+            422,
+            "input_invalid",
+            headers=bearer("jwt"),
+            fields=(field,),
+        )
+    for query in (
+        "limit=1",
+        "limit=200",
+        "status=revoked&limit=5",
+        "sort=name&owner_id=bob",
+        "",
+        "&&&",
+        "x=%ff%zz",
+    ):
+        yield Case(f"list ?{query}", f"GET /api/keys?{query}", 200, headers=bearer("jwt"))
+    yield Case(
+        "a body of 65,537 bytes",
+        "POST /api/keys",
+        413,
+        "content_too_large",
+        headers=(*bearer("jwt"), *JSON),
+        body=" " * 65_537,
+    )
+    yield Case(
+        "a large body of somebody who may not",
+        "POST /api/keys",
+        401,
+        "credentials_missing",
+        MISSING,
+        JSON,
+        " " * 65_537,
+    )

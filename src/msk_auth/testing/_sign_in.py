@@ -1,0 +1,99 @@
+"""Credentials for the tests of an application: what a login page or a script would send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    CreatedKey,
+    Owner,
+    local_principal,
+)
+
+_HOUR = timedelta(hours=1)
+_NOW = timedelta(0)
+
+
+def login_headers(
+    authenticator: Authenticator[Any] | AsyncAuthenticator[Any],
+    owner: Owner[Any],
+    *,
+    session_id: str | None = None,
+    since: timedelta = _NOW,
+) -> dict[str, str]:
+    """The headers of somebody who has logged in, by a token of the authenticator's first profile.
+
+    Args:
+        authenticator: The application's, or one with the same token profile and clock.
+        owner: Who. The application's `find_owner` has to know them.
+        session_id: The login session; needed where the authenticator has a `find_session`, which has to know it.
+        since: How long ago the login was.
+
+    Returns:
+        `{"Authorization": "Bearer …"}`, good for an hour.
+
+    Raises:
+        ConfigurationError: The authenticator accepts no logins or needs a session, or the profile's ring cannot sign.
+    """
+    rules = authenticator.rules
+    if not rules.tokens:
+        raise ConfigurationError("This authenticator accepts no logins: give it tokens=….")
+    profile = rules.tokens[0]
+    if rules.checks_sessions and profile.has_sessions and session_id is None:
+        raise ConfigurationError("This authenticator looks sessions up: hand in a session_id.")
+    now = authenticator.clock.now()
+    token = profile.issue(
+        subject=owner.id,
+        now=now,
+        lifetime=min(_HOUR, profile.max_lifetime),
+        authenticated_at=now - since,
+        session_id=session_id,
+    )
+    return _bearer(token)
+
+
+def key_headers(
+    authenticator: Authenticator[Any],
+    owner: Owner[Any],
+    *,
+    scopes: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """The headers of a script with a new key of this owner.
+
+    Args:
+        authenticator: The application's.
+        owner: Whose key.
+        scopes: What the key may do at most, out of the owner's permissions; None means all.
+
+    Returns:
+        `{"Authorization": "Bearer msk_…"}`.
+
+    Raises:
+        Problem: What :meth:`Authenticator.create_key` raises.
+    """
+    principal = local_principal(owner, at=authenticator.clock.now())
+    return _of_key(authenticator.create_key(principal, name="a test", scopes=scopes))
+
+
+async def async_key_headers(
+    authenticator: AsyncAuthenticator[Any],
+    owner: Owner[Any],
+    *,
+    scopes: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """As :func:`key_headers`, for an asynchronous authenticator."""
+    principal = local_principal(owner, at=authenticator.clock.now())
+    return _of_key(await authenticator.create_key(principal, name="a test", scopes=scopes))
+
+
+def _of_key(created: CreatedKey) -> dict[str, str]:
+    return _bearer(created.value.reveal())
+
+
+def _bearer(credential: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {credential}"}

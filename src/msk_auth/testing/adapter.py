@@ -1,0 +1,59 @@
+"""What an adapter for another framework is held to: a world, an application, and a table of requests with their answers.
+
+Write this application with your adapter, and a driver that sends it requests; then subclass :class:`AdapterContract`. A
+guard of your framework stands where this says what a route demands; the answers are JSON.
+
+::
+
+    GET  /public          anybody
+    GET  /me              authenticated
+    GET  /tasks           tasks:read
+    POST /tasks/run       tasks:run
+    GET  /both            tasks:read and tasks:run, as two guards
+    *    /admin/config    interactive, admin:config (GET and PATCH)
+    POST /fresh           interactive, logged in within the last MAX_AGE
+    GET  /missing         authenticated; raises TaskNotFound, a problem of the application's own
+    GET  /busy            anybody; raises TooManyAttempts(30)
+    GET  /boom            anybody; raises Surprise, which nobody expects
+         /api/keys        the key routes
+
+`/me`, `/tasks`, `/tasks/run`, `/both` and `/fresh` answer with `describe(principal)`, the others with any object. All
+answer 200 when they answer.
+"""
+
+from __future__ import annotations
+
+from ._adapter_contract import CASES, AdapterContract, AdapterDriver, Reply
+from ._adapter_contract_case import Case
+from ._adapter_contract_world import (
+    MAX_AGE,
+    PEOPLE,
+    START,
+    BreakableStore,
+    Surprise,
+    TaskNotFound,
+    User,
+    World,
+    describe,
+    fill,
+    make_world,
+)
+
+__all__ = [
+    "CASES",
+    "MAX_AGE",
+    "PEOPLE",
+    "START",
+    "AdapterContract",
+    "AdapterDriver",
+    "BreakableStore",
+    "Case",
+    "Reply",
+    "Surprise",
+    "TaskNotFound",
+    "User",
+    "World",
+    "describe",
+    "fill",
+    "make_world",
+]
