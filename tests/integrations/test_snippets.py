@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,11 @@ from tests.integrations.adapters import STARLETTE_BASED, send
 
 from msk_auth import Owner, local_principal
 
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.anyio
 
-SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
+DOCS = Path(__file__).parents[2] / "docs"
+SNIPPETS = DOCS / "snippets"
 
 
 @pytest.mark.parametrize("name", STARLETTE_BASED)
@@ -35,3 +38,12 @@ async def test_ten_lines_protect_a_route(name: str) -> None:
     async with app.router.lifespan_context(app):
         answered = await send(app, "GET", b"/tasks", bearer)
     assert (answered.status, answered.json) == (200, ["water the plants"])
+
+
+def test_the_adapter_of_the_documentation_passes_the_contract(pytester: pytest.Pytester) -> None:
+    text = (DOCS / "how-to" / "write-an-adapter.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    pytester.makepyfile(blocks[0])
+    outcomes = pytester.runpytest("-q").parseoutcomes()
+    assert outcomes.keys() == {"passed"}
+    assert outcomes["passed"] > 350
