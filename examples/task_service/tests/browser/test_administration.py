@@ -110,6 +110,7 @@ async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
     await page.get_by_role("button", name="Copy link").click()
     assert await page.evaluate("navigator.clipboard.readText()") == link
     await page.get_by_role("button", name="Done").click()
+    await expect(page.locator("#link code")).to_have_text("")
     assert link not in await page.content()
     row = page.get_by_role("row").filter(has_text="eva.k")
     await expect(row).to_contain_text("Invited")

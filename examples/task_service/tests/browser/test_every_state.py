@@ -53,7 +53,7 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(dialog.get_by_text("Please").first).to_be_visible()
     yield "new task with errors"
     await page.keyboard.press("Escape")
-    await page.get_by_role("row").nth(1).get_by_role("link").first.click()
+    await page.get_by_role("link", name="Say hello", exact=True).click()
     await expect(page.get_by_role("button", name="Edit")).to_be_visible()
     await page.get_by_text("Start it from a program").click()
     yield "task"

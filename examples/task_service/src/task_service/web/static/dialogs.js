@@ -6,11 +6,10 @@ import { clearProblem, showProblem } from "./forms.js";
 /** Open a dialog; the promise ends when it is closed, however that happens. */
 export function open(dialog) {
   const opener = document.activeElement;
-  const [act, id] = opener.dataset.focus?.split(":") ?? [];
   dialog.showModal();
   return new Promise((done) => dialog.addEventListener("close", () => {
     // The browser gives the focus back, unless the list behind was drawn anew: then the same button has it, or its row.
-    if (!opener.isConnected) focusOn(`${act}:${id}`) || focusOn(`row:${id}`) || ($("#new") ?? $("#main")).focus();
+    if (!opener.isConnected) focusOn(opener.dataset.focus ?? "") || ($("#new") ?? $("#main")).focus();
     done();
   }, { once: true }));
 }

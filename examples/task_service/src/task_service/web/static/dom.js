@@ -68,8 +68,10 @@ export function render(container, ...children) {
   if (held) focusOn(held);
 }
 
+/** Focus the control of this name or, if it is gone, the title of its row. */
 export function focusOn(name) {
-  const element = $(`[data-focus="${CSS.escape(name)}"]`);
+  const find = (wanted) => $(`[data-focus="${CSS.escape(wanted)}"]`);
+  const element = find(name) ?? find(`row:${name.split(":")[1]}`);
   element?.focus();
   return Boolean(element);
 }
