@@ -7,11 +7,14 @@ import { clearProblem, showProblem } from "./forms.js";
 export function open(dialog) {
   const opener = document.activeElement;
   dialog.showModal();
-  return new Promise((done) => dialog.addEventListener("close", () => {
+  return new Promise((done) => dialog.addEventListener("close", function closed() {
+    // The event comes a little later; by then a quick hand may have opened the dialog again.
+    if (dialog.open) return;
+    dialog.removeEventListener("close", closed);
     // The browser gives the focus back, unless the list behind was drawn anew: then the same button has it, or its row.
     if (!opener.isConnected) focusOn(opener.dataset.focus ?? "") || ($("#new") ?? $("#main")).focus();
     done();
-  }, { once: true }));
+  }));
 }
 
 document.addEventListener("click", ({ target }) => {
