@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults check format docs bench requirements clean
+.PHONY: help run test test-envs test-faults check format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ ifeq ($(ARGS),)
 else
 	$(BIN)/pytest $(ARGS)
 endif
+
+test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none
+	.ci/environments
 
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
 	$(BIN)/pytest -m faults $(ARGS)
