@@ -16,7 +16,8 @@ from examples.task_service.tests.accounts_support import KINDS, START, database_
 from sqlalchemy import Connection, func, insert, inspect, select, text
 
 from msk_auth import ConfigurationError
-from task_service.db import migrate as migrate_module, schema
+from task_service.db import migrate as migrate_module
+from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.migrate import is_migrated, migrate
 
