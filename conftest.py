@@ -12,9 +12,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 # One search for everybody: the same commit gives the same verdict, and a slow machine is not a failure.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
-hypothesis.settings.register_profile(
-    "ci", deadline=None, derandomize=True, max_examples=200, print_blob=True
-)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
