@@ -84,7 +84,7 @@ def check(histories: Sequence[dict[str, Any]], revocations: int) -> None:
     assert sum(history["refused"] for history in histories) > revocations / 10
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_no_process_accepts_a_revoked_key_on_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "keys.db"
     keys = fill(f"sqlite:///{path}", 400)
@@ -92,7 +92,7 @@ def test_no_process_accepts_a_revoked_key_on_sqlite(tmp_path: Path) -> None:
     check(histories, len(keys))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_no_process_accepts_a_revoked_key_on_postgresql(tmp_path: Path) -> None:
     with postgres_database() as database:
         url = database.render_as_string(hide_password=False)
