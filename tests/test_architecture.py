@@ -24,6 +24,7 @@ PUBLIC_MODULES = frozenset(
         "msk_auth.integrations.flask",
         "msk_auth.integrations.litestar",
         "msk_auth.integrations.starlette",
+        "msk_auth.leaks",
         "msk_auth.stores.memory",
         "msk_auth.stores.sqlalchemy",
         "msk_auth.stores.sqlalchemy.migrations",
@@ -136,7 +137,7 @@ FORBIDDEN_TEXT = re.compile(
       \b(?: pypi\.org | pythonhosted\.org | registry\.npmjs | docker\.io | ghcr\.io )
     | (?<![\w.$}/-]) / (?: home | root | Users | work ) / \w
     """,
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE,
 )
 
 

@@ -228,11 +228,11 @@ def test_a_hook_that_fails_changes_nothing(
     with pytest.raises(KeyUnknown):
         world.enter(created.value.reveal())
     failures = [record.getMessage() for record in caplog.records if record.name == "msk_auth"]
-    assert failures == [
-        "the on_event hook failed on KeyCreated",
-        "the on_event hook failed on CredentialUsed",
-        "the on_event hook failed on Refusal",
+    assert [failure.partition(": ") for failure in failures] == [
+        (f"the on_event hook failed on {event}", ": ", failures[0].partition(": ")[2])
+        for event in ("KeyCreated", "CredentialUsed", "Refusal")
     ]
+    assert type(error).__name__ in failures[0]
 
 
 def test_without_a_hook_everything_works(make_world: MakeWorld) -> None:
@@ -631,7 +631,7 @@ def test_a_store_that_cannot_record_leases_is_refused_while_starting() -> None:
     with pytest.raises(ConfigurationError, match="cannot record leases"):
         Authenticator(ScriptedStore("sync"), find_owner=lambda _: None, lease=LEASE)
     with pytest.raises(ConfigurationError, match="cannot record leases"):
-        AsyncAuthenticator(ScriptedStore("async"), find_owner=_owner, lease=LEASE)  # type: ignore[arg-type]
+        AsyncAuthenticator(ScriptedStore("async"), find_owner=lambda _: None, lease=LEASE)  # type: ignore[arg-type, return-value]
 
 
 @ON_A_LOOP
@@ -652,6 +652,63 @@ async def test_many_requests_with_one_credential_read_once() -> None:
         await here.auth.authenticate(["Bearer x"])
     # What is waited for is forgotten when it is done, also where it failed.
     assert here.auth._filling == {}
+
+
+class SlowToAnswer(MemoryKeyStore):
+    """A store whose reads wait until they are let go on, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.is_reading = threading.Event()
+        self.may_answer = threading.Event()
+        self.fails_first = False
+
+    def find(self, key_id: str) -> Any:
+        self.reads.append(key_id)
+        first = len(self.reads) == 1
+        self.is_reading.set()
+        assert self.may_answer.wait(10)
+        if first and self.fails_first:
+            raise ConnectionError("lost")
+        return super().find(key_id)
+
+
+def waiting_threads(auth: Authenticator[str]) -> Callable[[], int]:
+    """How many threads wait for another one's verification."""
+    return lambda: sum(len(done._cond._waiters) for done in auth._filling.values())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failure(
+    fails: bool,
+) -> None:
+    store = SlowToAnswer()
+    store.fails_first = fails
+    auth = Authenticator(store, find_owner=World("sync").owners.get, lease=LEASE)
+    created = auth.create_key(World("sync").login(), name="ci")
+    header = [f"Bearer {created.value.reveal()}"]
+
+    def use() -> str:
+        try:
+            return str(auth.authenticate(header).key_id)
+        except StoreUnavailable:
+            return "unavailable"
+
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(use)
+        assert store.is_reading.wait(10)
+        others = [threads.submit(use) for _ in range(7)]
+        waiting = waiting_threads(auth)
+        deadline = threading.Event()
+        while waiting() < 7:
+            assert not deadline.wait(0.002)
+        store.may_answer.set()
+        results = [future.result(10) for future in (first, *others)]
+    key_id = created.record.id
+    assert results == ["unavailable" if fails else key_id] + [key_id] * 7
+    assert len(store.reads) > 1 if fails else len(store.reads) == 1
+    assert auth._filling == {}
 
 
 # The async driver's own: its flusher, cancellation, slow digests off the loop.
@@ -745,7 +802,7 @@ async def test_an_authenticator_closed_in_the_middle_of_a_flush_loses_nothing(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(here.store, "touch", stuck)
-    monkeypatch.setattr("msk_auth.authenticator._FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr("msk_auth.authenticator.awaiting.FLUSH_SECONDS", 0.001)
     async with here.auth:
         await here.use(created)
         await writing.wait()

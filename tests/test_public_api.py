@@ -23,6 +23,7 @@ PUBLIC = [
     "AlgorithmName",
     "ApiKey",
     "AsyncAuthenticator",
+    "AsyncBatchStore",
     "AsyncKeyStore",
     "AsyncLeaseRegister",
     "Authenticator",
@@ -44,6 +45,7 @@ PUBLIC = [
     "KeyExpirySet",
     "KeyFormat",
     "KeyHasher",
+    "KeyLeaked",
     "KeyLimitReached",
     "KeyLimits",
     "KeyMalformed",
@@ -59,6 +61,7 @@ PUBLIC = [
     "KeyStore",
     "KeyUnknown",
     "KeyValue",
+    "LeakedKey",
     "LeaseRegister",
     "Lifetime",
     "LoginTooOld",
@@ -75,8 +78,12 @@ PUBLIC = [
     "RedactingFilter",
     "Refusal",
     "RequestMalformed",
+    "RevocationCause",
     "Session",
+    "Sighting",
+    "SignatureInvalid",
     "SigningKey",
+    "SigningKeysUnavailable",
     "SlowDigest",
     "StoreUnavailable",
     "SystemClock",
@@ -141,7 +148,7 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
         modules = {
             module.__file__
             for module_name, module in sys.modules.items()
-            if module_name.startswith("msk_auth.core") or module_name == "msk_auth.authenticator"
+            if module_name.startswith(("msk_auth.core", "msk_auth.authenticator"))
         }
         (text,) = [
             texts[name]
@@ -199,7 +206,7 @@ ANSWERS = {
 
 def test_every_error_has_a_code_of_its_own() -> None:
     with_code = [value for value in ERRORS.values() if "code" in vars(value)]
-    assert len(ANSWERS) == len(with_code) == 21
+    assert len(ANSWERS) == len(with_code) == 23
 
 
 @pytest.mark.parametrize("code", ANSWERS)
@@ -243,6 +250,13 @@ def test_importing_loads_no_cryptography_and_nothing_optional() -> None:
     assert loaded & (heavy | frameworks) == set()
 
 
+def test_importing_loads_no_event_loop() -> None:
+    """It takes as long to load as everything else of the library, and a blocking application has no use for it."""
+    assert (
+        loaded_by_import() & {"asyncio", "concurrent.futures", "ssl", "msk_auth.batching"} == set()
+    )
+
+
 def test_importing_loads_none_of_its_own_optional_modules() -> None:
     loaded = loaded_by_import()
     assert not {
@@ -252,6 +266,7 @@ def test_importing_loads_none_of_its_own_optional_modules() -> None:
             (
                 "msk_auth.stores",
                 "msk_auth.integrations",
+                "msk_auth.leaks",
                 "msk_auth.testing",
                 "msk_auth.argon2",
                 "msk_auth.cli",

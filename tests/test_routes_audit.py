@@ -118,7 +118,12 @@ SHARED = {
     "POST /api/keys/{}/rotate": "interactive",
     "POST /api/keys/{}/revoke": "interactive",
 }
-WEBSOCKETS = {"WEBSOCKET /ws": "authenticated", "WEBSOCKET /ws/admin": "interactive"}
+WEBSOCKETS = {
+    "WEBSOCKET /ws": "authenticated",
+    "WEBSOCKET /ws/admin": "interactive",
+    "WEBSOCKET /ws/missing": "authenticated",
+    "WEBSOCKET /ws/talk": "authenticated",
+}
 
 
 @pytest.mark.anyio
@@ -524,9 +529,7 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
     def x() -> str:
         return ""
 
-    @strict.get("/y")
-    def y() -> str:
-        return ""
+    strict.add_url_rule("/y", "y", methods=["GET"])
 
     class Items(MethodView):
         @auth.require("read")
@@ -539,6 +542,8 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
     app.add_url_rule("/items", view_func=Items.as_view("items"))
     app.register_blueprint(closed)
     app.register_blueprint(strict)
+    # By hand, so that nothing but the audit looks at it.
+    app.view_functions["strict.y"] = nothing
     assert listed(app) == {
         "GET,HEAD,OPTIONS /open": "public",
         "GET,HEAD,OPTIONS /nothing": "undeclared",
@@ -551,7 +556,8 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
 
 def test_flask_a_guard_above_its_route_protects_nothing() -> None:
     app = Flask(__name__, static_folder=None)
-    auth = flask_auth(app)
+    # An application with its adapter would have told at once.
+    auth = flask_auth(Flask("another"))
 
     @auth.require()
     @app.get("/x")
@@ -561,6 +567,18 @@ def test_flask_a_guard_above_its_route_protects_nothing() -> None:
     report = list_routes(app)
     assert policies(report) == {"GET,HEAD,OPTIONS /x": "undeclared"}
     assert any("stands above the route" in problem for problem in report.problems)
+
+
+def test_flask_views_that_are_declared_by_their_endpoint() -> None:
+    app = Flask(__name__)
+    auth = flask_auth(app)
+    auth.declare_view(app, "static", None)
+    auth.declare_view(app, "swagger", require("docs"))
+    app.add_url_rule("/swagger", "swagger", lambda: "")
+    assert listed(app) == {
+        "GET,HEAD,OPTIONS /static/<path:filename>": "public",
+        "GET,HEAD,OPTIONS /swagger": "permissions: docs",
+    }
 
 
 def test_flask_without_the_adapter_and_with_websockets() -> None:

@@ -32,6 +32,8 @@ from .core.errors import (
     PermissionDenied,
     Problem,
     RequestMalformed,
+    SignatureInvalid,
+    SigningKeysUnavailable,
     StoreUnavailable,
     TokenExpired,
     TokenInvalid,
@@ -44,9 +46,12 @@ from .core.events import (
     KeyCreated,
     KeyDeleted,
     KeyExpirySet,
+    KeyLeaked,
     KeyRevocation,
     KeyRotated,
     Refusal,
+    RevocationCause,
+    Sighting,
 )
 from .core.flows import CreatedKey, Lifetime
 from .core.keys import KeyFormat, KeyValue
@@ -63,8 +68,9 @@ from .core.model import (
     local_principal,
 )
 from .core.policy import Policy, require, require_interactive
+from .core.possession import LeakedKey
 from .core.signing import AlgorithmName, KeyRing, SigningKey
-from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
+from .core.store import AsyncBatchStore, AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
 from .core.tokens import Claims, TokenProfile
 from .redaction import RedactingFilter, redact
 
@@ -75,6 +81,7 @@ __all__ = [
     "AlgorithmName",
     "ApiKey",
     "AsyncAuthenticator",
+    "AsyncBatchStore",
     "AsyncKeyStore",
     "AsyncLeaseRegister",
     "Authenticator",
@@ -96,6 +103,7 @@ __all__ = [
     "KeyExpirySet",
     "KeyFormat",
     "KeyHasher",
+    "KeyLeaked",
     "KeyLimitReached",
     "KeyLimits",
     "KeyMalformed",
@@ -111,6 +119,7 @@ __all__ = [
     "KeyStore",
     "KeyUnknown",
     "KeyValue",
+    "LeakedKey",
     "LeaseRegister",
     "Lifetime",
     "LoginTooOld",
@@ -127,8 +136,12 @@ __all__ = [
     "RedactingFilter",
     "Refusal",
     "RequestMalformed",
+    "RevocationCause",
     "Session",
+    "Sighting",
+    "SignatureInvalid",
     "SigningKey",
+    "SigningKeysUnavailable",
     "SlowDigest",
     "StoreUnavailable",
     "SystemClock",

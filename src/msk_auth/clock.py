@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -43,6 +42,8 @@ class SystemClock:
 
     async def async_sleep(self, seconds: float) -> None:
         """See :class:`Clock`."""
+        import asyncio  # not before a loop runs: it takes long to load
+
         end = self.monotonic() + seconds
         while (remaining := end - self.monotonic()) > 0:  # noqa: ASYNC110 - it waits for the time itself
             await asyncio.sleep(remaining)

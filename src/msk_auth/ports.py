@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, Generic
 
+from ._outages import log_failure
 from .clock import Clock
 from .core.digest import KeyHasher
-from .core.model import KeyLimits, Owner, Session, UserT
-from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
+from .core.model import ApiKey, KeyLimits, Owner, Session, UserT
+from .core.store import (
+    AsyncBatchStore,
+    AsyncKeyStore,
+    AsyncLeaseRegister,
+    KeyStore,
+    LeaseRegister,
+)
 from .lease import LeaseCache, seconds_to_wait
 
 # How many Argon2id verifications of imported keys run at once: each takes a core and 19 MiB.
 _SLOW_AT_ONCE: Final = 2
-
-_log = logging.getLogger("msk_auth")
 
 
 class SyncPorts(Generic[UserT]):
@@ -35,13 +39,16 @@ class SyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
-        self.leases = store if isinstance(store, LeaseRegister) else None
+        self.leases: LeaseRegister | None = store if isinstance(store, LeaseRegister) else None
         self._find_owner = find_owner
         self._find_session = find_session
         self._key_limits = key_limits
         self._hasher = hasher
         self._cache = cache
         self._clock = clock
+
+    def find_key(self, key_id: str) -> ApiKey | None:
+        return self.store.find(key_id)
 
     def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return self._find_owner(owner_id)
@@ -65,10 +72,9 @@ class SyncPorts(Generic[UserT]):
             return timedelta(0)
         try:
             return self.leases.longest_lease()
-        except Exception:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
-            _log.warning(
-                "the longest lease is not known; waiting for the allowed maximum", exc_info=True
-            )
+        except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
+            what = "the longest lease is not known; waiting for the allowed maximum"
+            log_failure(logging.WARNING, what, error)
             return None
 
 
@@ -87,7 +93,19 @@ class AsyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
-        self.leases = store if isinstance(store, AsyncLeaseRegister) else None
+        self.leases: AsyncLeaseRegister | None = (
+            store if isinstance(store, AsyncLeaseRegister) else None
+        )
+        # Not before there is use for it: `asyncio` takes as long to load as the rest of the library.
+        import asyncio
+
+        from .batching import BatchedReader
+
+        self._reader = (
+            BatchedReader(store.find, store.find_many)
+            if isinstance(store, AsyncBatchStore)
+            else None
+        )
         self._find_owner = find_owner
         self._find_session = find_session
         self._key_limits = key_limits
@@ -95,6 +113,9 @@ class AsyncPorts(Generic[UserT]):
         self._cache = cache
         self._clock = clock
         self._slow = asyncio.Semaphore(_SLOW_AT_ONCE)
+
+    def find_key(self, key_id: str) -> Awaitable[ApiKey | None]:
+        return self.store.find(key_id) if self._reader is None else self._reader.find(key_id)
 
     async def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return await self._find_owner(owner_id)
@@ -110,6 +131,8 @@ class AsyncPorts(Generic[UserT]):
         )
 
     async def verify_slowly(self, key: str, encoded: str) -> bool:
+        import asyncio
+
         async with self._slow:
             return await asyncio.to_thread(self._hasher.verify, key, encoded)
 
@@ -123,8 +146,7 @@ class AsyncPorts(Generic[UserT]):
             return timedelta(0)
         try:
             return await self.leases.longest_lease()
-        except Exception:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
-            _log.warning(
-                "the longest lease is not known; waiting for the allowed maximum", exc_info=True
-            )
+        except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
+            what = "the longest lease is not known; waiting for the allowed maximum"
+            log_failure(logging.WARNING, what, error)
             return None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-_log = logging.getLogger("msk_auth")
+from ._outages import log_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,5 @@ class Touches:
                 )
             if not isinstance(error, Exception):
                 raise
-            _log.warning(
-                "could not write when keys were last used; trying again later", exc_info=True
-            )
+            what = "could not write when keys were last used; trying again later"
+            log_failure(logging.WARNING, what, error)

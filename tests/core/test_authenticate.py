@@ -384,6 +384,18 @@ def test_a_brand_of_its_own_is_the_only_one_an_application_reads(make_world: Mak
     assert type(told(world, KeyFormat().generate().reveal())) is KeyMalformed
 
 
+def test_after_a_change_of_brand_the_keys_of_before_still_open(make_world: MakeWorld) -> None:
+    before = make_world()
+    created = before.create()
+    after = make_world(key_format=KeyFormat("acme", older_prefixes=["msk"]))
+    after.store.put(created.record)
+    assert after.enter(created.value.reveal()).key_id == created.record.id
+    assert after.create().value.reveal().startswith("acme_")
+    # The same id and secret under the other brand is another key.
+    renamed = f"acme{created.value.reveal()[3:-6]}"
+    assert type(told(after, renamed + checksum(renamed))) is KeyUnknown
+
+
 def test_the_step_that_carries_a_key_to_a_slow_scheme_does_not_show_it() -> None:
     key = KeyFormat().generate().reveal()
     assert key not in repr(VerifySlowly(key, "$slow$"))

@@ -12,6 +12,7 @@ import secrets
 import string
 import traceback
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ PATTERN = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{32}[0-4][0-9A-Za-z]{5}\
 
 FORMAT = KeyFormat()
 keys = st.builds(lambda _: KeyFormat().generate().reveal(), st.integers())
-prefixes = st.from_regex(r"[a-z][a-z0-9]{1,15}", fullmatch=True)
+prefixes = st.from_regex(r"(?!eyj)[a-z][a-z0-9]{1,15}", fullmatch=True)
 
 
 def refuses(text: str, key_format: KeyFormat = FORMAT) -> bool:
@@ -192,6 +193,54 @@ def test_a_prefix_of_another_form_is_refused_while_starting(prefix: str) -> None
 def test_the_shortest_and_the_longest_prefix_work() -> None:
     assert repr(KeyFormat("ab")) == "KeyFormat('ab')"
     assert KeyFormat("a" * 16).prefix == "a" * 16
+
+
+def test_keys_of_an_older_prefix_are_still_read() -> None:
+    renamed = KeyFormat("acme", older_prefixes=["msk", "ac"])
+    assert renamed.generate().reveal().startswith("acme_")
+    for prefix in ("acme", "msk", "ac"):
+        made = KeyFormat(prefix).generate()
+        assert renamed.claims(made.reveal())
+        read = renamed.parse(made.reveal())
+        assert (read.id, read.mask) == (made.id, f"{prefix}_{made.id}_…")
+    assert repr(renamed) == "KeyFormat('acme', older_prefixes=('msk', 'ac'))"
+    assert refuses(KeyFormat("acm").generate().reveal(), renamed)
+    assert not renamed.claims("acm_x")
+
+
+def test_the_checksum_ties_a_key_to_its_own_prefix() -> None:
+    both = KeyFormat("acme", older_prefixes=["msk"])
+    assert refuses(KEY.replace("msk_", "acme_"), both)
+    assert refuses("acme_" + KEY, both)
+    assert not refuses(KEY, both)
+
+
+@pytest.mark.parametrize("older", [["msk"], ["acme", "acme"], ["acme", "msk"]])
+def test_prefixes_that_clash_are_refused_while_starting(older: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"is there twice\. Name each prefix once"):
+        KeyFormat("msk", older_prefixes=older)
+
+
+@pytest.mark.parametrize("prefix", ["eyj", "eyjhbgci"])
+def test_a_prefix_that_looks_like_a_jwt_is_refused_while_starting(prefix: str) -> None:
+    for make in (
+        lambda: KeyFormat(prefix),
+        lambda: KeyFormat(older_prefixes=[prefix]),
+    ):
+        with pytest.raises(ConfigurationError, match="looks like the beginning of a JWT"):
+            make()
+
+
+@pytest.mark.parametrize("older", ["acme", None, 5, {"acme"}])
+def test_older_prefixes_are_a_list(older: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Write older_prefixes=\["):
+        KeyFormat(older_prefixes=older)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, KeyFormat("acme"), "Acme"])
+def test_every_older_prefix_has_the_form_of_one(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="2 to 16 characters"):
+        KeyFormat(older_prefixes=[wrong])
 
 
 # The value leaves through `reveal` alone (guarantee G1).

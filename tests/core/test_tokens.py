@@ -36,7 +36,7 @@ from msk_auth import (
     TokenInvalid,
     TokenProfile,
 )
-from msk_auth.core.tokens import ParsedToken, select_profile
+from msk_auth.core.tokens import ParsedToken, _decode_once, select_profile
 
 HOUR = timedelta(hours=1)
 T = int(NOW.timestamp())
@@ -444,3 +444,31 @@ def test_a_profile_publishes_the_public_keys_of_its_ring() -> None:
     assert profile().jwks() == {"keys": []}
     (jwk,) = profile(signing_key("ES256")).jwks()["keys"]
     assert jwk["kid"] == "k1"
+
+
+def test_a_header_that_was_read_before_vouches_for_nothing() -> None:
+    good = token()
+    header, claims, signature = good.split(".")
+    for _ in range(2):
+        assert profile().verify(good, NOW).subject
+        assert refused(f"{header}.{b64(b'{}')}.{signature}") is TokenInvalid
+        assert refused(f"{header}.{claims}.{b64(b'x' * 32)}") is TokenInvalid
+        # What cannot be read is not kept either.
+        assert refused(f"{b64(b'[]')}.{claims}.{signature}") is TokenInvalid
+        assert refused(f"{header}=.{claims}.{signature}") is TokenInvalid
+
+
+def test_a_header_that_was_read_before_cannot_be_changed() -> None:
+    first, second = ParsedToken(token()), ParsedToken(token())
+    assert first.header == second.header == valid_header()
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        first.header["alg"] = "none"  # type: ignore[index]
+
+
+def test_only_short_headers_are_kept() -> None:
+    _decode_once.cache_clear()
+    long = {**valid_header(), "kid": "k" * 300}
+    assert refused(sign(long, valid_claims())) is TokenInvalid
+    assert _decode_once.cache_info().currsize == 0
+    ParsedToken(token())
+    assert _decode_once.cache_info().currsize == 1

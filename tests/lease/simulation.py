@@ -8,7 +8,7 @@ read start, read, delivery, fill, hit, commit, wait and return can be reached, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -183,6 +183,12 @@ class SimStore:
         record = self.process.world.record
         await self.process.stop("deliver key")
         return record if record.id == key_id else None
+
+    async def find_many(self, key_ids: Sequence[str]) -> list[ApiKey]:
+        await self.process.stop("read keys")
+        record = self.process.world.record
+        await self.process.stop("deliver keys")
+        return [record] if record.id in key_ids else []
 
     async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
         await self.process.stop("commit key")

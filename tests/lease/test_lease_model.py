@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,8 +23,10 @@ from hypothesis.stateful import (
 from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal, ports
-from msk_auth.authenticator import _Lease
+from msk_auth.authenticator.driver import GrantedLease
 from msk_auth.lease import LeaseCache
+
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 LEASES = st.sampled_from([None, 100, 400])
 
@@ -106,13 +108,13 @@ def test_no_interleaving_accepts_what_was_narrowed() -> None:
     run_state_machine_as_test(Deployment, settings=settings(SEARCH, max_examples=100))
 
 
-# The mutants: each breaks one rule of `msk_auth.lease`, and the same search must find out.
+# The mutants: each breaks one rule of `msk_auth.lease` or `msk_auth.batching`, and the same search must find out.
 
 
 class StartsTheLeaseAfterTheReads(AsyncAuthenticator[str]):
     """Breaks rule 1."""
 
-    def _settle(self, outcome: Any, now: Any, lease: _Lease | None) -> Principal[str]:
+    def _settle(self, outcome: Any, now: Any, lease: GrantedLease | None) -> Principal[str]:
         if lease is not None:
             lease = replace(lease, began=self.clock.monotonic())
         return super()._settle(outcome, now, lease)
@@ -173,8 +175,8 @@ class DoesNotWait(AsyncAuthenticator[str]):
 class UsesTheLeaseBeforeItIsRecorded(AsyncAuthenticator[str]):
     """Breaks rule 5."""
 
-    async def _grant_lease(self, fingerprint: bytes) -> _Lease | None:
-        lease = _Lease(fingerprint, self.clock.monotonic())
+    async def _grant_lease(self, fingerprint: bytes) -> GrantedLease | None:
+        lease = GrantedLease(fingerprint, self.clock.monotonic())
         if not self._lease_is_recorded and self._cache is not None:
             self._lease_is_recorded = True
             store: Any = self._ports.store
@@ -195,16 +197,44 @@ class TakesAnUnknownLeaseForNone(AsyncAuthenticator[str]):
         self._ports._longest_lease = unknown_is_none  # type: ignore[method-assign]
 
 
+class JoinsAReadThatHasBegun(AsyncAuthenticator[str]):
+    """Breaks the one rule of `msk_auth.batching`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        under_way: dict[str, asyncio.Task[Any]] = {}
+        read = self._ports.store.find
+
+        async def join(key_id: str) -> Any:
+            if key_id not in under_way:
+                task = asyncio.get_running_loop().create_task(cast("Any", read(key_id)))
+                under_way[key_id] = task
+                task.add_done_callback(lambda _: under_way.pop(key_id))
+            return await asyncio.shield(under_way[key_id])
+
+        self._ports.find_key = join  # type: ignore[method-assign]
+
+
 PAUSES = (0.001, 0.05, 0.1, 0.42)
 
 
-def explore(make: type[Process], episodes: int, pauses: Sequence[float] = PAUSES) -> list[str]:
+OLDEST_FIRST = (0, 1, 2)
+NEWEST_FIRST = (-1, -2)
+
+
+def explore(
+    make: type[Process],
+    episodes: int,
+    pauses: Sequence[float] = PAUSES,
+    order: Sequence[int] = OLDEST_FIRST,
+    leases: Sequence[int | None] = (None, 100, 400),
+) -> list[str]:
     """Deployments driven at random, faster than the search above can: the first violations found."""
     for episode in range(episodes):
         chance = Random(episode)
         world = World()
         processes = [
-            make(world, rate=rate, lease_ms=chance.choice([None, 100, 400]))
+            make(world, rate=rate, lease_ms=chance.choice(leases))
             for rate in chance.sample(RATES, k=2)
         ]
         for _ in range(60):
@@ -218,16 +248,14 @@ def explore(make: type[Process], episodes: int, pauses: Sequence[float] = PAUSES
                 case 2 if world.stopped:
                     for _ in range(chance.randrange(1, 6)):
                         if world.stopped:
-                            world.release(chance.choice([0, 1, 2]))
+                            world.release(chance.choice(order))
                 case 3:
                     world.advance(chance.choice(pauses))
                 case 4 if world.stopped:
                     world.fail(chance.randrange(4))
                 case 5 if chance.random() < 0.3:
                     process.crash()
-                    processes[who] = make(
-                        world, rate=process.rate, lease_ms=chance.choice([None, 100, 400])
-                    )
+                    processes[who] = make(world, rate=process.rate, lease_ms=chance.choice(leases))
                 case _:
                     pass
         world.close()
@@ -260,6 +288,18 @@ def test_it_finds_every_broken_rule(mutant: type[AsyncAuthenticator[str]]) -> No
     assert explore(Broken, 4000) != []
 
 
+def test_it_finds_look_ups_that_join_a_read_that_has_begun() -> None:
+    class Broken(Process):
+        def build(self, lease: timedelta | None) -> AsyncAuthenticator[str]:
+            return JoinsAReadThatHasBegun(
+                SimStore(self), find_owner=self.find_owner, clock=self, lease=lease
+            )
+
+    # An answer has to be under way for as long as a whole revocation takes; without leases that is not long.
+    assert explore(Broken, 1000, order=NEWEST_FIRST, leases=[None]) != []
+    assert explore(Process, 200, order=NEWEST_FIRST, leases=[None]) == []
+
+
 def test_it_finds_a_wait_without_the_margin_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ports,
@@ -267,4 +307,4 @@ def test_it_finds_a_wait_without_the_margin_for_drift(monkeypatch: pytest.Monkey
         lambda longest: 5.0 if longest is None else longest.total_seconds(),
     )
     # Only moments that differ by less than the drift tell the two apart.
-    assert explore(Process, 4000, (0.001, 0.1, 0.4)) != []
+    assert explore(Process, 4000, (0.001, 0.1, 0.4), NEWEST_FIRST, [100, 400]) != []

@@ -34,6 +34,8 @@ from msk_auth import (
     Problem,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
+
 PERMISSIONS = frozenset({"read", "write", "admin"})
 OWNERS = ("ann", "bob")
 DAY = timedelta(days=1)

@@ -38,6 +38,31 @@ def test_an_outage_is_told_in_one_line(
     assert "secret-digest" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("error", "is_outage"),
+    [(_wrapped(), True), (StoreUnavailable(), True), (KeyError("a mistake"), False)],
+)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_what_a_hook_or_a_flush_meets_is_told_in_the_same_way(
+    kind: str, error: Exception, is_outage: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook(_event: object) -> None:
+        raise error
+
+    with closing(World(kind, on_event=hook)) as world:
+        world.enter(world.create().value.reveal())
+        world.store.fail(error)
+        world.call("flush")
+    records = [each for each in caplog.records if each.name == "msk_auth"]
+    assert [record.getMessage().partition(": ")[0] for record in records] == [
+        "the on_event hook failed on KeyCreated",
+        "the on_event hook failed on CredentialUsed",
+        "could not write when keys were last used; trying again later",
+    ]
+    assert {record.exc_info is None for record in records} == {is_outage}
+    assert "secret-digest" not in caplog.text
+
+
 def test_a_mistake_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     error = TypeError("no such method")
     record = _logged_of(error, caplog)

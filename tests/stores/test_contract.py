@@ -98,7 +98,9 @@ class TestAsyncPostgres(AsyncStoreContract):
     @pytest.fixture
     def async_store(self, postgres_url: URL, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
         engine = async_engine_on(postgres_url)
-        yield AsyncSQLAlchemyKeyStore(engine)
+        store = AsyncSQLAlchemyKeyStore(engine)
+        yield store
+        loop.run(store.aclose())
         loop.run(engine.dispose())
 
 

@@ -21,6 +21,8 @@ from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeySto
 from msk_auth.testing import BackgroundLoop
 from msk_auth.testing._store_contract import NOW, SECOND, _Blocking, make_record
 
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
+
 OWNERS = ("ann", "Ann", "bob")
 MOMENTS = st.integers(-5, 5).map(lambda seconds: NOW + seconds * SECOND)
 KEY_IDS = st.sampled_from([f"{letter}{number}" for letter in "kK" for number in range(6)])

@@ -21,6 +21,7 @@ from msk_auth import ApiKey
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
+    _rows,
     _sqlite,
     api_key_table,
     prepare_sqlite,
@@ -122,7 +123,7 @@ def test_what_another_connection_committed_is_seen_at_once(
                 other.execute("UPDATE msk_auth_api_keys SET revoked_at = ?", (microseconds,))
                 found = store.find("k")
                 assert found is not None
-                assert found.revoked_at == _sqlite.from_microseconds(microseconds)
+                assert found.revoked_at == _rows.from_microseconds(microseconds)
 
 
 def test_a_change_that_is_not_committed_is_not_seen(store: SQLAlchemyKeyStore, path: Path) -> None:

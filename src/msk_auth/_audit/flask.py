@@ -9,7 +9,7 @@ from werkzeug.routing import Rule
 
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy
-from msk_auth.integrations._flask_policies import PUBLIC, declared_policies, is_exposed
+from msk_auth.integrations._flask_policies import declared_policies, is_exposed
 from msk_auth.integrations.flask import FlaskAuth
 
 from .report import AuditedRoute, RouteKind
@@ -30,11 +30,10 @@ def read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
 
 
 def _policies(app: Flask, rule: Rule, method: str) -> tuple[Policy, ...] | None:
-    own = declared_policies(app.view_functions.get(rule.endpoint), method)
     auth = app.extensions.get("msk_auth")
-    if own == PUBLIC or not isinstance(auth, FlaskAuth):
-        return own
+    if not isinstance(auth, FlaskAuth):
+        return declared_policies(app.view_functions.get(rule.endpoint), method)
     try:
-        return auth.policies_of(app, rule.endpoint, method) or None
+        return auth.policies_of(app, rule.endpoint, method)
     except ConfigurationError:
         return None

@@ -104,7 +104,7 @@ def _read() -> str:
 
 
 def _is_prefix(text: str) -> bool:
-    return re.fullmatch(r"[a-z][a-z0-9]{1,15}", text) is not None
+    return re.fullmatch(r"(?!eyj)[a-z][a-z0-9]{1,15}", text) is not None
 
 
 def _problems(prefix: str, text: str) -> list[str]:

@@ -66,7 +66,7 @@ class PepperRing:
                 f"The current pepper {current!r} is not in the ring: {sorted(peppers)}."
             )
         self._peppers = dict(peppers)
-        self.current = current
+        self.current: str = current
 
     def __repr__(self) -> str:
         return f"<PepperRing {sorted(self._peppers)} current={self.current!r}>"

@@ -24,7 +24,9 @@
         ├── KeyLimitReached         409 key_limit_reached
         ├── KeyNotActive            409 key_not_active
         ├── InputInvalid            422 input_invalid
+        ├── SignatureInvalid        403 signature_invalid
         ├── TooManyAttempts         429 too_many_attempts
+        ├── SigningKeysUnavailable  503 signing_keys_unavailable
         └── StoreUnavailable        503 store_unavailable
 
 An application adds its own answers by subclassing :class:`Problem` (or :class:`NotFound`) with a
@@ -72,7 +74,7 @@ class Problem(MskAuthError):
     retry_after: int | None = None
 
     def __init__(self, detail: str | None = None) -> None:
-        self.detail = self.default_detail if detail is None else detail
+        self.detail: str = self.default_detail if detail is None else detail
         super().__init__(self.detail)
 
     def challenge(self) -> Mapping[str, str] | None:
@@ -207,7 +209,7 @@ class PermissionDenied(Problem):
     title = "A permission is missing"
 
     def __init__(self, required: Iterable[str]) -> None:
-        self.required = tuple(sorted(required))
+        self.required: tuple[str, ...] = tuple(sorted(required))
         super().__init__(f"This operation needs the permission {' and '.join(self.required)}.")
 
     def challenge(self) -> Mapping[str, str] | None:
@@ -317,7 +319,7 @@ class InputInvalid(Problem):
     title = "The input is not valid"
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
-        self.errors = tuple(errors)
+        self.errors: tuple[FieldError, ...] = tuple(errors)
         said = "; ".join(f"{e.field}: {e.message}" if e.field else e.message for e in self.errors)
         super().__init__(said)
 
@@ -328,6 +330,34 @@ class InputInvalid(Problem):
 
     def members(self) -> Mapping[str, object]:
         return {"errors": [{"field": e.field, "message": e.message} for e in self.errors]}
+
+
+class SignatureInvalid(Problem):
+    """A report of leaked keys that is not signed by whom it claims to be from. Which check failed is not told."""
+
+    status = 403
+    code = "signature_invalid"
+    title = "The signature is not valid"
+    default_detail = "The report is not signed with a key that its reporter publishes."
+
+
+class SigningKeysUnavailable(Problem):
+    """The keys that reports are signed with could not be fetched, so no signature can be checked: fail closed.
+
+    Args:
+        retry_after: Whole seconds until they are fetched again.
+    """
+
+    status = 503
+    code = "signing_keys_unavailable"
+    title = "The signature cannot be checked"
+    default_detail = (
+        "The reporter's public keys cannot be fetched right now. Send the report again later."
+    )
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__()
+        self.retry_after: int | None = retry_after
 
 
 class TooManyAttempts(Problem):
@@ -343,7 +373,7 @@ class TooManyAttempts(Problem):
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"Too many attempts. Try again in {retry_after} seconds.")
-        self.retry_after = retry_after
+        self.retry_after: int | None = retry_after
 
 
 class StoreUnavailable(Problem):
@@ -353,4 +383,4 @@ class StoreUnavailable(Problem):
     code = "store_unavailable"
     title = "The service is temporarily unavailable"
     default_detail = "The service cannot reach its data right now. Try again in a few seconds."
-    retry_after = 5
+    retry_after: int | None = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from .model import ApiKey, Principal
@@ -51,13 +52,59 @@ class KeyRotated:
     successor: ApiKey
 
 
+class RevocationCause(StrEnum):
+    """Why a key was revoked.
+
+    Attributes:
+        OWNER: Its owner asked for it, logged in.
+        POSSESSION: Somebody showed the key itself.
+    """
+
+    OWNER = "owner"
+    POSSESSION = "possession"
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRevocation:
-    """A key is revoked. Sent each time this is asked for, since revoking again is no error."""
+    """A key is revoked. Sent each time this is asked for, since revoking again is no error.
+
+    Attributes:
+        principal: Who asked; None where holding the key was enough.
+        cause: Why.
+    """
 
     at: datetime
-    principal: Principal[Any]
+    principal: Principal[Any] | None
     record: ApiKey
+    cause: RevocationCause = RevocationCause.OWNER
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Where a key was found that somebody published.
+
+    Attributes:
+        reporter: Who found it, such as `github`.
+        source: In what, in the reporter's words, such as `commit`.
+        url: The place; None if the reporter names none.
+    """
+
+    reporter: str
+    source: str
+    url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLeaked:
+    """A key was found in public, and is revoked. Sent for each place, and again when it is reported again.
+
+    Its owner should hear of it: the key stopped working, and whoever found it first may have used it.
+    `record.revoked_at` equals `at` if it was this report that revoked it.
+    """
+
+    at: datetime
+    record: ApiKey
+    sighting: Sighting
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +126,13 @@ class KeyDeleted:
 
 
 Event: TypeAlias = (
-    CredentialUsed | Refusal | KeyCreated | KeyRotated | KeyRevocation | KeyExpirySet | KeyDeleted
+    CredentialUsed
+    | Refusal
+    | KeyCreated
+    | KeyRotated
+    | KeyRevocation
+    | KeyLeaked
+    | KeyExpirySet
+    | KeyDeleted
 )
 """Whatever the `on_event` hook can be told."""

@@ -121,33 +121,36 @@ class CreatedKey:
     value: KeyValue
 
 
-def authenticate(
-    rules: Rules, authorization: Sequence[str | bytes], now: datetime
-) -> Flow[Authenticated]:
-    """Turn the credentials of a request into a principal."""
+def read_credential(rules: Rules, authorization: Sequence[str | bytes]) -> KeyValue | ParsedToken:
+    """What a request presents, by its form alone (steps 1 and 2): garbage costs no look-up and no cryptography.
+
+    Raises:
+        CredentialsMissing: Nothing of our kind.
+        RequestMalformed: The header cannot be read.
+        KeyMalformed, TokenInvalid: It cannot be a credential.
+    """
     credential = read_bearer(authorization)
     if credential is None:
         raise CredentialsMissing
     if rules.key_format.claims(credential):
-        return (yield from _authenticate_key(rules, credential, now))
+        return rules.key_format.parse(credential)
     # A JWT has dots and a key never has. What is neither was most likely meant as a key.
     if "." in credential:
-        return (yield from _authenticate_token(rules, credential, now))
+        return ParsedToken(credential)
     raise KeyMalformed
 
 
-def _authenticate_key(rules: Rules, credential: str, now: datetime) -> Flow[Authenticated]:
-    presented = rules.key_format.parse(credential)
-    record = yield from steps.find_key(presented.id)
-    if record is None:
-        rules.hasher.compare_with_nothing(credential)
-        raise KeyUnknown(key_id=presented.id)
-    if rules.hasher.is_slow(record.digest):
-        matches = yield from steps.verify_slowly(credential, record.digest)
-    else:
-        matches = rules.hasher.verify(credential, record.digest)
-    if matches is not True:
-        raise KeyUnknown(key_id=presented.id)
+def authenticate(
+    rules: Rules, presented: KeyValue | ParsedToken, now: datetime
+) -> Flow[Authenticated]:
+    """Turn what a request presents into a principal (steps 3 to 5)."""
+    if isinstance(presented, KeyValue):
+        return (yield from _authenticate_key(rules, presented, now))
+    return (yield from _authenticate_token(rules, presented, now))
+
+
+def _authenticate_key(rules: Rules, presented: KeyValue, now: datetime) -> Flow[Authenticated]:
+    record = yield from find_holder(rules, presented)
     # From here on the caller holds the right secret and may learn why it does not work.
     status = record.status(now)
     if status is KeyStatus.REVOKED:
@@ -163,12 +166,37 @@ def _authenticate_key(rules: Rules, credential: str, now: datetime) -> Flow[Auth
     )
     upgrade: tuple[str, str] | None = None
     if rules.hasher.needs_rehash(record.digest):
-        upgrade = (record.digest, rules.hasher.digest(credential))
+        upgrade = (record.digest, rules.hasher.digest(presented.reveal()))
     return Authenticated(principal, record.expires_at, upgrade)
 
 
-def _authenticate_token(rules: Rules, credential: str, now: datetime) -> Flow[Authenticated]:
-    token = ParsedToken(credential)
+def find_presented(rules: Rules, credential: str) -> Flow[ApiKey]:
+    """The record of a presented key, whatever its state: whoever shows the right secret holds the key.
+
+    Raises:
+        KeyMalformed: The form or the checksum is wrong; the store was not asked.
+        KeyUnknown: There is no such key, or its secret is another.
+    """
+    return (yield from find_holder(rules, rules.key_format.parse(credential)))
+
+
+def find_holder(rules: Rules, presented: KeyValue) -> Flow[ApiKey]:
+    """As :func:`find_presented`, for a key whose form was read already."""
+    credential = presented.reveal()
+    record = yield from steps.find_key(presented.id)
+    if record is None:
+        rules.hasher.compare_with_nothing(credential)
+        raise KeyUnknown(key_id=presented.id)
+    if rules.hasher.is_slow(record.digest):
+        matches = yield from steps.verify_slowly(credential, record.digest)
+    else:
+        matches = rules.hasher.verify(credential, record.digest)
+    if matches is not True:
+        raise KeyUnknown(key_id=presented.id)
+    return record
+
+
+def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow[Authenticated]:
     profile = select_profile(rules.tokens, token)
     claims = profile.check(token, now)
     valid_until = claims.expires_at

@@ -15,7 +15,8 @@ import re
 import secrets
 import string
 import zlib
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NoReturn, cast
 
 from .errors import ConfigurationError, KeyMalformed
 
@@ -27,7 +28,8 @@ SECRET_LENGTH = 32
 CHECKSUM_LENGTH = 6
 
 _PREFIX = re.compile(r"[a-z][a-z0-9]{1,15}")
-_VALUE_OF = {character: value for value, character in enumerate(ALPHABET)}
+# From the code of each character to its value.
+_VALUES = bytes(max(ALPHABET.find(chr(code)), 0) for code in range(256))
 
 
 class KeyValue:
@@ -44,8 +46,8 @@ class KeyValue:
 
     def __init__(self, value: str, *, key_id: str, mask: str) -> None:
         self._value = value
-        self.id = key_id
-        self.mask = mask
+        self.id: str = key_id
+        self.mask: str = mask
 
     def reveal(self) -> str:
         """The value itself. Its one proper use is the single response that shows a new key."""
@@ -67,31 +69,33 @@ class KeyValue:
 
 
 class KeyFormat:
-    """Makes and reads keys of one prefix.
+    """Makes keys of one prefix and reads them, and those of older prefixes.
 
     Args:
         prefix: What the application's keys begin with: 2 to 16 characters, lower-case letters and
-            digits, a letter first. Changing it later makes all existing keys malformed.
+            digits, a letter first.
+        older_prefixes: What keys began with before. They are accepted as ever; no new ones are made.
+            A prefix that is in neither place makes its keys malformed.
 
     Raises:
-        ConfigurationError: The prefix has another form.
+        ConfigurationError: A prefix has another form, looks like the beginning of a JWT, or is there
+            twice.
     """
 
-    __slots__ = ("_pattern", "prefix")
+    __slots__ = ("_claimed", "_pattern", "older_prefixes", "prefix")
 
-    def __init__(self, prefix: str = "msk") -> None:
-        if _PREFIX.fullmatch(prefix) is None:
-            raise ConfigurationError(
-                f"The key prefix {prefix!r} does not work. Use 2 to 16 characters, lower-case letters and digits,"
-                " a letter first, such as 'msk'."
-            )
-        self.prefix = prefix
+    def __init__(self, prefix: str = "msk", *, older_prefixes: Sequence[str] = ()) -> None:
+        prefixes = _checked_prefixes(prefix, older_prefixes)
+        self.prefix: str = prefix
+        self.older_prefixes: tuple[str, ...] = prefixes[1:]
+        self._claimed = tuple(f"{each}_" for each in prefixes)
         self._pattern = re.compile(
-            f"{prefix}_([0-9A-Za-z]{{{ID_LENGTH}}})_[0-9A-Za-z]{{{SECRET_LENGTH}}}([0-4][0-9A-Za-z]{{5}})"
+            f"({'|'.join(prefixes)})_([0-9A-Za-z]{{{ID_LENGTH}}})_[0-9A-Za-z]{{{SECRET_LENGTH}}}([0-4][0-9A-Za-z]{{5}})"
         )
 
     def __repr__(self) -> str:
-        return f"KeyFormat({self.prefix!r})"
+        older = f", older_prefixes={self.older_prefixes!r}" if self.older_prefixes else ""
+        return f"KeyFormat({self.prefix!r}{older})"
 
     def generate(self) -> KeyValue:
         """A fresh key from the operating system's random source, without modulo bias."""
@@ -100,8 +104,8 @@ class KeyFormat:
         return KeyValue(body + checksum(body), key_id=key_id, mask=self.mask(key_id))
 
     def claims(self, token: str) -> bool:
-        """True if `token` sets out to be a key of this prefix, well-formed or not."""
-        return token.startswith(f"{self.prefix}_")
+        """True if `token` sets out to be a key of one of the prefixes, well-formed or not."""
+        return token.startswith(self._claimed)
 
     def parse(self, token: str) -> KeyValue:
         """Read a presented key.
@@ -114,13 +118,16 @@ class KeyFormat:
             raise KeyMalformed
         # Compared as integers: six base62 digits can spell numbers beyond 32 bits, which no
         # checksum equals.
-        if _number(match[2]) != zlib.crc32(token[:-CHECKSUM_LENGTH].encode("ascii")):
+        if _number(match[3]) != zlib.crc32(token[:-CHECKSUM_LENGTH].encode()):
             raise KeyMalformed
-        return KeyValue(token, key_id=match[1], mask=self.mask(match[1]))
+        return KeyValue(token, key_id=match[2], mask=_mask(match[1], match[2]))
 
     def mask(self, key_id: str) -> str:
-        """What may be shown of a key. Not its last characters: they are a function of the secret."""
-        return f"{self.prefix}_{key_id}_…"
+        """What may be shown of a key. Not its last characters: they are a function of the secret.
+
+        It begins with the prefix of new keys: an id does not tell which one its key was made with.
+        """
+        return _mask(self.prefix, key_id)
 
 
 def checksum(body: str) -> str:
@@ -133,11 +140,41 @@ def checksum(body: str) -> str:
     return "".join(reversed(digits))
 
 
+def _checked_prefixes(prefix: object, older_prefixes: object) -> tuple[str, ...]:
+    if isinstance(older_prefixes, str) or not isinstance(older_prefixes, Sequence):
+        raise ConfigurationError(
+            f"older_prefixes is a list of prefixes. Write older_prefixes=[{older_prefixes!r}]."
+        )
+    prefixes: list[str] = []
+    for each in (prefix, *cast("Sequence[object]", older_prefixes)):
+        if not isinstance(each, str) or _PREFIX.fullmatch(each) is None:
+            raise ConfigurationError(
+                f"The key prefix {each!r} does not work. Use 2 to 16 characters, lower-case letters and digits,"
+                " a letter first, such as 'msk'."
+            )
+        if each.startswith("eyj"):
+            # In base64, '{"' is 'eyJ': people and scanners know a JWT by it.
+            raise ConfigurationError(
+                f"The key prefix {each!r} looks like the beginning of a JWT. Choose one that does not"
+                " begin with 'eyj', such as 'msk'."
+            )
+        if each in prefixes:
+            raise ConfigurationError(
+                f"The key prefix {each!r} is there twice. Name each prefix once: that of new keys as"
+                " `prefix`, the others in `older_prefixes`."
+            )
+        prefixes.append(each)
+    return tuple(prefixes)
+
+
+def _mask(prefix: str, key_id: str) -> str:
+    return f"{prefix}_{key_id}_…"
+
+
 def _number(text: str) -> int:
-    number = 0
-    for character in text:
-        number = number * len(ALPHABET) + _VALUE_OF[character]
-    return number
+    # Written out: this is a good part of what refusing a mistyped key costs.
+    a, b, c, d, e, f = text.encode().translate(_VALUES)
+    return ((((a * 62 + b) * 62 + c) * 62 + d) * 62 + e) * 62 + f
 
 
 def _random(length: int) -> str:

@@ -49,15 +49,14 @@ class SigningKey:
             raise ConfigurationError(
                 f"The algorithm {algorithm!r} is not supported. Use one of {_ALGORITHMS}."
             )
-        self.kid = kid
+        self.kid: str = kid
         self.algorithm: AlgorithmName = algorithm
         self._scheme = _scheme(algorithm)
         if algorithm == "HS256":
             self._secret = self._public = _hmac_secret(kid, key)
-            self.can_sign = True
         else:
             self._secret, self._public = _key_pair(kid, algorithm, key)
-            self.can_sign = self._secret is not None
+        self.can_sign: bool = self._secret is not None
 
     @classmethod
     def generate(cls, kid: str, algorithm: AlgorithmName) -> SigningKey:
@@ -113,7 +112,7 @@ class KeyRing:
     def __init__(self, keys: Sequence[SigningKey]) -> None:
         if not keys:
             raise ConfigurationError("A key ring needs at least one key: KeyRing([SigningKey(…)]).")
-        self.keys = tuple(keys)
+        self.keys: tuple[SigningKey, ...] = tuple(keys)
         self._by_kid = {key.kid: key for key in self.keys}
         if len(self._by_kid) != len(self.keys):
             raise ConfigurationError(

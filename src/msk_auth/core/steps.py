@@ -2,6 +2,9 @@
 
 A flow yields a step; a driver performs it against its ports and sends the result back. `perform`
 returns the result itself under the sync driver and an awaitable of it under the async one.
+
+Steps have no `repr` of their own: some hold a key. Nor are they frozen or compared: each lives from a `yield` to the
+next, several for every request, and what a dataclass adds for that is made while the library is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ T = TypeVar("T")
 class StorePort(Protocol):
     """A `KeyStore` or an `AsyncKeyStore`, seen without the difference between the two."""
 
-    def find(self, key_id: str) -> Any: ...
     def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> Any: ...
     def list(self, query: KeyQuery) -> Any: ...
     def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
@@ -41,6 +43,7 @@ class Ports(Protocol):
 
     @property
     def store(self) -> StorePort: ...
+    def find_key(self, key_id: str, /) -> Any: ...
     def find_owner(self, owner_id: str) -> Any: ...
     def find_session(self, session_id: str) -> Any: ...
     def key_limits(self) -> Any: ...
@@ -58,15 +61,15 @@ Flow: TypeAlias = Generator[Step, Any, T]
 """An operation: yields steps, receives their results, returns what the operation is for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FindKey:
     key_id: str
 
     def perform(self, ports: Ports) -> Any:
-        return ports.store.find(self.key_id)
+        return ports.find_key(self.key_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FindOwner:
     owner_id: str
 
@@ -74,7 +77,7 @@ class FindOwner:
         return ports.find_owner(self.owner_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FindSession:
     session_id: str
 
@@ -82,13 +85,13 @@ class FindSession:
         return ports.find_session(self.session_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FindKeyLimits:
     def perform(self, ports: Ports) -> Any:
         return ports.key_limits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class VerifySlowly:
     key: str
     encoded: str
@@ -96,11 +99,8 @@ class VerifySlowly:
     def perform(self, ports: Ports) -> Any:
         return ports.verify_slowly(self.key, self.encoded)
 
-    def __repr__(self) -> str:
-        return "VerifySlowly(…)"  # it holds a key
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class InsertKey:
     record: ApiKey
     max_active: int | None
@@ -110,7 +110,7 @@ class InsertKey:
         return ports.store.insert(self.record, max_active=self.max_active, now=self.now)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ListKeys:
     query: KeyQuery
 
@@ -118,7 +118,7 @@ class ListKeys:
         return ports.store.list(self.query)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RevokeKey:
     key_id: str
     owner_id: str
@@ -128,7 +128,7 @@ class RevokeKey:
         return ports.store.revoke(self.key_id, owner_id=self.owner_id, at=self.at)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteKey:
     key_id: str
     owner_id: str
@@ -138,7 +138,7 @@ class DeleteKey:
         return ports.store.delete(self.key_id, owner_id=self.owner_id, at=self.at)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ExpireKey:
     key_id: str
     owner_id: str
@@ -148,7 +148,7 @@ class ExpireKey:
         return ports.store.expire(self.key_id, owner_id=self.owner_id, at=self.at)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RotateKey:
     key_id: str
     successor: ApiKey
@@ -166,7 +166,7 @@ class RotateKey:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class WaitOutLeases:
     def perform(self, ports: Ports) -> Any:
         return ports.wait_out_leases()
@@ -211,3 +211,13 @@ def narrow_key(step: RevokeKey | DeleteKey | ExpireKey | RotateKey) -> Flow[ApiK
     answer: ApiKey | None = yield step
     yield WaitOutLeases()
     return answer
+
+
+def narrow_keys(batch: Sequence[RevokeKey]) -> Flow[list[ApiKey | None]]:
+    """As :func:`narrow_key`, for many keys at the price of one wait."""
+    answers: list[ApiKey | None] = []
+    for step in batch:
+        answers.append((yield step))  # noqa: PERF401 - a comprehension cannot yield
+    if batch:
+        yield WaitOutLeases()
+    return answers

@@ -131,6 +131,24 @@ class AsyncLeaseRegister(Protocol):
         ...
 
 
+@runtime_checkable
+class AsyncBatchStore(Protocol):
+    """What a store adds so that look-ups that arrive together share one round trip (`msk_auth.batching`).
+
+    A store without it works; each look-up is then a :meth:`AsyncKeyStore.find` of its own.
+    """
+
+    async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        """The records with these ids as :meth:`AsyncKeyStore.find` reads them, those that there are, in any order.
+
+        The read begins after the call: nothing that was read before may be in the answer.
+
+        Args:
+            key_ids: Each at most once; up to `msk_auth.batching.MAX_BATCH` of them.
+        """
+        ...
+
+
 class AsyncKeyStore(Protocol):
     """A store for :class:`~msk_auth.AsyncAuthenticator`: :class:`KeyStore` with `async` methods."""
 

@@ -18,13 +18,14 @@ JSON objects with a duplicate member are refused wherever they stand.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, cast
 
 from .errors import ConfigurationError, TokenExpired, TokenInvalid
@@ -34,6 +35,10 @@ MAX_TOKEN_LENGTH: Final = 8192
 """The longest token that is read, in characters."""
 
 _TYPE: Final = "at+jwt"
+_MAX_KEPT_HEADER: Final = 256
+# The two alphabets of RFC 4648, sections 4 and 5.
+_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 _MAX_TEXT: Final = 255
 # 9999-12-31: what a datetime can hold, and far below what arithmetic on numbers from outside could
 # overflow.
@@ -198,7 +203,7 @@ class TokenProfile:
 
     def _check_signature(self, token: ParsedToken) -> None:
         header = token.header
-        if header.keys() != {"alg", "kid", "typ"} or header["typ"] != _TYPE:
+        if set(header) != {"alg", "kid", "typ"} or header["typ"] != _TYPE:
             raise TokenInvalid
         kid = header["kid"]
         key = self.keys.find(kid) if isinstance(kid, str) else None
@@ -260,10 +265,10 @@ class ParsedToken:
         if len(segments) != 3:
             raise TokenInvalid
         header, claims, signature = segments
-        self.header = _decode(header)
-        self.claims = _decode(claims)
-        self.signature = _b64decode(signature)
-        self.message = f"{header}.{claims}".encode("ascii")
+        self.header: Mapping[str, object] = _decode_header(header)
+        self.claims: dict[str, object] = _decode(claims)
+        self.signature: bytes = _b64decode(signature)
+        self.message: bytes = f"{header}.{claims}".encode("ascii")
 
 
 def select_profile(profiles: Sequence[TokenProfile], token: ParsedToken) -> TokenProfile:
@@ -303,13 +308,19 @@ def _encode(members: Mapping[str, object]) -> str:
     return _b64encode(json.dumps(members, separators=(",", ":")).encode())
 
 
+def _decode_header(segment: str) -> Mapping[str, object]:
+    # All tokens of one key begin alike. A longer header is none of ours, and not kept.
+    return _decode_once(segment) if len(segment) <= _MAX_KEPT_HEADER else _decode(segment)
+
+
+@lru_cache(maxsize=64)
+def _decode_once(segment: str) -> Mapping[str, object]:
+    return MappingProxyType(_decode(segment))
+
+
 def _decode(segment: str) -> dict[str, object]:
     try:
-        value: object = json.loads(
-            _b64decode(segment).decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-        )
+        value: object = _JSON.decode(_b64decode(segment).decode("utf-8"))
     except (ValueError, RecursionError):
         raise TokenInvalid from None
     if not isinstance(value, dict):
@@ -328,14 +339,19 @@ def _refuse_constant(_name: str) -> NoReturn:
     raise TokenInvalid  # NaN and Infinity are not JSON
 
 
+# `json.loads` makes a decoder for each call that has hooks.
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+
+
 def _b64encode(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return binascii.b2a_base64(raw, newline=False).translate(_TO_URL, b"=").decode()
 
 
 def _b64decode(segment: str) -> bytes:
     try:
-        raw = base64.b64decode(segment + "=" * (-len(segment) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
+        padded = (segment + "=" * (-len(segment) % 4)).encode("ascii").translate(_FROM_URL)
+        raw = binascii.a2b_base64(padded, strict_mode=True)
+    except ValueError:
         raise TokenInvalid from None
     # One byte string has several spellings in lenient base64; a token that was revoked must have no
     # second one.

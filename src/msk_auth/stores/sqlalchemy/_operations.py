@@ -74,10 +74,17 @@ class KeyOperations:
         self._dialect = dialect
         self._columns = [table.c[name] for name in FIELDS]
         self._find = select(*self._columns).where(table.c.id == bindparam("key_id"))
+        self._find_many = select(*self._columns).where(
+            table.c.id.in_(bindparam("key_ids", expanding=True))
+        )
 
     def find(self, connection: Connection, key_id: str) -> ApiKey | None:
         row = connection.execute(self._find, {"key_id": key_id}).one_or_none()
         return None if row is None else _record(row)
+
+    def find_many(self, connection: Connection, key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        rows = connection.execute(self._find_many, {"key_ids": list(key_ids)}).all()
+        return [_record(row) for row in rows]
 
     def insert(
         self, connection: Connection, record: ApiKey, *, max_active: int | None, now: datetime

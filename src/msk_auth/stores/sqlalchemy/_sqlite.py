@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth.core.model import ApiKey
 
-from ._types import from_microseconds, parse_scopes
+from ._rows import read_record
 
 _PRAGMAS: Final = (
     # First: changing the journal mode may itself have to wait.
@@ -110,7 +110,7 @@ class SQLiteReader:
             except (sqlite3.Error, OSError) as error:
                 self._drop()
                 raise NotNow from error
-        return _record(rows[0]) if rows else None
+        return read_record(rows[0]) if rows else None
 
     def close(self) -> None:
         """Close the connection for good. Closing again does nothing."""
@@ -156,33 +156,3 @@ _inherited: Final[list[sqlite3.Connection]] = []
 
 def _sync(engine: Engine | AsyncEngine) -> Engine:
     return engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-
-
-def _record(row: tuple[Any, ...]) -> ApiKey:
-    """As SQLAlchemy would read it, column by column in the order of the table."""
-    (
-        key_id,
-        name,
-        owner_id,
-        digest,
-        scopes,
-        created,
-        expires,
-        used,
-        revoked,
-        replaced_by,
-        deleted,
-    ) = row
-    return ApiKey(
-        id=key_id,
-        name=name,
-        owner_id=owner_id,
-        digest=digest,
-        scopes=parse_scopes(scopes),
-        created_at=from_microseconds(created),
-        expires_at=None if expires is None else from_microseconds(expires),
-        last_used_at=None if used is None else from_microseconds(used),
-        revoked_at=None if revoked is None else from_microseconds(revoked),
-        replaced_by=replaced_by,
-        deleted_at=None if deleted is None else from_microseconds(deleted),
-    )

@@ -26,8 +26,8 @@ class UtcMicroseconds(TypeDecorator[datetime]):
         ValueError: A value without a time zone is to be stored (SQLAlchemy wraps it in a `StatementError`).
     """
 
-    impl = BigInteger
-    cache_ok = True
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = BigInteger
+    cache_ok: bool | None = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
         """From a `datetime` to microseconds."""
@@ -103,7 +103,7 @@ def to_microseconds(moment: datetime) -> int:
 
 def from_microseconds(value: int) -> datetime:
     """The moment, in UTC."""
-    return _EPOCH + timedelta(microseconds=value)
+    return _EPOCH + timedelta(0, 0, value)  # by position: it is done for every record that is read
 
 
 def parse_scopes(text: str | None) -> frozenset[str] | None:

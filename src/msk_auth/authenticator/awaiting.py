@@ -1,0 +1,362 @@
+"""The authenticator that awaits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msk_auth._outages import log_failure
+from msk_auth.clock import Clock
+from msk_auth.core import flows, possession
+from msk_auth.core.digest import KeyHasher
+from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.events import CredentialUsed, Event
+from msk_auth.core.flows import Changed, CreatedKey, Lifetime
+from msk_auth.core.keys import KeyFormat, KeyValue
+from msk_auth.core.model import (
+    ApiKey,
+    KeyLimits,
+    KeyPage,
+    KeyStatus,
+    Owner,
+    Principal,
+    Session,
+    UserT,
+)
+from msk_auth.core.possession import Ended, LeakedKey
+from msk_auth.core.steps import Flow
+from msk_auth.core.store import AsyncKeyStore
+from msk_auth.core.tokens import ParsedToken, TokenProfile
+from msk_auth.ports import AsyncPorts
+from msk_auth.set_up import check_awaited, check_header_values, check_parts
+
+from .driver import (
+    FLUSH_SECONDS,
+    NO_LIMITS,
+    NO_REGISTER,
+    PROBLEM_BASE,
+    Driver,
+    GrantedLease,
+    refusal,
+    unavailable_because,
+)
+
+# `asyncio` takes as long to load as everything else here together, and a blocking application has no use for it: it is
+# imported where a loop is running, in the functions below.
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+class AsyncAuthenticator(Driver[UserT]):
+    """Authenticates requests and manages keys, on an asyncio event loop.
+
+    As an asynchronous context manager it writes times of last use once a minute while it is open,
+    and the rest when it is closed::
+
+        async with authenticator:
+            ...
+
+    Args:
+        store: Where the keys are.
+        find_owner: The application's user with this id, read afresh; None if there is none.
+        tokens: The issuers whose JWTs are accepted; none by default.
+        find_session: The login session with this id, read afresh; None if there is none. Without it
+            a JWT is good until it expires, whatever happens.
+        key_limits: What new keys may be; a function is asked each time, so that a change takes
+            effect at once.
+        key_format: The prefix of the keys.
+        hasher: How keys are digested; give it a pepper ring in production.
+        on_event: Told what happened, and awaited if it returns an awaitable; what it raises is
+            logged and changes nothing.
+        realm: Names the protected space in challenges (RFC 9110, section 11.5).
+        problem_base: What the `type` of problem documents begins with.
+        clock: Where the time comes from.
+        lease: For how long a verification may be reused; None reads the store each time. Whatever
+            narrows access then takes that much longer to return: see `msk_auth.lease`.
+        lease_entries: How many verifications are kept; each takes about 1 KiB.
+
+    Raises:
+        ConfigurationError: A setting cannot work; the message says what to write instead.
+    """
+
+    def __init__(
+        self,
+        store: AsyncKeyStore,
+        *,
+        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        tokens: TokenProfile | Sequence[TokenProfile] = (),
+        find_session: Callable[[str], Awaitable[Session | None]] | None = None,
+        key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]] = NO_LIMITS,
+        key_format: KeyFormat | None = None,
+        hasher: KeyHasher | None = None,
+        on_event: Callable[[Event], Awaitable[None] | None] | None = None,
+        realm: str = "api",
+        problem_base: str = PROBLEM_BASE,
+        clock: Clock | None = None,
+        lease: timedelta | None = None,
+        lease_entries: int = 10_000,
+    ) -> None:
+        check_parts(
+            store=store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            on_event=on_event,
+            key_format=key_format,
+            hasher=hasher,
+            tokens=tokens,
+        )
+        check_awaited(
+            {
+                "store.find": store.find,
+                "find_owner": find_owner,
+                "find_session": find_session,
+                "key_limits": key_limits,
+            }
+        )
+        super().__init__(
+            tokens=tokens,
+            checks_sessions=find_session is not None,
+            key_format=key_format,
+            hasher=hasher,
+            realm=realm,
+            problem_base=problem_base,
+            clock=clock,
+            lease=lease,
+            lease_entries=lease_entries,
+        )
+        self._ports = AsyncPorts(
+            store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            hasher=self.rules.hasher,
+            cache=self._cache,
+            clock=self.clock,
+        )
+        if lease is not None and self._ports.leases is None:
+            raise ConfigurationError(NO_REGISTER)
+        self._on_event = on_event
+        self._filling: dict[bytes, asyncio.Event] = {}
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
+        """As :meth:`Authenticator.authenticate`."""
+        fingerprint = principal = None
+        if self._cache is not None:
+            fingerprint = self._cache.fingerprint(authorization)
+            if fingerprint is not None:
+                principal = self._cache.find(fingerprint)
+                if principal is None and (filling := self._filling.get(fingerprint)) is not None:
+                    # Somebody reads for the same credential: look again when they are done.
+                    await filling.wait()
+                    principal = self._cache.find(fingerprint)
+        if principal is None:
+            principal = await self._verify(authorization, fingerprint)
+        if self._on_event is not None:
+            await self._emit(CredentialUsed(self.clock.now(), principal))
+        return principal
+
+    async def _verify(
+        self, authorization: Sequence[str | bytes], fingerprint: bytes | None
+    ) -> Principal[UserT]:
+        check_header_values(authorization)
+        try:
+            # Garbage ends here, before a clock is read or anybody asked.
+            presented = flows.read_credential(self.rules, authorization)
+            if fingerprint is None:
+                return await self._verify_alone(presented, None)
+            return await self._verify_once(presented, fingerprint)
+        except Problem as problem:
+            if self._on_event is not None:
+                await self._emit(refusal(problem, self.clock.now()))
+            raise
+        except Exception as error:
+            unavailable = unavailable_because(error)
+            await self._emit(refusal(unavailable, self.clock.now()))
+            raise unavailable from error
+
+    async def _verify_alone(
+        self, presented: KeyValue | ParsedToken, lease: GrantedLease | None
+    ) -> Principal[UserT]:
+        now = self.clock.now()
+        return self._settle(
+            await self._drive(flows.authenticate(self.rules, presented, now)), now, lease
+        )
+
+    async def _verify_once(
+        self, presented: KeyValue | ParsedToken, fingerprint: bytes
+    ) -> Principal[UserT]:
+        """Verify, while others with the same credential wait for the entry that this leaves."""
+        import asyncio
+
+        done = self._filling[fingerprint] = asyncio.Event()
+        try:
+            return await self._verify_alone(presented, await self._grant_lease(fingerprint))
+        finally:
+            if self._filling.get(fingerprint) is done:
+                del self._filling[fingerprint]
+            done.set()
+
+    async def _grant_lease(self, fingerprint: bytes) -> GrantedLease | None:
+        """A lease for reads that begin now, once the store knows that this process uses leases."""
+        register = self._ports.leases
+        if self._cache is None or register is None:
+            return None
+        if not self._lease_is_recorded:
+            try:
+                await register.raise_longest_lease(self._cache.duration)
+            except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
+                log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
+                return None
+            self._lease_is_recorded = True
+        return GrantedLease(fingerprint, self.clock.monotonic())
+
+    async def wait_out_leases(self) -> None:
+        """As :meth:`Authenticator.wait_out_leases`."""
+        await self._ports.wait_out_leases()
+
+    async def create_key(
+        self,
+        principal: Principal[UserT],
+        *,
+        name: str,
+        scopes: Iterable[str] | None = None,
+        lifetime: Lifetime = "default",
+    ) -> CreatedKey:
+        """As :meth:`Authenticator.create_key`."""
+        now = self.clock.now()
+        return await self._change(
+            flows.create_key(
+                self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
+            )
+        )
+
+    async def rotate_key(
+        self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
+    ) -> CreatedKey:
+        """As :meth:`Authenticator.rotate_key`."""
+        now = self.clock.now()
+        return await self._change(
+            flows.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+        )
+
+    async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """As :meth:`Authenticator.revoke_key`."""
+        return await self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
+
+    async def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
+        """As :meth:`Authenticator.delete_key`."""
+        await self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
+
+    async def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
+        """As :meth:`Authenticator.expire_key`."""
+        return await self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
+
+    async def revoke_by_possession(self, key: str) -> ApiKey | None:
+        """As :meth:`Authenticator.revoke_by_possession`."""
+        flow = possession.revoke_by_possession(self.rules, key, self.clock.now())
+        return (await self._end(flow))[0]
+
+    async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
+        """As :meth:`Authenticator.revoke_leaked`."""
+        return await self._end(possession.revoke_leaked(self.rules, leaked, self.clock.now()))
+
+    async def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """As :meth:`Authenticator.get_key`."""
+        return await self._drive(flows.get_key(principal, key_id))
+
+    async def list_keys(
+        self,
+        principal: Principal[UserT],
+        *,
+        status: KeyStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> KeyPage:
+        """As :meth:`Authenticator.list_keys`."""
+        now = self.clock.now()
+        return await self._drive(
+            flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+        )
+
+    async def flush(self) -> None:
+        """As :meth:`Authenticator.flush`."""
+        with self._touches.batch() as batch:
+            if batch.last_used:
+                await self._ports.store.touch(batch.last_used)
+            for key_id, (old, new) in batch.upgrades.items():
+                await self._ports.store.replace_digest(key_id, old=old, new=new)
+
+    async def __aenter__(self) -> AsyncAuthenticator[UserT]:
+        import asyncio
+
+        # An application and its adapter may both open it.
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_forever(), name="msk_auth flush")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import asyncio
+
+        if self._flusher is not None:
+            self._flusher.cancel()
+            # `wait` raises nothing of the task's; a cancellation of the caller still gets through.
+            await asyncio.wait([self._flusher])
+            self._flusher = None
+        await self.flush()
+
+    async def _flush_forever(self) -> None:
+        import asyncio
+
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self.flush()
+
+    async def _change(self, flow: Flow[Changed[T]]) -> T:
+        changed = await self._drive(flow)
+        await self._emit(changed.event)
+        return changed.value
+
+    async def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
+        ended = await self._drive(flow)
+        for event in ended.events:
+            await self._emit(event)
+        return ended.records
+
+    async def _emit(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            told = self._on_event(event)
+            if told is not None:
+                await told
+        except Exception as error:  # noqa: BLE001 - a hook never breaks a request
+            what = f"the on_event hook failed on {type(event).__name__}"
+            log_failure(logging.ERROR, what, error)
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        result: Any = None
+        while True:
+            # Only the flow's own end may end it: a stray StopIteration of a store must not become a
+            # result.
+            try:
+                step = flow.send(result)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            try:
+                result = await step.perform(self._ports)
+            except Problem:
+                raise
+            except Exception as error:
+                raise unavailable_because(error) from error

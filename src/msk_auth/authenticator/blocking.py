@@ -1,0 +1,426 @@
+"""The authenticator that blocks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, TypeVar, cast
+
+from msk_auth._outages import log_failure
+from msk_auth.clock import Clock
+from msk_auth.core import flows, possession
+from msk_auth.core.digest import KeyHasher
+from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.events import CredentialUsed, Event
+from msk_auth.core.flows import Changed, CreatedKey, Lifetime
+from msk_auth.core.keys import KeyFormat, KeyValue
+from msk_auth.core.model import (
+    ApiKey,
+    KeyLimits,
+    KeyPage,
+    KeyStatus,
+    Owner,
+    Principal,
+    Session,
+    UserT,
+)
+from msk_auth.core.possession import Ended, LeakedKey
+from msk_auth.core.steps import Flow
+from msk_auth.core.store import KeyStore
+from msk_auth.core.tokens import ParsedToken, TokenProfile
+from msk_auth.ports import SyncPorts
+from msk_auth.set_up import check_blocking, check_header_values, check_parts
+
+from .driver import (
+    FLUSH_SECONDS,
+    NO_LIMITS,
+    NO_REGISTER,
+    PROBLEM_BASE,
+    Driver,
+    GrantedLease,
+    refusal,
+    unavailable_because,
+)
+
+T = TypeVar("T")
+
+# How long a thread waits for another one's verification of the same credential before it makes its own.
+_MAX_WAIT_SECONDS: Final = 10.0
+
+
+class Authenticator(Driver[UserT]):
+    """Authenticates requests and manages keys, blocking. Safe to use from several threads.
+
+    Args:
+        store: Where the keys are.
+        find_owner: The application's user with this id, read afresh; None if there is none.
+        tokens: The issuers whose JWTs are accepted; none by default.
+        find_session: The login session with this id, read afresh; None if there is none. Without it
+            a JWT is good until it expires, whatever happens.
+        key_limits: What new keys may be; a function is asked each time, so that a change takes
+            effect at once.
+        key_format: The prefix of the keys.
+        hasher: How keys are digested; give it a pepper ring in production.
+        on_event: Told what happened; what it raises is logged and changes nothing.
+        realm: Names the protected space in challenges (RFC 9110, section 11.5).
+        problem_base: What the `type` of problem documents begins with.
+        clock: Where the time comes from.
+        lease: For how long a verification may be reused; None reads the store each time. Whatever
+            narrows access then takes that much longer to return: see `msk_auth.lease`.
+        lease_entries: How many verifications are kept; each takes about 1 KiB.
+
+    Raises:
+        ConfigurationError: A setting cannot work; the message says what to write instead.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        *,
+        find_owner: Callable[[str], Owner[UserT] | None],
+        tokens: TokenProfile | Sequence[TokenProfile] = (),
+        find_session: Callable[[str], Session | None] | None = None,
+        key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
+        key_format: KeyFormat | None = None,
+        hasher: KeyHasher | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        realm: str = "api",
+        problem_base: str = PROBLEM_BASE,
+        clock: Clock | None = None,
+        lease: timedelta | None = None,
+        lease_entries: int = 10_000,
+    ) -> None:
+        check_parts(
+            store=store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            on_event=on_event,
+            key_format=key_format,
+            hasher=hasher,
+            tokens=tokens,
+        )
+        check_blocking(
+            {
+                "store.find": store.find,
+                "find_owner": find_owner,
+                "find_session": find_session,
+                "key_limits": key_limits,
+                "on_event": on_event,
+            }
+        )
+        super().__init__(
+            tokens=tokens,
+            checks_sessions=find_session is not None,
+            key_format=key_format,
+            hasher=hasher,
+            realm=realm,
+            problem_base=problem_base,
+            clock=clock,
+            lease=lease,
+            lease_entries=lease_entries,
+        )
+        self._ports = SyncPorts(
+            store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            hasher=self.rules.hasher,
+            cache=self._cache,
+            clock=self.clock,
+        )
+        if lease is not None and self._ports.leases is None:
+            raise ConfigurationError(NO_REGISTER)
+        self._on_event = on_event
+        self._filling: dict[bytes, threading.Event] = {}
+        self._last_flush = self.clock.monotonic()
+
+    def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
+        """The principal of a request.
+
+        Args:
+            authorization: The value of every `Authorization` header of the request.
+
+        Raises:
+            TypeError: It is one value, and not a list of all.
+            CredentialsMissing: There are none, or of another scheme.
+            RequestMalformed: They cannot be read.
+            CredentialRefused: They are not accepted; the subclass says why.
+            StoreUnavailable: It cannot be told right now.
+        """
+        fingerprint = principal = None
+        if self._cache is not None:
+            fingerprint = self._cache.fingerprint(authorization)
+            if fingerprint is not None:
+                principal = self._cache.find(fingerprint)
+        if principal is None:
+            principal = self._verify(authorization, fingerprint)
+        if self._on_event is not None:
+            self._emit(CredentialUsed(self.clock.now(), principal))
+        return principal
+
+    def _verify(
+        self, authorization: Sequence[str | bytes], fingerprint: bytes | None
+    ) -> Principal[UserT]:
+        check_header_values(authorization)
+        try:
+            # Garbage ends here, before a clock is read or anybody asked.
+            presented = flows.read_credential(self.rules, authorization)
+            if fingerprint is None:
+                return self._verify_alone(presented, None)
+            return self._verify_once(presented, fingerprint)
+        except Problem as problem:
+            if self._on_event is not None:
+                self._emit(refusal(problem, self.clock.now()))
+            raise
+        except Exception as error:
+            unavailable = unavailable_because(error)
+            self._emit(refusal(unavailable, self.clock.now()))
+            raise unavailable from error
+
+    def _verify_alone(
+        self, presented: KeyValue | ParsedToken, lease: GrantedLease | None
+    ) -> Principal[UserT]:
+        now = self.clock.now()
+        return self._settle(self._drive(flows.authenticate(self.rules, presented, now)), now, lease)
+
+    def _verify_once(
+        self, presented: KeyValue | ParsedToken, fingerprint: bytes
+    ) -> Principal[UserT]:
+        """Verify, while other threads with the same credential wait for the entry that this leaves."""
+        done = threading.Event()
+        reading = self._filling.setdefault(fingerprint, done)
+        if reading is not done:
+            reading.wait(_MAX_WAIT_SECONDS)
+            principal = None if self._cache is None else self._cache.find(fingerprint)
+            if principal is not None:
+                return principal
+            return self._verify_alone(presented, self._grant_lease(fingerprint))
+        try:
+            return self._verify_alone(presented, self._grant_lease(fingerprint))
+        finally:
+            del self._filling[fingerprint]
+            done.set()
+
+    def _grant_lease(self, fingerprint: bytes) -> GrantedLease | None:
+        """A lease for reads that begin now, once the store knows that this process uses leases."""
+        register = self._ports.leases
+        if self._cache is None or register is None:
+            return None
+        if not self._lease_is_recorded:
+            try:
+                register.raise_longest_lease(self._cache.duration)
+            except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
+                log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
+                return None
+            self._lease_is_recorded = True
+        return GrantedLease(fingerprint, self.clock.monotonic())
+
+    def wait_out_leases(self) -> None:
+        """Return when no process can still use anything it read before this call.
+
+        Call it after the application itself narrowed access and committed: disabled a user, took
+        away a permission, ended a session. The key operations of this class do it by themselves.
+        """
+        self._ports.wait_out_leases()
+
+    def create_key(
+        self,
+        principal: Principal[UserT],
+        *,
+        name: str,
+        scopes: Iterable[str] | None = None,
+        lifetime: Lifetime = "default",
+    ) -> CreatedKey:
+        """Make a key for the principal's owner.
+
+        Args:
+            principal: Must be interactive.
+            name: The owner's label for it, 1 to 100 characters.
+            scopes: What the key may do at most, out of the principal's permissions; None means all
+                that the owner may at any time, empty means nothing.
+            lifetime: How long it works.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            InputInvalid: Name, scopes or lifetime are not acceptable.
+            KeyLimitReached: The owner has as many active keys as allowed.
+            StoreUnavailable: It could not be stored; whether it was is not known.
+        """
+        now = self.clock.now()
+        return self._change(
+            flows.create_key(
+                self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
+            )
+        )
+
+    def rotate_key(
+        self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
+    ) -> CreatedKey:
+        """Make a successor of a key and let the predecessor work on for `overlap` (up to 90 days).
+
+        Raises:
+            InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
+                :meth:`create_key`.
+            KeyNotFound: The owner has no such key.
+            KeyNotActive: It is revoked, expired or already rotated.
+        """
+        now = self.clock.now()
+        return self._change(
+            flows.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+        )
+
+    def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """Revoke a key, for good. No verification that starts after this returned succeeds.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            StoreUnavailable: Whether it was revoked is not known; try again.
+        """
+        return self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
+
+    def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
+        """Revoke a key and take it off the list. Raises as :meth:`revoke_key` does."""
+        self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
+
+    def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
+        """Bring a key's end forward to `at`, never put it off; raises as :meth:`revoke_key`."""
+        return self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
+
+    def revoke_by_possession(self, key: str) -> ApiKey | None:
+        """Revoke the key that somebody shows, without a login: holding it is enough to end it.
+
+        Safe to repeat. No verification that starts after this returned succeeds.
+
+        Args:
+            key: The whole value.
+
+        Returns:
+            The record, or None if there is no such key. Whoever asks over a network must not learn
+            which: an answer has to be the same for both (RFC 7009, section 2.2).
+
+        Raises:
+            KeyMalformed: It is no complete key; anybody can tell that.
+            StoreUnavailable: Whether it was revoked is not known; try again.
+        """
+        flow = possession.revoke_by_possession(self.rules, key, self.clock.now())
+        return self._end(flow)[0]
+
+    def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
+        """Revoke keys that were found in public. Safe to repeat, and waits for leases once.
+
+        Args:
+            leaked: What was found, and where. A report of somebody whom you trust: its `sighting` is
+                shown to the key's owner.
+
+        Returns:
+            For each of them the record, revoked, or None if it is no key of this application.
+
+        Raises:
+            StoreUnavailable: Whether all of them were revoked is not known; try again.
+        """
+        return self._end(possession.revoke_leaked(self.rules, leaked, self.clock.now()))
+
+    def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """A key of the principal's owner.
+
+        Raises:
+            KeyNotFound: The owner has no such key.
+            StoreUnavailable: It cannot be told right now.
+        """
+        return self._drive(flows.get_key(principal, key_id))
+
+    def list_keys(
+        self,
+        principal: Principal[UserT],
+        *,
+        status: KeyStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> KeyPage:
+        """A page of the owner's keys, newest first.
+
+        Args:
+            principal: Whose keys; any kind of credential may list.
+            status: Only keys in this state.
+            cursor: The `next_cursor` of the page before.
+            limit: 1 to 200.
+
+        Raises:
+            InputInvalid: The cursor or the limit is not acceptable.
+            StoreUnavailable: It cannot be told right now.
+        """
+        now = self.clock.now()
+        return self._drive(
+            flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+        )
+
+    def flush(self) -> None:
+        """Write the collected times of last use and upgraded digests; what fails is kept for later."""
+        self._last_flush = self.clock.monotonic()
+        with self._touches.batch() as batch:
+            if batch.last_used:
+                self._ports.store.touch(batch.last_used)
+            for key_id, (old, new) in batch.upgrades.items():
+                self._ports.store.replace_digest(key_id, old=old, new=new)
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether the last :meth:`flush` is a minute ago."""
+        return self.clock.monotonic() - self._last_flush >= FLUSH_SECONDS
+
+    def flush_if_due(self) -> None:
+        """:meth:`flush`, if the last one is a minute ago. Adapters call it after a response."""
+        if self.is_flush_due:
+            self.flush()
+
+    def __enter__(self) -> Authenticator[UserT]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.flush()
+
+    def _change(self, flow: Flow[Changed[T]]) -> T:
+        changed = self._drive(flow)
+        self._emit(changed.event)
+        return changed.value
+
+    def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
+        ended = self._drive(flow)
+        for event in ended.events:
+            self._emit(event)
+        return ended.records
+
+    def _emit(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception as error:  # noqa: BLE001 - a hook never breaks a request
+            what = f"the on_event hook failed on {type(event).__name__}"
+            log_failure(logging.ERROR, what, error)
+
+    def _drive(self, flow: Flow[T]) -> T:
+        result: Any = None
+        while True:
+            # Only the flow's own end may end it: a stray StopIteration of a store must not become a
+            # result.
+            try:
+                step = flow.send(result)
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            try:
+                result = step.perform(self._ports)
+            except Problem:
+                raise
+            except Exception as error:
+                raise unavailable_because(error) from error

@@ -1,0 +1,110 @@
+"""What both authenticators know, and how they speak of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Generic
+
+from msk_auth._outages import log_failure
+from msk_auth.clock import Clock, SystemClock
+from msk_auth.core import flows
+from msk_auth.core.digest import KeyHasher
+from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem, StoreUnavailable
+from msk_auth.core.events import Refusal
+from msk_auth.core.flows import Rules
+from msk_auth.core.keys import KeyFormat
+from msk_auth.core.model import KeyLimits, Principal, UserT
+from msk_auth.core.policy import Policy
+from msk_auth.core.tokens import TokenProfile
+from msk_auth.lease import LeaseCache
+from msk_auth.touches import Touches
+
+PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
+"""What the `type` of problem documents begins with by default; `#` and the code are added."""
+
+NO_LIMITS: Final = KeyLimits()
+NO_REGISTER: Final = (
+    "This store cannot record leases: give it longest_lease() and raise_longest_lease(),"
+    " or leave the lease out."
+)
+FLUSH_SECONDS: Final = 60.0
+"""How long collected times of last use may wait to be written."""
+
+
+class Driver(Generic[UserT]):
+    """The part of an authenticator that neither blocks nor awaits."""
+
+    def __init__(
+        self,
+        *,
+        tokens: TokenProfile | Sequence[TokenProfile],
+        checks_sessions: bool,
+        key_format: KeyFormat | None,
+        hasher: KeyHasher | None,
+        realm: str,
+        problem_base: str,
+        clock: Clock | None,
+        lease: timedelta | None,
+        lease_entries: int,
+    ) -> None:
+        if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
+            raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
+        self.rules: Rules = Rules(
+            key_format=KeyFormat() if key_format is None else key_format,
+            hasher=KeyHasher() if hasher is None else hasher,
+            tokens=(tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens),
+            checks_sessions=checks_sessions,
+        )
+        self.realm = realm
+        self.problem_base = problem_base
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._touches = Touches()
+        self._cache: LeaseCache[UserT] | None = None
+        if lease is not None:
+            self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
+        self._lease_is_recorded = False
+
+    def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
+        """Let the principal pass, or raise what :meth:`Policy.check` raises."""
+        # Only the age of a login is a question of time, and most requests are not asked it.
+        now = principal.authenticated_at if policy.max_age is None else self.clock.now()
+        policy.check(principal, now)
+
+    def _settle(
+        self, outcome: flows.Authenticated, now: datetime, lease: GrantedLease | None
+    ) -> Principal[UserT]:
+        """Keep what a successful verification leaves behind, and give its principal."""
+        principal: Principal[UserT] = outcome.principal
+        if principal.key_id is not None:
+            self._touches.note(principal.key_id, now, outcome.upgrade)
+        if lease is not None and self._cache is not None:
+            self._cache.fill(
+                lease.fingerprint,
+                principal,
+                began=lease.began,
+                valid_until=outcome.valid_until,
+            )
+        return principal
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedLease:
+    """A lease that was granted: for which credential, and when on the monotonic clock."""
+
+    fingerprint: bytes
+    began: float
+
+
+def refusal(problem: Problem, now: datetime) -> Refusal:
+    """The event that tells of a problem."""
+    key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
+    return Refusal(now, problem.code, key_id)
+
+
+def unavailable_because(error: Exception) -> StoreUnavailable:
+    """The refusal that whatever failed becomes: fail closed. The reason is for the log alone."""
+    log_failure(logging.ERROR, "authentication cannot answer", error)
+    return StoreUnavailable()

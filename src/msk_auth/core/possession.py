@@ -1,0 +1,87 @@
+"""Ending keys without a login: whoever shows a key may have it revoked.
+
+Revoking takes power away and gives none, so the secret itself is proof enough (RFC 7009 asks a public client for no
+more). Somebody who does not have it learns nothing: an unknown id and a wrong secret take the same way, with the same
+I/O, and end in the same silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from . import steps
+from .errors import KeyMalformed, KeyUnknown
+from .events import Event, KeyLeaked, KeyRevocation, RevocationCause, Sighting
+from .flows import Rules, find_presented
+from .model import ApiKey
+from .steps import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class LeakedKey:
+    """A key that somebody found.
+
+    Attributes:
+        key: What was found. It does not show in `repr`.
+        sighting: Where.
+    """
+
+    key: str = field(repr=False)
+    sighting: Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The outcome of an operation of this module.
+
+    Attributes:
+        records: What became of each key that was shown; None for what is no key of this application.
+        events: What the application's hook is told.
+    """
+
+    records: tuple[ApiKey | None, ...]
+    events: tuple[Event, ...]
+
+
+def revoke_by_possession(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
+    """Revoke the key that is shown.
+
+    Raises:
+        KeyMalformed: It is none, which anybody can tell; the store was not asked.
+    """
+    try:
+        held = yield from find_presented(rules, key)
+    except KeyUnknown:
+        return Ended((None,), ())
+    (record,) = yield from _revoke([held], now)
+    return Ended((record,), (KeyRevocation(now, None, record, RevocationCause.POSSESSION),))
+
+
+def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> Flow[Ended]:
+    """Revoke whatever was found. What is malformed or unknown is passed over."""
+    held: dict[str, ApiKey] = {}
+    for key in dict.fromkeys(found.key for found in leaked):
+        try:
+            held[key] = yield from find_presented(rules, key)
+        except (KeyMalformed, KeyUnknown):
+            continue
+    revoked = dict(zip(held, (yield from _revoke(list(held.values()), now)), strict=True))
+    records = tuple(revoked.get(found.key) for found in leaked)
+    events = [
+        KeyLeaked(now, record, found.sighting)
+        for found, record in zip(leaked, records, strict=True)
+        if record is not None
+    ]
+    return Ended(records, tuple(events))
+
+
+def _revoke(held: Sequence[ApiKey], now: datetime) -> Flow[list[ApiKey]]:
+    # Those that are revoked already as well: whoever revoked them may still be waiting for leases to run out, and an
+    # answer must not come before that.
+    changed = yield from steps.narrow_keys(
+        [steps.RevokeKey(record.id, record.owner_id, now) for record in held]
+    )
+    # None means that its owner has deleted it, which revoked it.
+    return [record if after is None else after for record, after in zip(held, changed, strict=True)]

@@ -1,0 +1,148 @@
+"""What is wrong with an authenticator's parts, as far as it can be told before any of them is used.
+
+Otherwise it would show as a 503 for everybody, on the first request. A function may be async without looking like it, if
+it hands on what an async one returned; so nothing is refused that could be right.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from .core.digest import KeyHasher
+from .core.errors import ConfigurationError
+from .core.keys import KeyFormat
+from .core.model import KeyLimits
+from .core.tokens import TokenProfile
+
+_MEANT_FOR: Final[Mapping[str, str]] = {
+    "find_owner": "a function that returns the Owner with an id, or None",
+    "find_session": "a function that returns the Session with an id, or None",
+    "on_event": "a function that takes an Event",
+}
+
+
+def check_parts(
+    *,
+    store: object,
+    find_owner: object,
+    find_session: object,
+    key_limits: object,
+    on_event: object,
+    key_format: object,
+    hasher: object,
+    tokens: object,
+) -> None:
+    """Refuse parts that are of the wrong kind.
+
+    Raises:
+        ConfigurationError: One is; the message says what to write.
+    """
+    if isinstance(store, type | str) or not callable(getattr(store, "find", None)):
+        # Not what it is instead: somebody's database URL has a password in it.
+        raise ConfigurationError(
+            "The store is no key store. Make one first, such as MemoryKeyStore()."
+        )
+    given = {"find_owner": find_owner, "find_session": find_session, "on_event": on_event}
+    for name, function in given.items():
+        if not callable(function) and (function is not None or name == "find_owner"):
+            raise ConfigurationError(f"{name} must be {_MEANT_FOR[name]}.")
+    if not isinstance(key_limits, KeyLimits) and not callable(key_limits):
+        raise ConfigurationError(
+            "key_limits must be KeyLimits(…), or a function that returns them each time."
+        )
+    if key_format is not None and not isinstance(key_format, KeyFormat):
+        raise ConfigurationError("key_format must be a KeyFormat, such as KeyFormat('msk').")
+    if hasher is not None and not isinstance(hasher, KeyHasher):
+        raise ConfigurationError("hasher must be a KeyHasher, such as KeyHasher(peppers).")
+    profiles: Sequence[object] = (
+        cast("Sequence[object]", tokens) if isinstance(tokens, list | tuple) else [tokens]
+    )
+    if not all(isinstance(profile, TokenProfile) for profile in profiles):
+        raise ConfigurationError(
+            "tokens must be a TokenProfile or a list of them: who issues the JWTs that are accepted,"
+            " and with which keys. Leave it out to accept none."
+        )
+
+
+def check_blocking(functions: Mapping[str, object]) -> None:
+    """Refuse what has to be awaited.
+
+    Args:
+        functions: What a blocking authenticator calls, by its name.
+
+    Raises:
+        ConfigurationError: One of them is async.
+    """
+    for name, function in functions.items():
+        if _answers_later(function) is True:
+            raise ConfigurationError(
+                f"{name} is async: use AsyncAuthenticator, or hand in a plain function."
+            )
+
+
+def check_awaited(functions: Mapping[str, object]) -> None:
+    """Refuse what certainly cannot be awaited.
+
+    Args:
+        functions: What an asynchronous authenticator awaits, by its name.
+
+    Raises:
+        ConfigurationError: One of them is a plain function by its own annotation.
+    """
+    for name, function in functions.items():
+        if _answers_later(function) is False:
+            raise ConfigurationError(
+                f"{name} is not async, and AsyncAuthenticator would await it: use Authenticator, or"
+                " hand in an async function (of an async store, such as AsyncMemoryKeyStore)."
+            )
+
+
+def check_header_values(authorization: object) -> None:
+    """Refuse one value in place of the list of all values, which would be taken for as many as it has characters.
+
+    Raises:
+        TypeError: It is one text.
+    """
+    if isinstance(authorization, (str, bytes)):
+        raise TypeError(
+            "authenticate takes the values of all Authorization headers of a request: write"
+            " authenticate([value]), or authenticate([]) if there is none."
+        )
+
+
+def _answers_later(function: object) -> bool | None:
+    """True if what it returns has to be awaited, False if it cannot be, None if nobody can tell."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        # An object: what counts is how it is called.
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be
+    if inspect.iscoroutinefunction(function):
+        return True
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        return None
+    if hasattr(function, "__wrapped__"):
+        # A decorator took over the annotations of what it wraps; what it returns itself may differ.
+        return None
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001 - annotations may be anything, names that do not exist included
+        return None
+    return _is_awaitable(hints.get("return", Any))
+
+
+def _is_awaitable(hint: object) -> bool | None:
+    kind = typing.get_origin(hint) or hint
+    if kind is typing.Union or kind is types.UnionType:
+        members = {_is_awaitable(member) for member in typing.get_args(hint)}
+        return members.pop() if len(members) == 1 else None
+    if kind is Any or kind is object or not isinstance(kind, type):
+        return None
+    if getattr(kind, "_is_protocol", False):
+        return None
+    return issubclass(kind, Awaitable)

@@ -1,0 +1,186 @@
+"""Ending keys without a login: who can, what others learn, and that the end has come when it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.core.support import NOW, SECOND, World
+
+from msk_auth import (
+    ApiKey,
+    KeyFormat,
+    KeyHasher,
+    KeyLeaked,
+    KeyMalformed,
+    KeyRevocation,
+    KeyRevoked,
+    LeakedKey,
+    RevocationCause,
+    Sighting,
+    StoreUnavailable,
+)
+from msk_auth.core.keys import checksum
+
+MakeWorld = Callable[..., World]
+LEASE = timedelta(milliseconds=250)
+PLACE = Sighting("github", "commit", "https://example.com/a/b/blob/main/.env")
+
+
+def test_whoever_holds_a_key_may_end_it(world: World) -> None:
+    created = world.create()
+    world.forget_calls()
+    world.clock.advance(SECOND)
+    record: ApiKey = world.call("revoke_by_possession", created.value.reveal())
+    assert record.revoked_at == NOW + SECOND
+    assert record == world.store.get(created.record.id)
+    # Nobody is logged in, and no owner was asked for.
+    assert world.asked_owners == []
+    assert world.events == [
+        KeyRevocation(NOW + SECOND, None, record, RevocationCause.POSSESSION),
+    ]
+    with pytest.raises(KeyRevoked):
+        world.enter(created.value.reveal())
+
+
+def test_ending_a_key_again_changes_nothing(world: World) -> None:
+    key = world.create().value.reveal()
+    first = world.call("revoke_by_possession", key)
+    world.clock.advance(SECOND)
+    assert world.call("revoke_by_possession", key) == first
+    assert first.revoked_at == NOW
+
+
+@pytest.mark.parametrize("end", ["revoke_key", "delete_key"])
+def test_what_its_owner_has_ended_is_ended(world: World, end: str) -> None:
+    created = world.create()
+    world.call(end, world.login(), created.record.id)
+    world.clock.advance(SECOND)
+    record = world.call("revoke_by_possession", created.value.reveal())
+    assert (record.id, record.revoked_at) == (created.record.id, NOW)
+
+
+def test_an_expired_key_and_that_of_a_disabled_owner_can_be_ended(world: World) -> None:
+    created = world.create(lifetime=SECOND)
+    world.clock.advance(2 * SECOND)
+    world.owners.clear()
+    assert world.call("revoke_by_possession", created.value.reveal()).revoked_at == NOW + 2 * SECOND
+
+
+def wrong_secret(key: str) -> str:
+    """The id of one key with the secret of another, as a well-formed key."""
+    body = key[:17] + KeyFormat().generate().reveal()[17:-6]
+    return body + checksum(body)
+
+
+def test_without_the_secret_nothing_happens_and_nothing_is_learnt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = world.create()
+    compared: list[str] = []
+    verify = KeyHasher.verify
+
+    def noted(hasher: KeyHasher, key: str, encoded: str) -> bool:
+        compared.append(encoded)
+        return verify(hasher, key, encoded)
+
+    monkeypatch.setattr(KeyHasher, "verify", noted)
+    learnt = []
+    for key in (KeyFormat().generate().reveal(), wrong_secret(created.value.reveal())):
+        compared.clear()
+        world.forget_calls()
+        answer = world.call("revoke_by_possession", key)
+        # The same I/O, the same amount of hashing, the same answer, and no event.
+        learnt.append((answer, world.store.calls.copy(), len(compared), world.events.copy()))
+    assert learnt == [(None, ["find"], 1, [])] * 2
+    assert world.store.get(created.record.id) == created.record
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "msk_", "x", "\x00", "a.b.c", "msk_AAAAAAAAAAAA_", "cut", "typo"]
+)
+def test_what_is_no_key_is_told_without_the_store(world: World, wrong: str) -> None:
+    key = world.create().value.reveal()
+    world.forget_calls()
+    shown = {"cut": key[:-1], "typo": key[:-6] + "000000"}.get(wrong, wrong)
+    with pytest.raises(KeyMalformed):
+        world.call("revoke_by_possession", shown)
+    assert (world.store.calls, world.events) == ([], [])
+
+
+@pytest.mark.parametrize("method", ["find", "revoke"])
+def test_a_store_that_fails_is_no_success(world: World, method: str) -> None:
+    """Guarantee G5: whoever is told that a key is dead must be able to rely on it."""
+    key = world.create().value.reveal()
+    world.forget_calls()
+    world.store.fails[method] = ConnectionError("gone")
+    with pytest.raises(StoreUnavailable):
+        world.call("revoke_by_possession", key)
+    with pytest.raises(StoreUnavailable):
+        world.call("revoke_leaked", [LeakedKey(key, PLACE)])
+    assert world.events == []
+
+
+def ways(key: str) -> list[tuple[str, tuple[Any, ...]]]:
+    return [("revoke_by_possession", (key,)), ("revoke_leaked", ([LeakedKey(key, PLACE)],))]
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_it_returns_when_no_lease_can_be_running(make_world: MakeWorld, way: int) -> None:
+    """Guarantee G2, and for a key that somebody else is revoking at this moment as well."""
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    world.enter(key)
+    method, arguments = ways(key)[way]
+    for _ in range(2):
+        world.forget_calls()
+        world.clock.slept.clear()
+        world.call(method, *arguments)
+        assert world.store.calls == ["find", "revoke", "longest_lease"]
+        assert world.clock.slept == [pytest.approx(0.2575)]
+
+
+def test_leaked_keys_are_ended_together(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    one, two = world.create(), world.create("bob")
+    untouched = world.create()
+    world.enter(one.value.reveal())
+    world.forget_calls()
+    world.clock.slept.clear()
+    elsewhere = Sighting("github", "issue_comment", None)
+    records = world.call(
+        "revoke_leaked",
+        [
+            LeakedKey(one.value.reveal(), PLACE),
+            LeakedKey("no key", PLACE),
+            LeakedKey(two.value.reveal(), PLACE),
+            LeakedKey(KeyFormat().generate().reveal(), PLACE),
+            LeakedKey(one.value.reveal(), elsewhere),
+        ],
+    )
+    ends = [None if record is None else (record.owner_id, record.revoked_at) for record in records]
+    assert ends == [("ann", NOW), None, ("bob", NOW), None, ("ann", NOW)]
+    assert world.events == [
+        KeyLeaked(NOW, records[0], PLACE),
+        KeyLeaked(NOW, records[2], PLACE),
+        KeyLeaked(NOW, records[4], elsewhere),
+    ]
+    # Each key is looked for once, garbage never, and there is one wait for all of them.
+    assert sorted(world.store.calls) == ["find"] * 3 + ["longest_lease"] + ["revoke"] * 2
+    assert len(world.clock.slept) == 1
+    assert world.store.get(untouched.record.id).revoked_at is None
+
+
+def test_a_report_of_nothing_waits_for_nothing(world: World) -> None:
+    assert world.call("revoke_leaked", []) == ()
+    assert world.call("revoke_leaked", [LeakedKey("no key", PLACE)]) == (None,)
+    assert (world.store.calls, world.clock.slept, world.events) == ([], [], [])
+
+
+def test_a_leaked_key_is_nowhere_but_in_the_one_member() -> None:
+    key = KeyFormat().generate().reveal()
+    leaked = LeakedKey(key, PLACE)
+    assert key not in repr(leaked)
+    assert leaked.key == key

@@ -1,0 +1,280 @@
+"""Look-ups that arrive together share a round trip, and none of them a read that began before it came."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, local_principal
+from msk_auth.batching import MAX_BATCH, BatchedReader
+from msk_auth.stores.memory import AsyncMemoryKeyStore
+
+pytestmark = pytest.mark.anyio
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REQUEST = contextvars.ContextVar[str]("REQUEST")
+
+
+def record(key_id: str, name: str = "") -> ApiKey:
+    return ApiKey(key_id, name, "owner", "sha256:", None, NOW)
+
+
+class Database:
+    """Reads that begin at once and answer when they are told to, with what was there when they began."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[tuple[str, ...], asyncio.Future[None]]] = []
+        self.version = 1
+        self.contexts: list[str | None] = []
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        (found,) = await self._read((key_id,))
+        return found
+
+    async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        return [found for found in await self._read(tuple(key_ids)) if found is not None]
+
+    async def _read(self, key_ids: tuple[str, ...]) -> list[ApiKey | None]:
+        answer = [
+            record(each, f"version {self.version}") if each.startswith("k") else None
+            for each in key_ids
+        ]
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reads.append((key_ids, gate))
+        self.contexts.append(REQUEST.get(None))
+        await gate
+        return answer
+
+    @property
+    def asked(self) -> list[tuple[str, ...]]:
+        return [key_ids for key_ids, _ in self.reads]
+
+    async def answer(self, index: int, error: Exception | None = None) -> None:
+        gate = self.reads[index][1]
+        if error is None:
+            gate.set_result(None)
+        else:
+            gate.set_exception(error)
+        await settle()
+
+
+class World:
+    """A reader on such a database."""
+
+    def __init__(self) -> None:
+        self.database = Database()
+        self.reader = BatchedReader(self.database.find, self.database.find_many)
+
+    async def look_up(self, *key_ids: str) -> list[asyncio.Task[ApiKey | None]]:
+        tasks = [asyncio.ensure_future(self.reader.find(each)) for each in key_ids]
+        await settle()
+        return tasks
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def here() -> World:
+    return World()
+
+
+def names(tasks: Sequence[asyncio.Task[ApiKey | None]]) -> list[str | None]:
+    return [None if (found := task.result()) is None else found.name for task in tasks]
+
+
+async def test_a_look_up_alone_is_made_at_once_and_alone(here: World) -> None:
+    (task,) = await here.look_up("k1")
+    assert here.database.asked == [("k1",)]
+    await here.database.answer(0)
+    assert task.result() == record("k1", "version 1")
+
+
+async def test_those_that_come_during_a_read_share_the_next_one(here: World) -> None:
+    first = await here.look_up("k1")
+    later = await here.look_up("k2", "k3", "unknown", "k3", "k1")
+    assert here.database.asked == [("k1",)]
+
+    await here.database.answer(0)
+    assert here.database.asked == [("k1",), ("k2", "k3", "unknown", "k1")]
+    assert names(first) == ["version 1"]
+    assert not any(task.done() for task in later)
+
+    await here.database.answer(1)
+    assert names(later) == ["version 1", "version 1", None, "version 1", "version 1"]
+    assert [task.result().id for task in later if task.result()] == ["k2", "k3", "k3", "k1"]
+
+
+async def test_nobody_joins_a_read_that_has_begun(here: World) -> None:
+    first = await here.look_up("k1")
+    here.database.version = 2
+    second = await here.look_up("k1")
+    await here.database.answer(0)
+    here.database.version = 3
+    third = await here.look_up("k1")
+    await here.database.answer(1)
+    await here.database.answer(2)
+    assert here.database.asked == [("k1",)] * 3
+    assert names([*first, *second, *third]) == ["version 1", "version 2", "version 3"]
+
+
+async def test_a_round_trip_asks_for_a_bounded_number_of_keys(here: World) -> None:
+    await here.look_up("k0")
+    tasks = await here.look_up(*(f"k{number}" for number in range(MAX_BATCH + 10)))
+    await here.database.answer(0)
+    assert len(here.database.asked[1]) == MAX_BATCH
+    assert len(here.database.asked) == 2
+    await here.database.answer(1)
+    assert here.database.asked[2] == tuple(f"k{MAX_BATCH + n}" for n in range(10))
+    await here.database.answer(2)
+    assert names(tasks) == ["version 1"] * (MAX_BATCH + 10)
+
+
+async def test_an_error_reaches_everybody_who_shared_the_read_and_nobody_else(here: World) -> None:
+    await here.look_up("k0")
+    failing = await here.look_up("k1", "k2", "k2")
+    await here.database.answer(0)
+    later = await here.look_up("k1")
+    error = ConnectionError("lost")
+    await here.database.answer(1, error)
+    assert [task.exception() for task in failing] == [error] * 3
+    await here.database.answer(2)
+    assert names(later) == ["version 1"]
+
+
+async def test_an_error_of_the_first_one_is_its_own(here: World) -> None:
+    (first,) = await here.look_up("k1")
+    later = await here.look_up("k1")
+    await here.database.answer(0, ConnectionError("lost"))
+    assert isinstance(first.exception(), ConnectionError)
+    await here.database.answer(1)
+    assert names(later) == ["version 1"]
+
+
+async def test_giving_up_cancels_nobody_else(here: World) -> None:
+    (first,) = await here.look_up("k1")
+    impatient, patient = await here.look_up("k1", "k1")
+    first.cancel()
+    await settle()
+    assert first.cancelled()
+    assert here.database.asked == [("k1",), ("k1",)]
+    impatient.cancel()
+    await settle()
+    await here.database.answer(1)
+    assert impatient.cancelled()
+    assert names([patient]) == ["version 1"]
+
+
+async def test_nothing_is_read_for_those_who_gave_up_waiting(here: World) -> None:
+    await here.look_up("k0")
+    gone, stays = await here.look_up("k1", "k2")
+    gone.cancel()
+    await here.database.answer(0)
+    assert here.database.asked[1:] == [("k2",)]
+    stays.cancel()
+    (other,) = await here.look_up("k3")
+    other.cancel()
+    await here.database.answer(1)
+    assert len(here.database.asked) == 2
+    # And the next one finds nobody in its way.
+    (next_one,) = await here.look_up("k4")
+    await here.database.answer(2)
+    assert names([next_one]) == ["version 1"]
+
+
+async def test_nobody_waits_for_ever_when_the_reading_task_is_cancelled(here: World) -> None:
+    await here.look_up("k0")
+    during = await here.look_up("k1")
+    await here.database.answer(0)
+    behind = await here.look_up("k2")
+    (reading,) = [each for each in asyncio.all_tasks() if each.get_name() == "msk_auth reads"]
+    reading.cancel()
+    await settle()
+    for task in (*during, *behind):
+        assert isinstance(task.exception(), ConnectionAbortedError)
+    (afterwards,) = await here.look_up("k3")
+    await here.database.answer(-1)
+    assert names([afterwards]) == ["version 1"]
+
+
+async def test_a_shared_read_runs_in_the_context_of_no_request(here: World) -> None:
+    REQUEST.set("the request that happens to end")
+    await here.look_up("k0")
+    await here.look_up("k1", "k2")
+    await here.database.answer(0)
+    assert here.database.contexts == ["the request that happens to end", None]
+
+
+def test_each_event_loop_has_a_queue_of_its_own() -> None:
+    here = World()
+
+    async def leave_one_unanswered() -> None:
+        await here.look_up("k1", "k2")
+
+    async def ask() -> list[str | None]:
+        tasks = await here.look_up("k3")
+        await here.database.answer(-1)
+        return names(tasks)
+
+    asyncio.run(leave_one_unanswered())
+    assert asyncio.run(ask()) == ["version 1"]
+
+
+class Batching(AsyncMemoryKeyStore):
+    """A store that can find several, and counts its round trips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.round_trips: list[int] = []
+        self.fails = False
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        await self._travel(1)
+        return await super().find(key_id)
+
+    async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        await self._travel(len(key_ids))
+        found = [await AsyncMemoryKeyStore.find(self, each) for each in key_ids]
+        return [each for each in found if each is not None]
+
+    async def _travel(self, keys: int) -> None:
+        self.round_trips.append(keys)
+        await settle()
+        if self.fails:
+            raise ConnectionError("lost")
+
+
+async def find_owner(owner_id: str) -> Owner[str]:
+    return Owner(owner_id, frozenset(), owner_id)
+
+
+async def test_64_verifications_that_arrive_together_take_two_round_trips() -> None:
+    store = Batching()
+    authenticator = AsyncAuthenticator(store, find_owner=find_owner)
+    ada = local_principal(await find_owner("ada"), at=NOW)
+    keys = [(await authenticator.create_key(ada, name="ci")).value for _ in range(64)]
+    principals = await asyncio.gather(
+        *(authenticator.authenticate([f"Bearer {key.reveal()}"]) for key in keys)
+    )
+    assert [principal.key_id for principal in principals] == [key.id for key in keys]
+    assert store.round_trips == [1, 63]
+
+
+async def test_all_who_shared_a_read_that_failed_get_503() -> None:
+    store = Batching()
+    authenticator = AsyncAuthenticator(store, find_owner=find_owner)
+    ada = local_principal(await find_owner("ada"), at=NOW)
+    keys = [(await authenticator.create_key(ada, name="ci")).value for _ in range(5)]
+    store.fails = True
+    errors = await asyncio.gather(
+        *(authenticator.authenticate([f"Bearer {key.reveal()}"]) for key in keys),
+        return_exceptions=True,
+    )
+    assert [type(error) for error in errors] == [StoreUnavailable] * 5
+    assert store.round_trips == [1, 4]
