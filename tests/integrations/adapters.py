@@ -1,12 +1,7 @@
 """The application of `msk_auth.testing.adapter` in every framework, and a client that speaks raw ASGI to it.
 
 To add an adapter: build that application with it, in a module beside this one, and add its name to
-`ADAPTERS`. Those whose framework is installed take part. Ours have two routes more:
-
-::
-
-    WS   /ws              authenticated; says who it is
-    WS   /ws/admin        interactive
+`ADAPTERS`. Those whose framework is installed take part.
 """
 
 from __future__ import annotations
@@ -33,6 +28,14 @@ ADAPTERS = {
 }
 STARLETTE_BASED = [name for name in ("fastapi", "starlette") if name in ADAPTERS]
 WITH_WEBSOCKETS = [name for name in ADAPTERS if name != "flask"]
+GUARDED = [
+    "GET /me",
+    "GET /tasks",
+    "POST /tasks/run",
+    "GET /admin/config",
+    "GET /api/keys",
+    "POST /api/keys",
+]
 
 
 async def send(

@@ -8,7 +8,7 @@ from fastapi import FastAPI, WebSocket
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe, talk
 
 
 def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
@@ -76,5 +76,15 @@ def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
     async def ws_admin(websocket: WebSocket) -> None:
         await websocket.accept()
         await websocket.close()
+
+    @app.websocket("/ws/missing")
+    async def ws_missing(principal: Current) -> None:
+        raise TaskNotFound
+
+    @app.websocket("/ws/talk")
+    async def ws_talk(websocket: WebSocket, principal: Current) -> None:
+        await websocket.accept()
+        while True:
+            await websocket.send_text(talk(await websocket.receive_text(), principal))
 
     return app

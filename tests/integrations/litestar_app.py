@@ -10,7 +10,7 @@ from litestar.enums import HttpMethod
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe, talk
 
 Current = NamedDependency[Principal[User]]
 
@@ -73,7 +73,32 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
         await socket.accept()
         await socket.close()
 
-    handlers = [public, me, tasks, run, both, config, fresh, missing, busy, boom, ws, ws_admin]
+    @websocket("/ws/missing", guards=[auth.require()])
+    async def ws_missing(socket: WebSocket[Any, Any, Any]) -> None:
+        raise TaskNotFound
+
+    @websocket("/ws/talk", guards=[auth.require()])
+    async def ws_talk(socket: WebSocket[User, Principal[User], Any]) -> None:
+        await socket.accept()
+        while True:
+            await socket.send_text(talk(await socket.receive_text(), socket.auth))
+
+    handlers = [
+        public,
+        me,
+        tasks,
+        run,
+        both,
+        config,
+        fresh,
+        missing,
+        busy,
+        boom,
+        ws,
+        ws_admin,
+        ws_missing,
+        ws_talk,
+    ]
     return Litestar(
         [*handlers, auth.key_routes(path="/api/keys")],
         plugins=[auth],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from starlette.applications import Starlette
+from starlette.endpoints import WebSocketEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -10,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from msk_auth import AsyncAuthenticator, TooManyAttempts
 from msk_auth.integrations.starlette import StarletteAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
+from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe, talk
 
 
 def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
@@ -51,6 +52,20 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
         await websocket.accept()
         await websocket.close()
 
+    @auth.require()
+    async def ws_missing(websocket: WebSocket) -> None:
+        raise TaskNotFound
+
+    class Conversation(WebSocketEndpoint):
+        encoding = "text"
+
+        @auth.require()
+        async def on_connect(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+
+        async def on_receive(self, websocket: WebSocket, data: str) -> None:
+            await websocket.send_text(talk(data, auth.principal(websocket)))
+
     both = auth.require("tasks:read")(auth.require("tasks:run")(describe_caller))
     app = Starlette(
         routes=[
@@ -70,6 +85,8 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
             Route("/boom", boom),
             WebSocketRoute("/ws", ws),
             WebSocketRoute("/ws/admin", ws_admin),
+            WebSocketRoute("/ws/missing", ws_missing),
+            WebSocketRoute("/ws/talk", Conversation),
             *auth.key_routes(prefix="/api/keys"),
         ]
     )

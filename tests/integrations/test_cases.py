@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth.testing import AdapterContract, BackgroundLoop
@@ -68,6 +70,27 @@ def test_every_adapter_gives_the_same_answer(case: Case, circle: Circle) -> None
         names = ("www-authenticate", "content-type", "cache-control", "retry-after")
         body = reply.body if case.code is not None else b""
         told.add((reply.status, tuple(map(reply.header, names)), body))
+    assert len(told) == 1, told
+
+
+# Pieces of which headers are made, so that most are nearly right.
+PIECES = [
+    "Bearer", "bearer ", " ", "\t", ",", "=", '"', ";", "Digest a=b", 'c="d, e"', "Basic YTpi", "<key>", "<jwt>",
+    "<key_revoked>", "msk_", ".", "a", "~", "\\", "\x00", "\x7f", "\xe9",
+]  # fmt: skip
+HEADERS = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
+
+
+@settings(max_examples=50)
+@given(st.lists(HEADERS, min_size=1, max_size=3), st.sampled_from(["GET /me", "POST /api/keys"]))
+def test_every_adapter_gives_the_same_answer_to_any_headers(
+    circle: Circle, values: list[str], request_line: str
+) -> None:
+    headers = tuple(("authorization", value) for value in values)
+    case = Case("any", request_line, 0, headers=headers)
+    told = {
+        (reply.status, reply.header("www-authenticate"), reply.body) for reply in circle.ask(case)
+    }
     assert len(told) == 1, told
 
 

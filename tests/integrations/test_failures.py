@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import logging
 import traceback
-from importlib import import_module
 from typing import Any
 
 import anyio
 import pytest
-from tests.integrations.adapters import ADAPTERS, STARLETTE_BASED, send
+from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
-from msk_auth import Authenticator, ConfigurationError, KeyLimits, KeyRevoked
+from msk_auth import KeyLimits, KeyRevoked
 from msk_auth.integrations import _asgi
-from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.testing.adapter import PEOPLE, START, World, make_world
+from msk_auth.testing.adapter import World, make_world
 
 pytestmark = pytest.mark.anyio
-
-GUARDED = [
-    "GET /me",
-    "GET /tasks",
-    "POST /tasks/run",
-    "GET /admin/config",
-    "GET /api/keys",
-    "POST /api/keys",
-]
 
 
 @pytest.fixture(params=ADAPTERS)
 def adapter(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-@pytest.fixture(params=STARLETTE_BASED)
-def starlette_based(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def kind(starlette_based: str) -> Any:
-    """The class of an adapter."""
-    name = {"fastapi": "FastAPIAuth", "starlette": "StarletteAuth"}[starlette_based]
-    return getattr(import_module(f"msk_auth.integrations.{starlette_based}"), name)
 
 
 async def get(world: World, adapter: str, request: str, credential: str, **more: Any) -> Any:
@@ -211,72 +188,6 @@ async def test_changed_headers_are_judged_anew() -> None:
     assert _asgi.known_principal(scope, world.authenticator) is not None
     other = make_world()
     assert _asgi.known_principal(scope, other.authenticator) is None
-
-
-class TestSetUpsThatCannotWork:
-    """Each fails while starting, or at the first request, and says what to write instead."""
-
-    def test_a_blocking_authenticator(self, kind: Any) -> None:
-        blocking = Authenticator(MemoryKeyStore(), find_owner=PEOPLE.get)
-        with pytest.raises(ConfigurationError, match="Write AsyncAuthenticator"):
-            kind(blocking)
-
-    @pytest.mark.parametrize("wrong", [None, "secret", object()])
-    def test_no_authenticator_at_all(self, kind: Any, wrong: object) -> None:
-        with pytest.raises(ConfigurationError, match="needs an AsyncAuthenticator, not"):
-            kind(wrong)
-
-    @pytest.mark.parametrize("prefix", ["", "/", "api/keys", "/api/keys/"])
-    async def test_a_prefix_that_does_not_join(self, kind: Any, prefix: str) -> None:
-        auth = kind(make_world().authenticator)
-        with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
-            auth.key_routes(prefix=prefix)
-
-    async def test_a_permission_that_is_none(self, kind: Any) -> None:
-        auth = kind(make_world().authenticator)
-        with pytest.raises(ConfigurationError, match="is not a permission"):
-            auth.require("tasks:read tasks:run")
-        with pytest.raises(ConfigurationError, match="is not a permission"):
-            auth.require_interactive("")
-
-    async def test_two_adapters_on_one_application(self, starlette_based: str) -> None:
-        world = make_world()
-        app = ADAPTERS[starlette_based](world.authenticator)
-        kind = type(app.state.msk_auth)
-        with pytest.raises(ConfigurationError, match=r"has a .*Auth already"):
-            kind(world.authenticator).install(app)
-        # The same one twice is no harm.
-        app.state.msk_auth.install(app)
-
-    async def test_installed_too_late(self, starlette_based: str) -> None:
-        world = make_world()
-        app = ADAPTERS[starlette_based](world.authenticator)
-        auth = app.state.msk_auth
-        await send(app, "GET", b"/public")
-        del app.state.msk_auth
-        with pytest.raises(ConfigurationError, match="before the application starts"):
-            auth.install(app)
-
-    @pytest.mark.parametrize("request_line", GUARDED)
-    async def test_a_guard_on_an_application_without_install_lets_nobody_in(
-        self, starlette_based: str, request_line: str
-    ) -> None:
-        world = make_world()
-        app = ADAPTERS[starlette_based](world.authenticator)
-        del app.state.msk_auth
-        method, _, target = request_line.partition(" ")
-        for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
-            with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
-                await send(app, method, target.encode(), headers)
-
-
-async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -> None:
-    world = make_world()
-    app = ADAPTERS[starlette_based](world.authenticator)
-    async with app.router.lifespan_context(app):
-        assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
-    record = await world.store.find(world.names["key_id"])
-    assert record.last_used_at == START
 
 
 async def test_who_may_read_keys_sees_only_the_own(adapter: str) -> None:

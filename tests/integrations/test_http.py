@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msk_auth import InputInvalid, KeyValue, Problem
+from msk_auth import InputInvalid, KeyValue, LoginTooOld, Problem, TooManyAttempts
 from msk_auth.integrations._http import Answer, Voice, bearer_challenge
 from msk_auth.integrations._key_routes import (
     CreateRequest,
@@ -54,6 +54,25 @@ def test_a_401_always_has_a_challenge() -> None:
     answer = VOICE.answer(LoginFailed())
     assert dict(answer.headers)["www-authenticate"] == 'Bearer realm="api"'
     assert json.loads(answer.body)["type"] == "https://example.test/errors/#login_failed"
+
+
+def test_what_is_written_once_is_the_same_for_the_same_words_only() -> None:
+    once = VOICE.answer(LoginFailed())
+    assert VOICE.answer(LoginFailed()) is once
+    assert VOICE.answer(LoginFailed("Try again.")).body != once.body
+    assert Voice("other", VOICE.problem_base).answer(LoginFailed()).headers != once.headers
+    assert Voice(VOICE.realm, "https://other.test/").answer(LoginFailed()).body != once.body
+    limits = [VOICE.answer(LoginTooOld(timedelta(seconds=n))).headers for n in (1, 2)]
+    assert limits[0] != limits[1]
+    waits = [dict(VOICE.answer(TooManyAttempts(n)).headers)["retry-after"] for n in (1, 2)]
+    assert waits == ["1", "2"]
+
+
+def test_what_may_hold_something_of_the_request_is_not_kept() -> None:
+    for make in (lambda: LoginFailed("x" * 10_000), lambda: Rude("x")):
+        first, second = VOICE.answer(make()), VOICE.answer(make())
+        assert first == second
+        assert first is not second
 
 
 @given(st.text())

@@ -58,7 +58,7 @@ from msk_auth import (
 )
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.testing.adapter import PEOPLE, START, Reply, User, World, make_world
+from msk_auth.testing.adapter import PEOPLE, START, Reply, Surprise, User, World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -296,6 +296,43 @@ class TestMethodsAndMounts:
         assert (await site.ask(app, "GET", "/inner/deep", "key")).body == b"/deep/"
         start, _ = await connect(app, "/inner/socket", [])
         assert (start["type"], start["status"]) == ("websocket.http.response.start", 401)
+
+    @pytest.mark.parametrize("opens", [False, True], ids=["before", "after"])
+    async def test_an_error_of_the_framework_on_a_websocket(self, site: Site, opens: bool) -> None:
+        @websocket("/ws", opt=site.auth.public)
+        async def handler(socket: WebSocket[Any, Any, Any]) -> None:
+            if opens:
+                await socket.accept()
+            raise NotFoundException
+
+        sent = await connect(site.app(handler), "/ws", [])
+        if opens:
+            close = {"type": "websocket.close", "code": 1008, "reason": "not_found"}
+            assert sent[1:] == [close]
+        else:
+            assert [message["type"] for message in sent] == [
+                "websocket.http.response.start",
+                "websocket.http.response.body",
+            ]
+            assert sent[0]["status"] == 404
+
+    async def test_what_nobody_expected_on_a_websocket_and_a_close_of_its_own(
+        self, site: Site
+    ) -> None:
+        @websocket("/boom", opt=site.auth.public)
+        async def boom(socket: WebSocket[Any, Any, Any]) -> None:
+            await socket.accept()
+            raise Surprise("swordfish")
+
+        @websocket("/own", opt=site.auth.public)
+        async def own(socket: WebSocket[Any, Any, Any]) -> None:
+            await socket.accept()
+            await socket.close(4500, "mine")
+
+        _, close = await connect(site.app(boom), "/boom", [])
+        assert (close["code"], "swordfish" in close["reason"]) == (4500, False)
+        _, close = await connect(site.app(own), "/own", [])
+        assert (close["code"], close["reason"]) == (4500, "mine")
 
     async def test_static_files(self, site: Site, tmp_path: Path) -> None:
         tmp_path.joinpath("a.txt").write_text("in a file")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -23,9 +25,16 @@ from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL
 
-from msk_auth import ConfigurationError, Principal, require, require_interactive
+from msk_auth import (
+    ConfigurationError,
+    CredentialsMissing,
+    Principal,
+    Problem,
+    require,
+    require_interactive,
+)
 from msk_auth.integrations import _starlette_base
-from msk_auth.integrations._http import Answer
+from msk_auth.integrations._http import Answer, Voice
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
 from msk_auth.testing.adapter import User, World, make_world
 
@@ -53,6 +62,93 @@ async def ok(request: Request) -> Response:
     return JSONResponse("ok")
 
 
+class TestRefusals:
+    """A guard answers at once where that is the same as raising, and raises everywhere else."""
+
+    async def test_a_handler_of_the_applications_own_is_asked(
+        self, auth: StarletteAuth[User]
+    ) -> None:
+        async def on_refused(request: Request, error: Exception) -> Response:
+            return JSONResponse({"mine": type(error).__name__}, 418)
+
+        for kind in (CredentialsMissing, Problem):
+            app = Starlette(
+                routes=[Route("/", auth.require()(ok))], exception_handlers={kind: on_refused}
+            )
+            auth.install(app)
+            reply = await send(app, "GET", b"/")
+            assert (reply.status, reply.json) == (418, {"mine": "CredentialsMissing"})
+
+    async def test_a_decorator_around_a_guard_sees_the_problem(
+        self, auth: StarletteAuth[User], world: World
+    ) -> None:
+        seen: list[str] = []
+
+        def watching(endpoint: Any) -> Any:
+            @functools.wraps(endpoint)
+            async def watched(request: Request) -> Response:
+                try:
+                    response: Response = await endpoint(request)
+                except Problem as problem:
+                    seen.append(problem.code)
+                    raise
+                seen.append("ok")
+                return response
+
+            return watched
+
+        app = serve(
+            auth,
+            Route("/around", watching(auth.require()(ok))),
+            Route("/two", auth.require("tasks:read")(auth.require_interactive()(ok))),
+        )
+        assert (await send(app, "GET", b"/around")).status == 401
+        assert (await send(app, "GET", b"/around", world.bearer("key"))).status == 200
+        assert seen == ["credentials_missing", "ok"]
+        assert (await send(app, "GET", b"/two", world.bearer("key"))).status == 403
+
+    async def test_it_is_the_answer_that_raising_gives(
+        self, auth: StarletteAuth[User], world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = serve(auth, Route("/", auth.require("tasks:admin")(ok), methods=["GET", "POST"]))
+        requests = [
+            (method, headers)
+            for method in ("GET", "HEAD", "POST")
+            for headers in ([], world.bearer("key"), [(b"authorization", b"Bearer msk_x")])
+        ]
+        at_once = [await send(app, method, b"/", headers) for method, headers in requests]
+        monkeypatch.setattr(StarletteAuth, "_answer_at_once", lambda *_: None)
+        raised = [await send(app, method, b"/", headers) for method, headers in requests]
+        assert {reply.status for reply in at_once} == {401, 403}
+        assert at_once == raised
+
+    async def test_nothing_of_it_waits_for_the_garbage_collector(
+        self, auth: StarletteAuth[User], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Frames of a traceback hold each other, and the credentials."""
+        made: list[weakref.ref[Problem]] = []
+        answer = Voice.answer
+
+        def spy(voice: Voice, problem: Problem) -> Answer:
+            made.append(weakref.ref(problem))
+            return answer(voice, problem)
+
+        monkeypatch.setattr(Voice, "answer", spy)
+        app = serve(
+            auth,
+            Route("/at-once", auth.require()(ok)),
+            Route("/raised", auth.require()(auth.require()(ok))),
+        )
+        gc.collect()
+        gc.disable()
+        try:
+            for path in (b"/at-once", b"/raised"):
+                assert (await send(app, "GET", path)).status == 401
+        finally:
+            gc.enable()
+        assert [problem() for problem in made] == [None, None]
+
+
 class TestDecorators:
     async def test_carry_their_policy_and_the_name_of_the_endpoint(
         self, auth: StarletteAuth[User]
@@ -68,13 +164,13 @@ class TestDecorators:
         self, auth: StarletteAuth[User], world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         threads: list[threading.Thread] = []
-        find = world.store.find
+        find = world.store.blocking.find
 
-        async def spy(key_id: str) -> Any:
+        def spy(key_id: str) -> Any:
             threads.append(threading.current_thread())
-            return await find(key_id)
+            return find(key_id)
 
-        monkeypatch.setattr(world.store, "find", spy)
+        monkeypatch.setattr(world.store.blocking, "find", spy)
 
         @auth.require()
         def endpoint(request: Request) -> Response:
@@ -274,7 +370,7 @@ class TestMiddleware:
         assert (await send(app, "GET", b"/theirs")).json["code"] == "forbidden"
 
 
-ANSWER = Answer(401, (("content-type", "application/problem+json"),), b"{}")
+ANSWER = Answer(401, (("content-type", "application/problem+json"),), b'{"code":"key_revoked"}')
 
 
 async def refuse(state: WebSocketState) -> list[Any]:
@@ -294,7 +390,7 @@ async def refuse(state: WebSocketState) -> list[Any]:
 
 async def test_after_the_handshake_it_is_closed() -> None:
     (close,) = await refuse(WebSocketState.CONNECTED)
-    assert (close["type"], close["code"]) == ("websocket.close", 1008)
+    assert close == {"type": "websocket.close", "code": 1008, "reason": "key_revoked"}
 
 
 async def test_after_the_end_there_is_nothing_to_say() -> None:

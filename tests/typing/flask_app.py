@@ -68,6 +68,8 @@ async def by_hand() -> None:
 
 admin = Blueprint("admin", __name__)
 auth.protect(admin, require("admin:config"))
+auth.declare_view(app, "static", None)
+auth.declare_view(app, "swagger", require("docs"))
 auth.protect(app)
 auth.check(app)
 

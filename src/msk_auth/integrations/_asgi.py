@@ -14,10 +14,13 @@ def authorization_values(scope: Memory) -> tuple[bytes, ...]:
     Frameworks hand out the first of several, or join them, and decode leniently; which credentials
     count must not depend on that.
     """
+    # A list first: a generator takes twice as long, for every request.
     return tuple(
-        value
-        for name, value in scope["headers"]
-        if len(name) == 13 and name.lower() == b"authorization"
+        [
+            value
+            for name, value in scope["headers"]
+            if len(name) == 13 and name.lower() == b"authorization"
+        ]
     )
 
 

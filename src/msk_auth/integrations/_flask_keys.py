@@ -75,7 +75,7 @@ class _Handlers:
         return self._present.page(page)
 
     def create(self, principal: Principal[Any]) -> Answer:
-        asked = parse_create(_read(), request.environ.get("CONTENT_TYPE"))
+        asked = parse_create(read_body(MAX_BODY), request.environ.get("CONTENT_TYPE"))
         created = self._authenticator.create_key(
             principal, name=asked.name, scopes=asked.scopes, lifetime=asked.lifetime
         )
@@ -85,7 +85,7 @@ class _Handlers:
         return self._present.key(self._authenticator.get_key(principal, key_id))
 
     def rotate(self, principal: Principal[Any], key_id: str) -> Answer:
-        asked = parse_rotate(_read(), request.environ.get("CONTENT_TYPE"))
+        asked = parse_rotate(read_body(MAX_BODY), request.environ.get("CONTENT_TYPE"))
         created = self._authenticator.rotate_key(principal, key_id, overlap=asked.overlap)
         collection = _path().rsplit("/", 2)[0]  # without /{key_id}/rotate
         return self._present.created(created, collection=collection)
@@ -98,13 +98,18 @@ class _Handlers:
         return NO_CONTENT
 
 
-def _read() -> bytes:
+def read_body(limit: int) -> bytes:
+    """The body of the current request.
+
+    Raises:
+        ContentTooLarge: It has more bytes than `limit`.
+    """
     body = bytearray()
     # One byte more than allowed shows that there are too many.
-    while chunk := request.stream.read(MAX_BODY + 1 - len(body)):
+    while chunk := request.stream.read(limit + 1 - len(body)):
         body += chunk
-        if len(body) > MAX_BODY:
-            raise ContentTooLarge(MAX_BODY)
+        if len(body) > limit:
+            raise ContentTooLarge(limit)
     return bytes(body)
 
 

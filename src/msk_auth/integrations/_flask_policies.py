@@ -46,8 +46,8 @@ def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> Vie
     """
     inner = _own(view)
     if inner == PUBLIC:
-        raise _contradiction(view)
-    _guarded.update(_layers(view))
+        raise contradiction(_name_of(view))
+    _guarded.update(wrapped_views(view))
     setattr(guard, POLICIES_ATTRIBUTE, (*(inner or ()), policy))
     return guard
 
@@ -59,7 +59,7 @@ def declare_public(view: ViewT) -> ViewT:
         ConfigurationError: It has a guard.
     """
     if _own(view):
-        raise _contradiction(view)
+        raise contradiction(_name_of(view))
     # A method has no room for a mark, and Flask's own view of static files is one.
     marked = cast("ViewT", _as_function(view)) if inspect.ismethod(view) else view
     setattr(marked, POLICIES_ATTRIBUTE, PUBLIC)
@@ -118,7 +118,7 @@ def _own(view: object) -> tuple[Policy, ...] | None:
     return getattr(view, POLICIES_ATTRIBUTE, None)
 
 
-def _layers(view: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+def wrapped_views(view: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """The view, and what it wraps: any of them may have been given to a route on the way."""
     layer: Any = view
     while layer is not None:
@@ -130,8 +130,14 @@ def _is_view_class(value: object) -> TypeGuard[type[View]]:
     return inspect.isclass(value) and issubclass(value, View)
 
 
-def _contradiction(view: object) -> ConfigurationError:
-    name = getattr(view, "__qualname__", repr(view))
+def contradiction(view: str) -> ConfigurationError:
+    """What to raise for a view that says two things."""
     return ConfigurationError(
-        f"{name} is declared public and guarded as well. Take off @auth.public or the guard."
+        f"{view} is declared public and guarded as well. Take off one of the two: @auth.public, the"
+        " guard, or what declare_view says."
     )
+
+
+def _name_of(view: object) -> str:
+    name: str = getattr(view, "__qualname__", repr(view))
+    return name

@@ -8,18 +8,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 from msk_auth.core.errors import Problem
 
 PROBLEM_TYPE: Final = "application/problem+json"
 JSON_TYPE: Final = "application/json"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
 
 # Nothing that speaks of a credential or a key may be kept by a cache (RFC 9111, section 5.2.2.5).
 NO_STORE: Final = ("cache-control", "no-store")
 
+_MAX_REASON: Final = 123  # bytes: RFC 6455, section 5.5
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
+# Longer ones hold something of the request, most likely, and are not kept.
+_MAX_KEPT_DETAIL: Final = 300
 _OWN_MEMBERS: Final = frozenset({"type", "title", "status", "detail", "code"})
 
 
@@ -128,20 +133,44 @@ class Voice:
         challenge: Mapping[str, str] | None,
         retry_after: int | None = None,
     ) -> Answer:
-        headers = [("content-type", PROBLEM_TYPE), NO_STORE]
-        if challenge is not None:
-            headers.append(("www-authenticate", bearer_challenge(self.realm, challenge)))
-        if retry_after is not None:
-            headers.append(("retry-after", str(retry_after)))
-        document: dict[str, object] = {
-            "type": f"{self.problem_base}#{code}",
-            "title": title,
-            "status": status,
-            "detail": detail,
-            "code": code,
-        }
-        document |= {name: value for name, value in members.items() if name not in _OWN_MEMBERS}
-        return Answer(status, tuple(headers), to_json(document))
+        parameters = None if challenge is None else tuple(challenge.items())
+        what = (status, code, title, detail, parameters, retry_after)
+        if members or len(detail) > _MAX_KEPT_DETAIL:
+            return _write(self, what, members)
+        return _write_once(self, what)
+
+
+def close_reason(answer: Answer) -> str:
+    """What a websocket is told that is closed after its handshake: the problem's code (RFC 6455, section 5.5.1)."""
+    code: str = json.loads(answer.body)["code"]
+    return code[:_MAX_REASON]
+
+
+_What: TypeAlias = tuple[int, str, str, str, tuple[tuple[str, str], ...] | None, int | None]
+
+
+def _write(voice: Voice, what: _What, members: Mapping[str, object]) -> Answer:
+    status, code, title, detail, challenge, retry_after = what
+    headers = [("content-type", PROBLEM_TYPE), NO_STORE]
+    if challenge is not None:
+        headers.append(("www-authenticate", bearer_challenge(voice.realm, dict(challenge))))
+    if retry_after is not None:
+        headers.append(("retry-after", str(retry_after)))
+    document: dict[str, object] = {
+        "type": f"{voice.problem_base}#{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    document |= {name: value for name, value in members.items() if name not in _OWN_MEMBERS}
+    return Answer(status, tuple(headers), to_json(document))
+
+
+@lru_cache(maxsize=256)
+def _write_once(voice: Voice, what: _What) -> Answer:
+    """The same words are the same answer: what refuses a flood of requests is written once."""
+    return _write(voice, what, {})
 
 
 def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:

@@ -94,8 +94,8 @@ def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
     Raises:
         InputInvalid: With every member that is wrong.
     """
-    members = _read_object(body, content_type)
-    wrong = _unknown(members, {"name", "scopes", "expires_in_days"})
+    members = read_object(body, content_type)
+    wrong = unknown_members(members, {"name", "scopes", "expires_in_days"})
     name = members.get("name")
     if not isinstance(name, str):
         said = "Give the key a name, as text." if "name" in members else "This member is required."
@@ -118,8 +118,8 @@ def parse_rotate(body: bytes, content_type: str | None) -> RotateRequest:
     """
     if not body:
         return RotateRequest(timedelta(0))
-    members = _read_object(body, content_type)
-    wrong = _unknown(members, {"overlap_seconds"})
+    members = read_object(body, content_type)
+    wrong = unknown_members(members, {"overlap_seconds"})
     seconds = members.get("overlap_seconds", 0)
     overlap = timedelta(0)
     if _is_whole(seconds) and 0 <= seconds <= _MAX_SECONDS:
@@ -230,7 +230,12 @@ def _rfc3339(at: datetime | None) -> str | None:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _read_object(body: bytes, content_type: str | None) -> dict[str, object]:
+def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
+    """The members of a JSON object.
+
+    Raises:
+        InputInvalid: It is none, or a browser could have been made to send it.
+    """
     # A form of another site can send text/plain without asking first, and never application/json.
     if content_type is None or not _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
         raise InputInvalid.of("", "Send JSON with the header 'Content-Type: application/json'.")
@@ -257,7 +262,8 @@ def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
 
 
-def _unknown(members: Mapping[str, object], known: Iterable[str]) -> list[FieldError]:
+def unknown_members(members: Mapping[str, object], known: Iterable[str]) -> list[FieldError]:
+    """What is wrong with members that nobody knows."""
     unknown = sorted(members.keys() - set(known))[:_MAX_ERRORS]
     said = f"There is no such member here. Known are: {', '.join(sorted(known))}."
     # A name that cannot be shown is somebody's attempt, not a spelling mistake.

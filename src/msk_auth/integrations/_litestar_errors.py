@@ -1,4 +1,8 @@
-"""Errors as Litestar answers them: every one a problem document, on HTTP and before a websocket's handshake."""
+"""Errors as Litestar answers them: every one a problem document, on HTTP and before a websocket's handshake.
+
+Litestar hands exceptions of websockets to no handler: it closes with a code of its own (4500). So what is raised there is
+remembered as it passes, and the close that follows is said in our words.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,19 @@ from typing import Any, Final, cast
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException, SerializationException, ValidationException
 from litestar.exceptions import responses as litestar_responses
-from litestar.types import Send
+from litestar.types import Message, Scope, Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
 
-from ._http import Answer, Voice
+from ._http import Answer, Voice, close_reason
 from ._outcome import Memory
 
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 _DENIAL: Final = "websocket.http.response"
+_RAISED: Final = "msk_auth.raised"
+"""Where a websocket keeps the answer to what its handler raised."""
 
 # Its functions are not completely typed.
 _untyped_responses: Final = cast("Any", litestar_responses)
@@ -66,23 +72,38 @@ class ErrorAnswers:
             return shown
         return to_response(self._voice.answer(Problem()))
 
+    async def remember(self, error: Exception, scope: Scope) -> None:
+        """Called by Litestar for what was raised, before it closes a websocket."""
+        memory = cast("Memory", scope)
+        if memory["type"] != "websocket":
+            return
+        if isinstance(error, Problem):
+            memory[_RAISED] = self._voice.answer(error)
+        elif isinstance(error, HTTPException) and error.status_code != _INTERNAL:
+            memory[_RAISED] = self._answer(error)
+
+    def in_our_words(self, scope: Memory, send: Send) -> Send:
+        """A `send` for a websocket that closes as the other adapters do when its handler raised something."""
+        accepted = False
+
+        async def send_or_deny(message: Message) -> None:
+            nonlocal accepted
+            accepted = accepted or message["type"] == "websocket.accept"
+            answer: Answer | None = None
+            if message["type"] == "websocket.close":
+                answer = scope.pop(_RAISED, None)
+            if answer is None:
+                await send(message)
+            elif accepted:
+                await _close(send, answer)
+            else:
+                await _deny(scope, send, answer)
+
+        return send_or_deny
+
     async def deny_websocket(self, scope: Memory, send: Send, problem: Problem) -> None:
         """Refuse a handshake: with the whole answer if the server can send it, else with a bare 403."""
-        if _DENIAL not in (scope.get("extensions") or {}):
-            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})
-            return
-        answer = self._voice.answer(problem)
-        headers = [*answer.headers, ("content-length", str(len(answer.body)))]
-        start = {
-            "type": f"{_DENIAL}.start",
-            "status": answer.status,
-            "headers": [
-                (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers
-            ],
-        }
-        # Litestar's types do not know this extension (ASGI, "Websocket Denial Response").
-        await send(cast("Any", start))
-        await send(cast("Any", {"type": f"{_DENIAL}.body", "body": answer.body}))
+        await _deny(scope, send, self._voice.answer(problem))
 
     def _answer(self, error: HTTPException) -> Answer:
         if isinstance(error, ValidationException):
@@ -94,6 +115,27 @@ class ErrorAnswers:
         said = None if error.detail == default else error.detail
         members = {} if error.extra is None else {"context": error.extra}
         return self._voice.http_error(error.status_code, said, members=members)
+
+
+async def _deny(scope: Memory, send: Send, answer: Answer) -> None:
+    if _DENIAL not in (scope.get("extensions") or {}):
+        await _close(send, answer)
+        return
+    headers = [*answer.headers, ("content-length", str(len(answer.body)))]
+    start = {
+        "type": f"{_DENIAL}.start",
+        "status": answer.status,
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+    }
+    # Litestar's types do not know this extension (ASGI, "Websocket Denial Response").
+    await send(cast("Any", start))
+    await send(cast("Any", {"type": f"{_DENIAL}.body", "body": answer.body}))
+
+
+async def _close(send: Send, answer: Answer) -> None:
+    await send(
+        {"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": close_reason(answer)}
+    )
 
 
 def to_response(answer: Answer) -> Response[bytes]:

@@ -59,7 +59,9 @@ def key_handlers(
 
     async def create_key(request: Request[Any, Any, Any]) -> Response[bytes]:
         principal = await admit(request, MANAGE)
-        asked = parse_create(await _read(request), request.headers.get("content-type"))
+        asked = parse_create(
+            await read_body(request, MAX_BODY), request.headers.get("content-type")
+        )
         created = await authenticator.create_key(
             principal, name=asked.name, scopes=asked.scopes, lifetime=asked.lifetime
         )
@@ -71,7 +73,9 @@ def key_handlers(
 
     async def rotate_key(request: Request[Any, Any, Any]) -> Response[bytes]:
         principal = await admit(request, MANAGE)
-        asked = parse_rotate(await _read(request), request.headers.get("content-type"))
+        asked = parse_rotate(
+            await read_body(request, MAX_BODY), request.headers.get("content-type")
+        )
         created = await authenticator.rotate_key(principal, _key_id(request), overlap=asked.overlap)
         collection = _path(request).rsplit("/", 2)[0]  # without /{key_id}/rotate
         return to_response(present.created(created, collection=collection))
@@ -91,7 +95,7 @@ def key_handlers(
             "name": f"msk_auth.{name}",
             "guards": [guard(policy)],
             "status_code": status,
-            "operation_class": _operation(name),
+            "operation_class": operation_class(name),
         }
 
     return [
@@ -104,7 +108,7 @@ def key_handlers(
     ]
 
 
-def _operation(name: str) -> type[Operation]:
+def operation_class(name: str) -> type[Operation]:
     """What the document says of one of the routes, whose handler shows Litestar nothing of it."""
 
     class KeyOperation(Operation):
@@ -114,7 +118,13 @@ def _operation(name: str) -> type[Operation]:
     return KeyOperation
 
 
-async def _read(request: Keys) -> bytes:
+async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ContentTooLarge: It has more bytes than `limit`.
+        ClientException: The client went away.
+    """
     body = bytearray()
     while True:
         message = cast("dict[str, Any]", await request.receive())
@@ -122,8 +132,8 @@ async def _read(request: Keys) -> bytes:
             # Nobody is there to read an answer, and it is no error of ours to be logged.
             raise ClientException
         body += message.get("body", b"")
-        if len(body) > MAX_BODY:
-            raise ContentTooLarge(MAX_BODY)
+        if len(body) > limit:
+            raise ContentTooLarge(limit)
         if not message.get("more_body", False):
             return bytes(body)
 

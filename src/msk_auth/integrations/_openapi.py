@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, cast
 
-from ._http import JSON_TYPE, PROBLEM_TYPE
+from ._http import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
 
 Json: TypeAlias = dict[str, Any]
 
@@ -65,6 +65,8 @@ _REFUSALS: Final[Json] = {
 INVALID: Final = _problem("The input is not valid.")
 _NOT_FOUND: Final = _problem("You have no API key with this id.")
 _CONFLICT: Final = _problem("The state of your keys does not allow it.")
+_TOO_LARGE: Final = _problem("The body is longer than this operation ever needs.")
+_TOO_MANY: Final = _problem("Too many attempts.", _RETRY)
 
 _TIME: Final[Json] = {"type": "string", "format": "date-time"}
 _TIME_OR_NULL: Final[Json] = {"type": ["string", "null"], "format": "date-time"}
@@ -145,6 +147,24 @@ _ROTATE_BODY: Final[Json] = {
 _ID: Final[Json] = {"name": "key_id", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
+_TOKEN: Final[Json] = {
+    "type": "object",
+    "required": ["token"],
+    "properties": {
+        "token": {"type": "string", "description": "The key."},
+        "token_type_hint": {"type": "string", "description": "Ignored (RFC 7009, section 2.1)."},
+    },
+}
+_MATCH: Final = _object({name: {"type": "string"} for name in ("token", "type", "url", "source")})
+_LABEL: Final = _object(
+    {
+        "token_hash": {"type": "string", "description": "SHA-256 of the match."},
+        "token_type": {"type": "string"},
+        "label": {"type": "string", "enum": ["true_positive", "false_positive"]},
+    }
+)
+
+
 def _query(name: str, schema: Json) -> Json:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
@@ -193,6 +213,43 @@ _KEY_ROUTES: Final[dict[str, Json]] = {
         "summary": "Revoke an API key and take it off the list",
         "parameters": [_ID],
         "responses": {"204": {"description": "It is gone."}, "404": _NOT_FOUND},
+    },
+    "revoke_by_possession": {
+        "summary": "Revoke an API key by showing it",
+        "description": "For whoever holds a key, without a login. The answer is the same whether there is such a key.",
+        "requestBody": {
+            "required": True,
+            "content": {JSON_TYPE: {"schema": _TOKEN}, FORM_TYPE: {"schema": _TOKEN}},
+        },
+        "responses": {
+            "200": {
+                "description": "Whatever key this was does not work any more.",
+                "content": _json({"type": "object"}),
+            },
+            "413": _TOO_LARGE,
+            "422": INVALID,
+            "429": _TOO_MANY,
+            "503": _problem("Whether it was revoked is not known.", _RETRY),
+        },
+    },
+    "receive_leak_report": {
+        "summary": "Receive a report of GitHub's secret scanning",
+        "parameters": [
+            {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
+            for name in ("Github-Public-Key-Identifier", "Github-Public-Key-Signature")
+        ],
+        "requestBody": {"required": True, "content": _json({"type": "array", "items": _MATCH})},
+        "responses": {
+            "200": {
+                "description": "Which of the matches are keys of this application. They are revoked.",
+                "content": _json({"type": "array", "items": _LABEL}),
+            },
+            "403": _problem("The report is not signed by GitHub."),
+            "413": _TOO_LARGE,
+            "422": INVALID,
+            "429": _TOO_MANY,
+            "503": _problem("The signature cannot be checked, or the keys not be revoked.", _RETRY),
+        },
     },
 }
 

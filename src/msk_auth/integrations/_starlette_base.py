@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
@@ -18,17 +20,20 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
 
 from . import _asgi
-from ._http import Answer, Voice
+from ._http import Answer, Voice, close_reason
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
 
 _PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
 
+_NO_HANDLERS: Final[tuple[Mapping[object, object], object]] = ({}, {})
+
 AppT = TypeVar("AppT", bound=Starlette)
 EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
+_HANDSHAKE: Final = "msk_auth.handshake"
 
 
 class StarletteBase(Generic[UserT]):
@@ -47,6 +52,7 @@ class StarletteBase(Generic[UserT]):
             )
         self.authenticator = authenticator
         self._voice = Voice(authenticator.realm, authenticator.problem_base)
+        self._installed_on: object = None
 
     def install(self, app: AppT) -> AppT:
         """Prepare an application, and hand it back: error handlers, and the authenticator's lifespan.
@@ -76,6 +82,7 @@ class StarletteBase(Generic[UserT]):
         return app
 
     def _prepare(self, app: Starlette) -> None:
+        app.add_middleware(_Handshakes)
         self._add_handlers(app)
         self._add_lifespan(app)
 
@@ -96,6 +103,46 @@ class StarletteBase(Generic[UserT]):
 
         app.router.lifespan_context = lifespan
 
+    def _check_installed(self, app: object) -> None:
+        if app is self._installed_on:
+            return
+        if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
+            raise ConfigurationError(
+                f"A guarded route is served by an application without its {type(self).__name__}."
+                " Call auth.install(app) on the application that the route belongs to."
+            )
+        # An adapter is installed once and for all, so the next request need not ask again.
+        self._installed_on = app
+
+    def _answer_at_once(
+        self, connection: HTTPConnection, endpoint: object, problem: Problem
+    ) -> Response | None:
+        """The answer to a request that a guard refuses, if nobody between here and the router has a say in it.
+
+        Raised, the problem would come to the same answer through the framework's handlers, at twice the cost: what
+        refuses a flood should be cheap.
+
+        Args:
+            connection: The request.
+            endpoint: The guarded one. If it is not what the route calls, something stands around it.
+            problem: Why it is refused.
+        """
+        scope = connection.scope
+        if scope["type"] != "http" or scope.get("endpoint") is not endpoint:
+            return None
+        handlers: Mapping[object, object]
+        handlers, _ = scope.get("starlette.exception_handlers", _NO_HANDLERS)
+        for kind in type(problem).__mro__:
+            handler = handlers.get(kind)
+            if handler is not None:
+                # The application may have a handler of its own.
+                return self._to_response(problem) if handler == self._on_problem else None
+        return None
+
+    def _to_response(self, problem: Problem) -> Response:
+        problem.__traceback__ = None  # as in `_on_problem`
+        return to_response(self._voice.answer(problem))
+
     async def admit(self, connection: HTTPConnection, policy: Policy) -> Principal[UserT]:
         """The principal of a request or websocket, if the policy lets it pass.
 
@@ -105,13 +152,8 @@ class StarletteBase(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`install` was not called on this application.
         """
-        app = connection.scope.get("app")
-        if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
-            # Not only when somebody is refused: this has to show the first time the route is tried.
-            raise ConfigurationError(
-                f"A guarded route is served by an application without its {type(self).__name__}."
-                " Call auth.install(app) on the application that the route belongs to."
-            )
+        # Not only when somebody is refused: this has to show the first time the route is tried.
+        self._check_installed(connection.scope.get("app"))
         principal = await _asgi.authenticate(connection.scope, self.authenticator)
         self.authenticator.authorize(principal, policy)
         return principal
@@ -140,6 +182,9 @@ class StarletteBase(Generic[UserT]):
         return declare(endpoint, policy)
 
     async def _on_problem(self, connection: HTTPConnection, error: Problem) -> Response | None:
+        # Its frames refer to each other and to the credentials: without this, all of them would stay until the garbage
+        # collector comes, and it would come more often.
+        error.__traceback__ = None
         return await _send(connection, self._voice.answer(error))
 
     async def _on_http_exception(
@@ -203,8 +248,44 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
     # Before the handshake a server that can sends the whole answer in its place, and one that
     # cannot sends a bare 403.
     can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
-    if can_deny and connection.application_state is WebSocketState.CONNECTING:
+    if can_deny and not _is_open(connection):
         await connection.send_denial_response(to_response(answer))
     else:
-        await connection.close(_POLICY_VIOLATION)
+        await connection.close(_POLICY_VIOLATION, close_reason(answer))
     return None
+
+
+def _is_open(websocket: WebSocket) -> bool:
+    handshake: _Handshake | None = websocket.scope.get(_HANDSHAKE)
+    if handshake is not None and handshake.accepted:
+        return True
+    return websocket.application_state is not WebSocketState.CONNECTING
+
+
+@dataclass(slots=True)
+class _Handshake:
+    accepted: bool = False
+
+
+class _Handshakes:
+    """Notes which websockets are open.
+
+    A class-based endpoint has a `WebSocket` of its own, and whoever handles what it raises gets another one, which
+    knows nothing of its handshake.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    # Not a coroutine: a request that is no websocket passes through at the cost of a call.
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] != "websocket":
+            return self._app(scope, receive, send)
+        handshake = scope[_HANDSHAKE] = _Handshake()
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "websocket.accept":
+                handshake.accepted = True
+            await send(message)
+
+        return self._app(scope, receive, send_and_note)

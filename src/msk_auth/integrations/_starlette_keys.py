@@ -97,7 +97,9 @@ class _Handlers:
         return self._present.page(page)
 
     async def create(self, principal: Principal[Any], request: Request) -> Answer:
-        asked = parse_create(await _read(request), request.headers.get("content-type"))
+        asked = parse_create(
+            await read_body(request, MAX_BODY), request.headers.get("content-type")
+        )
         created = await self._authenticator.create_key(
             principal, name=asked.name, scopes=asked.scopes, lifetime=asked.lifetime
         )
@@ -108,7 +110,9 @@ class _Handlers:
         return self._present.key(record)
 
     async def rotate(self, principal: Principal[Any], request: Request) -> Answer:
-        asked = parse_rotate(await _read(request), request.headers.get("content-type"))
+        asked = parse_rotate(
+            await read_body(request, MAX_BODY), request.headers.get("content-type")
+        )
         created = await self._authenticator.rotate_key(
             principal, request.path_params["key_id"], overlap=asked.overlap
         )
@@ -124,13 +128,19 @@ class _Handlers:
         return NO_CONTENT
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ContentTooLarge: It has more bytes than `limit`.
+        HTTPException: The client went away.
+    """
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MAX_BODY:
-                raise ContentTooLarge(MAX_BODY)
+            if len(body) > limit:
+                raise ContentTooLarge(limit)
     except ClientDisconnect:
         # Nobody is there to read an answer, and it is no error of ours to be logged.
         raise HTTPException(400) from None

@@ -20,7 +20,8 @@ pages are no part of a router's or an application's `dependencies`.
 
 # No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeGuard, cast
 
@@ -38,6 +39,7 @@ from fastapi.exceptions import (
     WebSocketRequestValidationError,
 )
 from fastapi.openapi.models import HTTPBearer
+from fastapi.openapi.models import SecurityBase as SecurityBaseModel
 from fastapi.params import Security
 from fastapi.security.base import SecurityBase
 from starlette.applications import Starlette
@@ -49,11 +51,14 @@ from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.leaks import AsyncGitHubLeakReceiver
 
 from ._http import Answer
+from ._leak_routes import REPORT, REVOKE
 from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
 from ._starlette_base import AppT, StarletteBase
 from ._starlette_keys import key_routes
+from ._starlette_leaks import Endpoint, Throttle, leak_endpoint, revocation_endpoint
 
 __all__ = ["FastAPIAuth", "Guard"]
 
@@ -79,7 +84,7 @@ class Guard(SecurityBase, Generic[UserT]):
     """
 
     def __init__(self, auth: "FastAPIAuth[UserT]", policy: Policy) -> None:
-        self.model = HTTPBearer(description=BEARER_DESCRIPTION)
+        self.model: SecurityBaseModel = HTTPBearer(description=BEARER_DESCRIPTION)
         self.scheme_name = SCHEME_NAME
         self.policy = policy
         self._auth = auth
@@ -131,11 +136,13 @@ class FastAPIAuth(StarletteBase[UserT]):
     def key_routes(self, *, prefix: str = "/api/keys") -> APIRouter:
         """A router with which people manage their own keys. Its guards cannot be taken off.
 
+        An application that includes it without :meth:`install` does not start.
+
         Raises:
             ConfigurationError: The prefix does not begin with a slash, or ends with one.
         """
         routes = key_routes(self, prefix)
-        router = APIRouter(prefix=prefix, tags=["API keys"])
+        router = APIRouter(prefix=prefix, tags=["API keys"], lifespan=self._demand_install)
         for route in routes:
             operation = describe_key_route(route.name)
             router.add_api_route(
@@ -151,6 +158,44 @@ class FastAPIAuth(StarletteBase[UserT]):
                 openapi_extra=operation,
             )
         return router
+
+    def revocation_route(
+        self, *, path: str = "/api/revoke", throttle: Throttle | None
+    ) -> APIRouter:
+        """A router with a route with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+
+        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
+        refused, as anybody can tell it is none.
+
+        Args:
+            path: Where to serve it.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
+                None if something in front of the application limits requests already.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one.
+        """
+        return _public_route(path, REVOKE, revocation_endpoint(self, path, throttle))
+
+    def leak_route(
+        self,
+        receiver: AsyncGitHubLeakReceiver,
+        *,
+        path: str = "/api/leaks/github",
+        throttle: Throttle | None,
+    ) -> APIRouter:
+        """A router with a route to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+
+        Args:
+            receiver: Checks the reports and revokes the keys.
+            path: Where to serve it.
+            throttle: As for :meth:`revocation_route`.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
+                kind.
+        """
+        return _public_route(path, REPORT, leak_endpoint(self, receiver, path, throttle))
 
     def install(self, app: AppT) -> AppT:
         """Prepare an application, and hand it back: error handlers, OpenAPI, the authenticator's lifespan.
@@ -170,6 +215,12 @@ class FastAPIAuth(StarletteBase[UserT]):
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
         return super().install(app)
+
+    @asynccontextmanager
+    async def _demand_install(self, app: object) -> AsyncGenerator[None]:
+        # Guards cannot tell before they are asked; a router is started with its application.
+        self._check_installed(app)
+        yield
 
     def _prepare(self, app: Starlette) -> None:
         super()._prepare(app)
@@ -231,6 +282,19 @@ class FastAPIAuth(StarletteBase[UserT]):
         if policy not in self._guards:
             self._guards[policy] = Security(Guard(self, policy), scopes=sorted(policy.permissions))
         return self._guards[policy]
+
+
+def _public_route(path: str, name: str, endpoint: Endpoint) -> APIRouter:
+    router = APIRouter(tags=["API keys"])
+    router.add_api_route(
+        path,
+        endpoint,
+        methods=["POST"],
+        name=name,
+        response_class=Response,
+        openapi_extra=describe_key_route(name),
+    )
+    return router
 
 
 def _fields(errors: Sequence[Mapping[str, Any]]) -> list[FieldError]:

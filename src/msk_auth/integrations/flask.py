@@ -12,12 +12,12 @@
     def tasks():
         return {"owner": auth.current_principal.owner.id}
 
-The guard stands below the route. Above it, it would guard a function that no route calls; the
-application does not answer any request then.
+The guard stands below the route. Above it, it would guard a function that no route calls: that is an
+error while the application is imported.
 
 A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require(…))` guards
 all of its views, and `auth.protect(blueprint)` demands that each of them declares a policy, or
-`@auth.public`. A guard covers every method of its rule, the OPTIONS that Flask answers by itself
+`@auth.public`: one that does not is an error when the blueprint is registered. A guard covers every method of its rule, the OPTIONS that Flask answers by itself
 included, except for CORS preflights: they cannot carry credentials, and no view is called for them.
 """
 
@@ -29,9 +29,9 @@ import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import ref
 
-from flask import Blueprint, Flask, Response, current_app, request
+from flask import Blueprint, Flask, Request, Response, after_this_request, current_app, request
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException, default_exceptions
@@ -40,20 +40,13 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.leaks import GitHubLeakReceiver
 
 from . import _wsgi
 from ._flask_keys import KeyView, key_views
-from ._flask_policies import (
-    PUBLIC,
-    ViewT,
-    check_view,
-    declare_guard,
-    declare_public,
-    declared_policies,
-    is_exposed,
-    layers_of,
-    methods_of,
-)
+from ._flask_leaks import Throttle, leak_view, revocation_view
+from ._flask_policies import ViewT, check_view, declare_guard, declare_public
+from ._flask_views import Views
 from ._http import Answer, Voice
 from ._key_routes import check_prefix
 
@@ -96,8 +89,7 @@ class FlaskAuth(Generic[UserT]):
             )
         self.authenticator = authenticator
         self._voice = Voice(authenticator.realm, authenticator.problem_base)
-        self._protected: WeakKeyDictionary[object, Policy | None] = WeakKeyDictionary()
-        self._checked: WeakSet[Flask] = WeakSet()
+        self._views = Views()
         # Flask does not tell anybody that it ends.
         atexit.register(_flush, ref(authenticator))
         if app is not None:
@@ -108,10 +100,11 @@ class FlaskAuth(Generic[UserT]):
 
         Every :class:`~msk_auth.Problem`, HTTP error and unexpected exception is answered with a
         problem document; handlers that the application has already are left alone. Times of last use
-        are written at most once a minute, after a response is sent.
+        are written at most once a minute, after a response is sent. From here on every view is looked at
+        when it is registered, and those that are there already at once.
 
         Raises:
-            ConfigurationError: The application has an adapter already.
+            ConfigurationError: The application has an adapter already, or :meth:`check` raises.
         """
         installed = app.extensions.get(_EXTENSION)
         if installed is self:
@@ -122,11 +115,9 @@ class FlaskAuth(Generic[UserT]):
                 " of its views."
             )
         app.extensions[_EXTENSION] = self
+        self._views.watch(app)
         # Before whatever else the application does with a request.
-        app.before_request_funcs.setdefault(None, []).insert(
-            0, functools.partial(self._admit_request, app)
-        )
-        app.after_request(self._flush_after)
+        app.before_request_funcs.setdefault(None, []).insert(0, self._admission(app))
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
             app.register_error_handler(Problem, self._on_problem)
@@ -152,7 +143,8 @@ class FlaskAuth(Generic[UserT]):
         """A decorator for views that demands to be authenticated, with all of these permissions.
 
         It stands below the route, on functions or on the methods of a class-based view; for a whole
-        class write `decorators = [auth.require(…)]`.
+        class write `decorators = [auth.require(…)]`. Decorating a view that is registered already raises
+        :class:`~msk_auth.ConfigurationError`.
         """
         return self._decorator(require(*permissions))
 
@@ -184,14 +176,29 @@ class FlaskAuth(Generic[UserT]):
                 :func:`~msk_auth.require_interactive`. None demands that each view declares something.
 
         Raises:
-            ConfigurationError: It is an application without its adapter.
+            ConfigurationError: It is an application without its adapter, or with a view that declares
+                nothing. A view of a blueprint is looked at when the blueprint is registered.
         """
         if isinstance(scope, Blueprint):
             # An application that registers it without this adapter has no guard that would ask.
             scope.before_request(self._check_installed)
         elif scope.extensions.get(_EXTENSION) is not self:
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
-        self._protected[scope] = policy
+        self._views.protect(scope, policy)
+
+    def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
+        """Guard a view that cannot be decorated, by its endpoint: static files, or another package's.
+
+        Args:
+            app: The application that has it, or will have it.
+            endpoint: Such as `static` or `admin.static`. In a protected blueprint or application it has
+                to be declared before it is registered.
+            policy: What it demands, on top of what it belongs to; None lets everybody in.
+
+        Raises:
+            ConfigurationError: Something else is declared for it.
+        """
+        self._views.declare(app, endpoint, policy)
 
     def key_routes(self, *, url_prefix: str = "/api/keys", name: str = "api_keys") -> Blueprint:
         """A blueprint with which people manage their own keys. Its guards cannot be taken off.
@@ -211,25 +218,60 @@ class FlaskAuth(Generic[UserT]):
             )
         return blueprint
 
-    def check(self, app: Flask) -> None:
-        """Find out whether every view is guarded as declared.
+    def revocation_route(
+        self, *, path: str = "/api/revoke", name: str = "revocation", throttle: Throttle | None
+    ) -> Blueprint:
+        """A blueprint with a view with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The first request does so too, and none is answered before everything is right; an application
-        factory that calls this at its end learns it at once.
+        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
+        refused, as anybody can tell it is none.
+
+        Args:
+            path: Where to serve it.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
+                None if something in front of the application limits requests already.
+            name: The blueprint's name, for `url_for`.
 
         Raises:
-            ConfigurationError: A decorator stands above its route, or a view of a protected blueprint
-                declares no policy.
+            ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        for endpoint, view in app.view_functions.items():
-            if is_exposed(view):
-                raise ConfigurationError(
-                    f"The guard of the view {endpoint!r} stands above its route and protects nothing."
-                    " Write the route first and @auth.require(…) below it."
-                )
-            for method in methods_of(app, endpoint):
-                self.policies_of(app, endpoint, method)
-        self._checked.add(app)
+        return self._public_view(name, path, revocation_view(self.authenticator, path, throttle))
+
+    def leak_route(
+        self,
+        receiver: GitHubLeakReceiver,
+        *,
+        path: str = "/api/leaks/github",
+        name: str = "leaks",
+        throttle: Throttle | None,
+    ) -> Blueprint:
+        """A blueprint with a view to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+
+        Args:
+            receiver: Checks the reports and revokes the keys.
+            path: Where to serve it.
+            throttle: As for :meth:`revocation_route`.
+            name: The blueprint's name, for `url_for`.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
+                kind.
+        """
+        return self._public_view(name, path, leak_view(receiver, path, throttle))
+
+    def check(self, app: Flask) -> None:
+        """Find out whether every view is guarded as declared, once the application is complete.
+
+        Most mistakes are errors before, where they are made. This finds those that are left, such as a
+        view function that was put under its endpoint by hand. The first request does so too, and none
+        is answered before everything is right; an application factory that calls this at its end learns
+        it at once.
+
+        Raises:
+            ConfigurationError: A decorator stands above its route, a view of a protected blueprint
+                declares no policy, or :meth:`declare_view` names a view that is not there.
+        """
+        self._views.check(app)
 
     def admit(self, policy: Policy) -> Principal[UserT]:
         """The principal of the current request, if the policy lets it pass.
@@ -245,31 +287,20 @@ class FlaskAuth(Generic[UserT]):
         self.authenticator.authorize(principal, policy)
         return principal
 
-    def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...]:
+    def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
         """What a request has to meet: the view's own policies and those of whatever it belongs to.
 
-        Empty if the view is public, or declares nothing where nothing has to be declared.
+        Empty if the view is public; None if it declares nothing where nothing has to be declared.
 
         Raises:
             ConfigurationError: The view has to declare something, and does not.
         """
-        own = declared_policies(app.view_functions.get(endpoint), method)
-        if own == PUBLIC:
-            return PUBLIC
-        outer = [
-            self._protected[layer] for layer in layers_of(app, endpoint) if layer in self._protected
-        ]
-        policies = (*(policy for policy in outer if policy is not None), *(own or ()))
-        if outer and not policies:
-            raise ConfigurationError(
-                f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
-                f" protected. {_how_to_declare(endpoint)}"
-            )
-        return policies
+        return self._views.policies_of(app, endpoint, method)
 
     def _decorator(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
             check_view(view)
+            self._views.refuse_registered(view)
             return declare_guard(self._guard(view, policy), view, policy)
 
         return cast("Decorator", decorate)
@@ -299,6 +330,15 @@ class FlaskAuth(Generic[UserT]):
 
         return declare_guard(view, route.handler, route.policy)
 
+    def _public_view(self, name: str, path: str, answer: Callable[[], Answer]) -> Blueprint:
+        def view() -> Response:
+            self._check_installed()
+            return _to_response(answer())
+
+        blueprint = Blueprint(name, __name__)
+        blueprint.add_url_rule(path, "receive", declare_public(view), methods=["POST"])
+        return blueprint
+
     def _check_installed(self) -> None:
         if current_app.extensions.get(_EXTENSION) is not self:
             raise ConfigurationError(
@@ -306,15 +346,24 @@ class FlaskAuth(Generic[UserT]):
                 " auth.init_app(app) on the application that the view belongs to."
             )
 
-    def _admit_request(self, app: Flask) -> None:
-        if app not in self._checked:
-            self.check(app)
-        rule = request.url_rule
-        # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
-        if rule is None or _is_preflight(rule):
-            return
-        for policy in self.policies_of(app, rule.endpoint, request.method):
-            self.admit(policy)
+    def _admission(self, app: Flask) -> Callable[[], None]:
+        """What Flask calls before each request. A function, because Flask asks each time whether it is async."""
+        policies_of = self._views.reader(app)
+
+        def admit_request() -> None:
+            policies_of.check_once()
+            if self.authenticator.is_flush_due:
+                after_this_request(self._flush_after)
+            # The proxy looks it up each time that it is asked something.
+            current: Request = cast("Any", request)._get_current_object()  # noqa: SLF001 - documented
+            rule = current.url_rule
+            # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
+            if rule is None or _is_preflight(current, rule):
+                return
+            for policy in policies_of(rule.endpoint, current.method) or ():
+                self.admit(policy)
+
+        return admit_request
 
     def _flush_after(self, response: Response) -> Response:
         response.call_on_close(self.authenticator.flush_if_due)
@@ -333,22 +382,13 @@ class FlaskAuth(Generic[UserT]):
         return _to_response(answer.with_headers(_headers(error)))
 
 
-def _how_to_declare(endpoint: str) -> str:
-    if endpoint.rpartition(".")[2] != "static":
-        return "Decorate it with @auth.require(…) or @auth.public, below its route."
-    return (
-        "It serves files. Turn it off with static_folder=None, or write"
-        f" app.view_functions[{endpoint!r}] = auth.public(app.view_functions[{endpoint!r}])."
-    )
-
-
-def _is_preflight(rule: Any) -> bool:
+def _is_preflight(current: Request, rule: Any) -> bool:
     """True for a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers by itself."""
     return (
-        request.method == "OPTIONS"
+        current.method == "OPTIONS"
         and getattr(rule, "provide_automatic_options", False)
-        and "Origin" in request.headers
-        and "Access-Control-Request-Method" in request.headers
+        and "Origin" in current.headers
+        and "Access-Control-Request-Method" in current.headers
     )
 
 

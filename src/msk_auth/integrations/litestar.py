@@ -48,12 +48,14 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.leaks import AsyncGitHubLeakReceiver
 
 from . import _asgi
 from ._http import Voice
 from ._key_routes import check_prefix
 from ._litestar_errors import ErrorAnswers
 from ._litestar_keys import key_handlers
+from ._litestar_leaks import Throttle, leak_handler, revocation_handler
 from ._openapi import BEARER_DESCRIPTION, INVALID, SCHEME_NAME, document_problems, operations
 from ._outcome import Memory
 
@@ -162,6 +164,44 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         )
         return Router(path, route_handlers=handlers, tags=["API keys"])
 
+    def revocation_route(
+        self, *, path: str = "/api/revoke", throttle: Throttle | None
+    ) -> HTTPRouteHandler:
+        """A handler with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+
+        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
+        refused, as anybody can tell it is none.
+
+        Args:
+            path: Where to serve it.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
+                None if something in front of the application limits requests already.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one.
+        """
+        return revocation_handler(self.authenticator, path, throttle, self.public)
+
+    def leak_route(
+        self,
+        receiver: AsyncGitHubLeakReceiver,
+        *,
+        path: str = "/api/leaks/github",
+        throttle: Throttle | None,
+    ) -> HTTPRouteHandler:
+        """A handler to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+
+        Args:
+            receiver: Checks the reports and revokes the keys.
+            path: Where to serve it.
+            throttle: As for :meth:`revocation_route`.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
+                kind.
+        """
+        return leak_handler(receiver, path, throttle, self.public)
+
     async def admit(
         self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy
     ) -> Principal[UserT]:
@@ -202,6 +242,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         config = cast("Any", app_config)  # the types of these two are not complete
         config.exception_handlers = dict(config.exception_handlers)
         self._errors.add_to(config.exception_handlers)
+        config.after_exception.append(self._errors.remember)
         config.lifespan.append(self._lifespan)
         return app_config
 
@@ -257,9 +298,10 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         except Problem as problem:
             if connection["type"] != "websocket":
                 raise
-            # Litestar closes a websocket with a code of its own and says no more.
             await self._errors.deny_websocket(connection, send, problem)
             return
+        if connection["type"] == "websocket":
+            send = self._errors.in_our_words(connection, send)
         await next_app(scope, receive, send)
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:

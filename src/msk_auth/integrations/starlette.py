@@ -32,16 +32,19 @@ from starlette.authentication import (
     BaseUser,
 )
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
 
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.leaks import AsyncGitHubLeakReceiver
 
 from . import _asgi
+from ._leak_routes import REPORT, REVOKE
 from ._starlette_base import StarletteBase, declare
 from ._starlette_keys import key_routes
+from ._starlette_leaks import Throttle, leak_endpoint, revocation_endpoint
 
 __all__ = ["AuthenticatedUser", "StarletteAuth"]
 
@@ -175,6 +178,46 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
             for route in key_routes(self, prefix)
         ]
 
+    def revocation_route(
+        self, *, path: str = "/api/revoke", throttle: Throttle | None
+    ) -> BaseRoute:
+        """A route with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+
+        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
+        refused, as anybody can tell it is none.
+
+        Args:
+            path: Where to serve it.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
+                None if something in front of the application limits requests already.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one.
+        """
+        endpoint = revocation_endpoint(self, path, throttle)
+        return Route(path, endpoint, methods=["POST"], name=REVOKE)
+
+    def leak_route(
+        self,
+        receiver: AsyncGitHubLeakReceiver,
+        *,
+        path: str = "/api/leaks/github",
+        throttle: Throttle | None,
+    ) -> BaseRoute:
+        """A route to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+
+        Args:
+            receiver: Checks the reports and revokes the keys.
+            path: Where to serve it.
+            throttle: As for :meth:`revocation_route`.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
+                kind.
+        """
+        endpoint = leak_endpoint(self, receiver, path, throttle)
+        return Route(path, endpoint, methods=["POST"], name=REPORT)
+
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         """For Starlette's `AuthenticationMiddleware`: what `request.auth` and `request.user` will be.
 
@@ -204,7 +247,14 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
 
             @functools.wraps(endpoint)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
-                await self.admit(_connection(args, kwargs), policy)
+                connection = _connection(args, kwargs)
+                try:
+                    await self.admit(connection, policy)
+                except Problem as problem:
+                    answer = self._answer_at_once(connection, guarded, problem)
+                    if answer is None:
+                        raise
+                    return answer
                 if is_async:
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)
@@ -215,6 +265,9 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
 
 
 def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection:
+    # A function is called with its request alone, a method with itself before it.
+    if args and type(args[0]) is Request:
+        return cast("HTTPConnection", args[0])
     for value in (*args, *kwargs.values()):
         if isinstance(value, HTTPConnection):
             return cast("HTTPConnection", value)

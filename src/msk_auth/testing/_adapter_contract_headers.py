@@ -16,7 +16,15 @@ def header_cases() -> Iterator[Case]:
     for value in fine:
         name = f"accepted: {value!r}"
         yield Case(name, "GET /me", 200, headers=(("authorization", value),))
-    missing = ["", " ", "Basic YTpi", "Digest <key>", "<key>", "Token <key>"]
+    missing = [
+        "",
+        " ",
+        "Basic YTpi",
+        'Digest a="<key>", b=c',
+        "Digest <key>",
+        "<key>",
+        "Token <key>",
+    ]
     for value in missing:
         name = f"no credentials of ours: {value!r}"
         yield Case(
@@ -28,7 +36,8 @@ def header_cases() -> Iterator[Case]:
         "Bearer <key>\x00", "Bearer \x00<key>", "Bearer <key>\r\nX: 1", "Bearer <key>\n", "Bearer <key>\x7f",
         "Bearer <key>\xa0", "Bearer\xa0<key>", "B\xe9arer <key>", "Bearer <key>\xff", "Bearer =<key>",
         "Bearer <key>\x0b", "Bearer\x0c<key>", "Bearer <key>?", "Bearer <key>%00", "Bearer msk_%", "Bearer " + "a" * 8186,
-        "Bearer " + " " * 8186 + "<key>", "a" * 100_000,
+        "Bearer " + " " * 8186 + "<key>", "a" * 100_000, "\x00", "\x01Bearer <key>", "Basic YTpi\x00", "Bearer\x1f<key>",
+        'Digest a="\x02"',
     ]  # fmt: skip
     for value in broken:
         name = f"malformed: {value[:40]!r}" + (f" and {len(value)}" if len(value) > 40 else "")
@@ -69,11 +78,25 @@ def header_cases() -> Iterator[Case]:
         "another scheme first": (("authorization", "Basic YTpi"), one),
         "in two spellings": (("Authorization", "Bearer <key>"), one),
         "far apart": (one, ("x-other", "1"), one),
+        "both empty": (("authorization", ""), ("authorization", "")),
+        "a login and parameters": (("authorization", "Bearer <jwt>"), ("authorization", "a=b")),
+        "parameters of no scheme first": (("authorization", 'a="b"'), one),
+        "twice with parameters": (("authorization", "Digest a=b"),) * 2,
     }
     for name, headers in several.items():
         yield Case(
             f"several headers: {name}", "GET /me", 400, "request_malformed", MALFORMED, headers
         )
+    # Joined with a comma, as a server may (RFC 9110, section 5.3), they are one value of another scheme.
+    parts = (("authorization", 'Digest a="<key>"'), ("authorization", 'b="<key>"'))
+    yield Case(
+        "one value of another scheme in two headers",
+        "GET /me",
+        401,
+        "credentials_missing",
+        MISSING,
+        parts,
+    )
     yield Case("its name in capitals", "GET /me", 200, headers=(("AUTHORIZATION", "Bearer <key>"),))
     elsewhere = {
         "a cookie": (("cookie", "authorization=<key>; access_token=<jwt>; session=<jwt>"),),

@@ -79,7 +79,7 @@ class _BreakableMemory(MemoryKeyStore):
     def __init__(self) -> None:
         super().__init__()
         self.broken: BaseException | None = None
-        self.reads = 0
+        self.reads: int = 0
 
     def find(self, key_id: str) -> ApiKey | None:
         self.reads += 1
@@ -107,7 +107,8 @@ class BreakableStore(AsyncMemoryKeyStore):
     """
 
     def __init__(self) -> None:
-        self._store = self.blocking = _BreakableMemory()
+        self.blocking: _BreakableMemory = _BreakableMemory()
+        self._store = self.blocking
 
     @property
     def broken(self) -> BaseException | None:

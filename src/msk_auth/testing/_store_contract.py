@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -611,6 +611,27 @@ class AsyncStoreContract(StoreContract):
         """The store as the tests call it."""
         return cast("KeyStore", _Blocking(async_store, loop))
 
+    # Finding several at once, if the store can (AsyncBatchStore)
+
+    def test_several_are_found_at_once(self, store: KeyStore) -> None:
+        find_many = batch_finder(store)
+        first = add(store, "k1", scopes=frozenset({"a"}), expires_at=NOW)
+        second = add(store, "K1", owner_id="someone else")
+        found = find_many(["unknown", "k1", "K1", "NULL", "' OR '1'='1", "k3"])
+        assert {record.id: record for record in found} == {"k1": first, "K1": second}
+        assert list(find_many(["k2"])) == []
+
+    def test_several_are_found_as_they_are_now(self, store: KeyStore) -> None:
+        find_many = batch_finder(store)
+        for number in range(20):
+            add(store, f"k{number}")
+        for number in range(0, 20, 4):
+            store.revoke(f"k{number}", owner_id=OWNER, at=NOW)
+            found = {record.id: record for record in find_many([f"k{n}" for n in range(20)])}
+            assert len(found) == 20
+            revoked = {key_id for key_id, record in found.items() if record.revoked_at == NOW}
+            assert revoked == {f"k{n}" for n in range(0, number + 1, 4)}
+
 
 class _Blocking:
     """The methods of an asynchronous store, each waited for."""
@@ -636,6 +657,14 @@ def rotate(
     return store.rotate(
         key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=NOW
     )
+
+
+def batch_finder(store: KeyStore) -> Callable[[Sequence[str]], Sequence[ApiKey]]:
+    """The store's `find_many`, or what the library does without one."""
+    if hasattr(store, "find_many"):
+        find_many: Callable[[Sequence[str]], Sequence[ApiKey]] = cast("Any", store).find_many
+        return find_many
+    return lambda key_ids: [record for record in map(store.find, key_ids) if record is not None]
 
 
 def lease_register(store: KeyStore) -> LeaseRegister:

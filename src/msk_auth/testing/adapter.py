@@ -19,6 +19,15 @@ guard of your framework stands where this says what a route demands; the answers
 
 `/me`, `/tasks`, `/tasks/run`, `/both` and `/fresh` answer with `describe(principal)`, the others with any object. All
 answer 200 when they answer.
+
+For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, which accept once they have let somebody in:
+
+::
+
+    WS   /ws              authenticated; says describe(principal) as JSON, and closes
+    WS   /ws/admin        interactive; closes
+    WS   /ws/missing      authenticated; raises TaskNotFound before it accepts
+    WS   /ws/talk         authenticated; answers every text with talk(text, principal)
 """
 
 from __future__ import annotations
@@ -38,22 +47,32 @@ from ._adapter_contract_world import (
     fill,
     make_world,
 )
+from ._websocket_contract import (
+    POLICY_VIOLATION,
+    Conversation,
+    WebSocketDriver,
+    talk,
+)
 
 __all__ = [
     "CASES",
     "MAX_AGE",
     "PEOPLE",
+    "POLICY_VIOLATION",
     "START",
     "AdapterContract",
     "AdapterDriver",
     "BreakableStore",
     "Case",
+    "Conversation",
     "Reply",
     "Surprise",
     "TaskNotFound",
     "User",
+    "WebSocketDriver",
     "World",
     "describe",
     "fill",
     "make_world",
+    "talk",
 ]

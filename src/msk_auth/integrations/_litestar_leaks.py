@@ -1,0 +1,104 @@
+"""The routes of `_leak_routes` as Litestar handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, cast
+
+from litestar import Request, Response
+from litestar.handlers import HTTPRouteHandler, post
+
+from msk_auth.authenticator import AsyncAuthenticator
+from msk_auth.core.errors import KeyMalformed
+from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver
+
+from ._leak_routes import (
+    IDENTIFIER_HEADER,
+    MAX_REVOCATION,
+    REPORT,
+    REVOKE,
+    REVOKED,
+    SIGNATURE_HEADER,
+    check_path,
+    check_receiver,
+    labels_answer,
+    not_a_key,
+    only_value,
+    parse_revocation,
+)
+from ._litestar_errors import to_response
+from ._litestar_keys import operation_class, read_body
+from ._outcome import Memory
+
+Throttle: TypeAlias = Callable[[Request[Any, Any, Any]], Awaitable[object]]
+"""Counts a request that nobody has to log in for, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
+
+
+def revocation_handler(
+    authenticator: AsyncAuthenticator[Any],
+    path: str,
+    throttle: Throttle | None,
+    public: dict[str, Any],
+) -> HTTPRouteHandler:
+    """Revokes the key in the body.
+
+    Raises:
+        ConfigurationError: The path does not begin with a slash, or ends with one.
+    """
+    check_path(path)
+
+    async def revoke_by_possession(request: Request[Any, Any, Any]) -> Response[bytes]:
+        if throttle is not None:
+            await throttle(request)
+        body = await read_body(request, MAX_REVOCATION)
+        token = parse_revocation(body, request.headers.get("content-type"))
+        try:
+            await authenticator.revoke_by_possession(token)
+        except KeyMalformed:
+            raise not_a_key() from None
+        return to_response(REVOKED)
+
+    return post(path, **_options(REVOKE, public))(revoke_by_possession)
+
+
+def leak_handler(
+    receiver: AsyncGitHubLeakReceiver,
+    path: str,
+    throttle: Throttle | None,
+    public: dict[str, Any],
+) -> HTTPRouteHandler:
+    """Hands a report to a receiver.
+
+    Raises:
+        ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other kind.
+    """
+    check_path(path)
+    check_receiver(receiver, AsyncGitHubLeakReceiver)
+
+    async def receive_leak_report(request: Request[Any, Any, Any]) -> Response[bytes]:
+        if throttle is not None:
+            await throttle(request)
+        labels = await receiver.receive(
+            await read_body(request, MAX_REPORT),
+            key_identifier=_header(request, IDENTIFIER_HEADER),
+            signature=_header(request, SIGNATURE_HEADER),
+        )
+        return to_response(labels_answer(labels))
+
+    return post(path, **_options(REPORT, public))(receive_leak_report)
+
+
+def _options(name: str, public: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": f"msk_auth.{name}",
+        "opt": public,
+        "status_code": 200,
+        "tags": ["API keys"],
+        "operation_class": operation_class(name),
+    }
+
+
+def _header(request: Request[Any, Any, Any], name: str) -> str | None:
+    wanted = name.encode()
+    scope = cast("Memory", request.scope)
+    return only_value([value for key, value in scope["headers"] if key.lower() == wanted])

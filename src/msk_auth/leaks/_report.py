@@ -1,0 +1,144 @@
+"""What is in a report, and what is answered to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from msk_auth.core.errors import InputInvalid
+from msk_auth.core.events import Sighting
+from msk_auth.core.model import ApiKey
+from msk_auth.core.possession import LeakedKey
+from msk_auth.redaction import redact
+
+MAX_REPORT: Final = 1_048_576
+"""How many bytes of a report are read; a match takes about 300."""
+
+MAX_MATCHES: Final = 1000
+"""How many matches one report may have."""
+
+_MAX_URL: Final = 500
+_MAX_TYPE: Final = 200
+_SOURCE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
+_MASK: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class LeakLabel:
+    """What GitHub is answered about one match.
+
+    Attributes:
+        token_hash: SHA-256 of the match, in hexadecimal: no answer holds a key.
+        token_type: GitHub's name for this kind of key, as it was sent.
+        label: Whether the match is a key of this application, in whatever state.
+    """
+
+    token_hash: str
+    token_type: str
+    label: Literal["true_positive", "false_positive"]
+
+    def document(self) -> dict[str, str]:
+        """As JSON."""
+        return {
+            "token_hash": self.token_hash,
+            "token_type": self.token_type,
+            "label": self.label,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What was found in one place."""
+
+    token: str = field(repr=False)
+    token_type: str
+    sighting: Sighting
+
+    def leaked(self) -> LeakedKey:
+        """As the authenticator takes it."""
+        return LeakedKey(self.token, self.sighting)
+
+    def label(self, record: ApiKey | None) -> LeakLabel:
+        """What is answered about it."""
+        # JSON can spell text that is no Unicode; it is hashed all the same, and matches nothing.
+        token_hash = hashlib.sha256(self.token.encode(errors="surrogatepass")).hexdigest()
+        return LeakLabel(
+            token_hash, self.token_type, "false_positive" if record is None else "true_positive"
+        )
+
+
+def read_report(body: bytes) -> tuple[Match, ...]:
+    """Read `[{"token": …, "type": …, "url": …, "source": …}, …]`.
+
+    A match without a token is left out: the others have to be revoked all the same. Unknown members are left for
+    GitHub to add.
+
+    Raises:
+        InputInvalid: It is no list in JSON, or longer than :data:`MAX_REPORT` or :data:`MAX_MATCHES`.
+    """
+    if len(body) > MAX_REPORT:
+        raise InputInvalid.of("", f"A report has {MAX_REPORT} bytes at most.")
+    try:
+        value: Any = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise InputInvalid.of("", "The body is not valid JSON.") from None
+    if not isinstance(value, list):
+        raise InputInvalid.of("", "Send a JSON list.")
+    entries = cast("list[object]", value)
+    if len(entries) > MAX_MATCHES:
+        raise InputInvalid.of("", f"A report has {MAX_MATCHES} matches at most.")
+    objects = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    return tuple(
+        _match(token, entry)
+        for entry in objects
+        if isinstance(token := entry.get("token"), str) and token
+    )
+
+
+def _match(token: str, entry: dict[str, object]) -> Match:
+    token_type, url, source = entry.get("type"), entry.get("url"), entry.get("source")
+    known = isinstance(source, str) and _SOURCE.fullmatch(source) is not None
+    return Match(
+        token=token,
+        token_type=token_type[:_MAX_TYPE] if isinstance(token_type, str) else "",
+        sighting=Sighting(
+            "github",
+            cast("str", source).lower() if known else "unknown",
+            trimmed_url(url, token) if isinstance(url, str) else None,
+        ),
+    )
+
+
+def trimmed_url(url: str, token: str) -> str | None:
+    """The place, without what could be a secret: user name, query, fragment, and keys in the path.
+
+    Args:
+        url: As it was reported.
+        token: What was found there, and must not be in the outcome.
+
+    Returns:
+        500 characters at most, or None if it is no address on the web.
+    """
+    if not url.isascii() or not url.isprintable():
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in {"http", "https"} or not host:
+        return None
+    path = redact(unquote(parts.path).replace(token, _MASK))
+    path = quote(path.replace("…", _MASK), safe="/*")
+    place = f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
+    return place[:_MAX_URL]
+
+
+def labels(matches: Sequence[Match], records: Sequence[ApiKey | None]) -> tuple[LeakLabel, ...]:
+    """What is answered about all of them, in their order."""
+    return tuple(match.label(record) for match, record in zip(matches, records, strict=True))

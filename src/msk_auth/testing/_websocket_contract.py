@@ -1,0 +1,200 @@
+"""What every adapter must answer on websockets, as tests to be run against yours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pytest
+
+from msk_auth import KeyRevoked, Principal, StoreUnavailable, require_interactive
+
+from ._adapter_contract import Reply, check
+from ._adapter_contract_case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
+from ._adapter_contract_world import START, TaskNotFound, User, World, make_world
+
+POLICY_VIOLATION: Final = 1008
+"""The code that a websocket is closed with (RFC 6455, section 7.4.1)."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What became of a websocket.
+
+    Attributes:
+        opened: The handshake was accepted.
+        refusal: What was answered in its place; None if it was accepted, or the server can only send a status of its
+            own.
+        said: Every text that the application sent.
+        close_code: The code that the application closed with; None if it did not.
+        close_reason: The reason it gave.
+    """
+
+    opened: bool
+    refusal: Reply | None = None
+    said: tuple[str, ...] = ()
+    close_code: int | None = None
+    close_reason: str = ""
+
+
+class WebSocketDriver(Protocol):
+    """Opens websockets to an application."""
+
+    def converse(
+        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], says: Sequence[str]
+    ) -> Conversation:
+        """Open a websocket, say something, and leave.
+
+        Args:
+            target: Path and query.
+            headers: Of the handshake, besides its own.
+            says: Texts, sent one after the other.
+        """
+        ...
+
+
+def talk(heard: str, principal: Principal[User]) -> str:
+    """What the route `/ws/talk` answers to a text.
+
+    Raises:
+        Problem: The text asks for one.
+    """
+    match heard:
+        case "find it":
+            raise TaskNotFound
+        case "administer":
+            require_interactive().check(principal, START)
+        case "go on":
+            raise KeyRevoked
+        case "ask the store":
+            raise StoreUnavailable
+        case _:
+            pass
+    return principal.owner.id
+
+
+def _refused() -> Iterator[Case]:
+    for path in ("/ws", "/ws/admin"):
+        yield Case(f"nothing on {path}", f"WS {path}", 401, "credentials_missing", MISSING)
+        for name, code in {
+            "key_typo": "key_malformed",
+            "key_unknown": "key_unknown",
+            "key_revoked": "key_revoked",
+            "key_disabled": "owner_disabled",
+            "jwt_forged": "token_invalid",
+            "jwt_expired": "token_expired",
+            "jwt_ended": "token_revoked",
+        }.items():
+            yield Case(f"{name} on {path}", f"WS {path}", 401, code, TOKEN, bearer(name))
+    yield Case(
+        "a key where a login is needed",
+        "WS /ws/admin",
+        403,
+        "interactive_required",
+        INTERACTIVE,
+        bearer("key_admin"),
+    )
+    several = (*bearer("key"), *bearer("jwt"))
+    for name, headers in {
+        "no token": (("authorization", "Bearer"),),
+        "two credentials": several,
+    }.items():
+        yield Case(name, "WS /ws", 400, "request_malformed", MALFORMED, headers)
+    elsewhere: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+        "the query": ("WS /ws?access_token=<jwt>", ()),
+        "a subprotocol": ("WS /ws", (("sec-websocket-protocol", "bearer, <key>"),)),
+        "a cookie": ("WS /ws", (("cookie", "access_token=<jwt>"),)),
+    }
+    for place, (request, headers) in elsewhere.items():
+        yield Case(f"credentials in {place}", request, 401, "credentials_missing", MISSING, headers)
+    yield Case(
+        "a problem of the application's own before the handshake",
+        "WS /ws/missing",
+        404,
+        "task_not_found",
+        headers=bearer("jwt"),
+    )
+
+
+_REFUSED: Final = tuple(_refused())
+
+
+class WebSocketContract:
+    """Tests of an adapter's websockets: subclass it as :class:`AdapterContract`, with a :class:`WebSocketDriver`.
+
+    A refused handshake gets the answer that a request gets, where the server can send it. A problem that comes up later
+    closes with 1008 and the problem's code as the reason.
+    """
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls) -> World:
+        """The world that the application lives in, one for all tests of the class."""
+        return make_world()
+
+    @pytest.fixture
+    def driver(self, world: World) -> WebSocketDriver:
+        """The driver of the application under test. Override it."""
+        raise NotImplementedError("give your test class a fixture named `driver`")
+
+    @pytest.fixture(autouse=True)
+    def _fresh(self, world: World) -> None:
+        world.reset()
+
+    @pytest.mark.parametrize("credential", ["key", "jwt"])
+    def test_an_accepted_credential_opens_it(
+        self, credential: str, world: World, driver: WebSocketDriver
+    ) -> None:
+        held = driver.converse(b"/ws", world.bearer(credential), [])
+        assert held.opened
+        (said,) = held.said
+        told: dict[str, Any] = json.loads(said)
+        assert told["owner"] == "alice"
+        assert told["kind"] == ("interactive" if credential == "jwt" else "api_key")
+
+    def test_a_login_opens_what_is_for_logins(self, world: World, driver: WebSocketDriver) -> None:
+        assert driver.converse(b"/ws/admin", world.bearer("jwt_admin"), []).opened
+
+    @pytest.mark.parametrize("case", _REFUSED, ids=[case.name for case in _REFUSED])
+    def test_a_refused_handshake_gets_its_answer(
+        self, case: Case, world: World, driver: WebSocketDriver
+    ) -> None:
+        headers = [(name.encode(), world.fill(value)) for name, value in case.headers]
+        held = driver.converse(world.fill(case.request.removeprefix("WS ")), headers, ["hello"])
+        assert not held.opened
+        assert held.said == ()
+        if held.refusal is not None:
+            check(case, held.refusal, world)
+
+    def test_a_store_that_cannot_answer_opens_nothing(
+        self, world: World, driver: WebSocketDriver
+    ) -> None:
+        world.store.broken = OSError("down")
+        held = driver.converse(b"/ws", world.bearer("key"), [])
+        assert not held.opened
+        if held.refusal is not None:
+            assert (held.refusal.status, held.refusal.json["code"]) == (503, "store_unavailable")
+            assert held.refusal.header("retry-after") == "5"
+
+    @pytest.mark.parametrize(
+        ("credential", "heard", "code"),
+        [
+            ("key", "find it", "task_not_found"),
+            ("key", "administer", "interactive_required"),
+            ("jwt", "go on", "key_revoked"),
+            ("jwt", "ask the store", "store_unavailable"),
+        ],
+    )
+    def test_a_problem_after_the_handshake_closes_with_its_code(
+        self, credential: str, heard: str, code: str, world: World, driver: WebSocketDriver
+    ) -> None:
+        held = driver.converse(b"/ws/talk", world.bearer(credential), ["hello", heard, "more"])
+        assert held.opened
+        assert held.said == ("alice",)
+        assert (held.close_code, held.close_reason) == (POLICY_VIOLATION, code)
+
+    def test_without_a_problem_it_goes_on(self, world: World, driver: WebSocketDriver) -> None:
+        held = driver.converse(b"/ws/talk", world.bearer("jwt"), ["hello", "administer", "more"])
+        assert held.said == ("alice", "alice", "alice")

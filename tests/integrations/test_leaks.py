@@ -1,0 +1,375 @@
+"""Revocation by possession and reports of leaks, over every adapter: one behaviour (G6), and nothing told (G1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from tests.integrations.adapters import send
+from tests.integrations.leak_apps import LEAK_APPS
+from tests.leaks.support import Reporter, match, report
+
+from msk_auth import ConfigurationError, KeyLeaked, KeyRevocation, TooManyAttempts
+from msk_auth._audit.audit import list_routes
+from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
+from msk_auth.testing.adapter import START, Reply, World, make_world
+
+pytestmark = pytest.mark.anyio
+
+JSON = (b"content-type", b"application/json")
+FORM = (b"content-type", b"application/x-www-form-urlencoded")
+GITHUB = Reporter("k1")
+
+
+@dataclass
+class Site:
+    """An application, and what the test can do to it."""
+
+    world: World
+    app: Any = None
+    refuse: Exception | None = None
+    asked: int = 0
+    documents: list[bytes | Exception] = field(default_factory=lambda: [GITHUB.document()])
+
+    def gate(self) -> None:
+        self.asked += 1
+        if self.refuse is not None:
+            raise self.refuse
+
+    def fetch(self) -> bytes:
+        document = self.documents[0]
+        if isinstance(document, Exception):
+            raise document
+        return document
+
+    async def revoke(self, body: bytes, *headers: tuple[bytes, bytes], **more: Any) -> Reply:
+        headers = headers or (JSON,)
+        return await send(self.app, "POST", b"/api/revoke", list(headers), body, **more)
+
+    async def report(
+        self, body: bytes, *headers: tuple[bytes, bytes], identifier: str = "k1"
+    ) -> Reply:
+        signed = headers or (
+            (b"github-public-key-identifier", identifier.encode()),
+            (b"github-public-key-signature", GITHUB.sign(body, "k1").encode()),
+        )
+        return await send(self.app, "POST", b"/api/leaks/github", [JSON, *signed], body)
+
+    def revoked(self, name: str) -> bool:
+        record = self.world.store.blocking.find(self.world.names[f"{name}_id"])
+        assert record is not None
+        return record.revoked_at is not None
+
+
+@pytest.fixture(params=LEAK_APPS)
+def site(request: pytest.FixtureRequest) -> Site:
+    site = Site(make_world())
+    site.app = LEAK_APPS[request.param](site.world, site.fetch, site.gate)
+    return site
+
+
+def token(site: Site, name: str) -> bytes:
+    return b'{"token": "%s"}' % site.world.names[name].encode()
+
+
+# Revocation by possession.
+
+
+@pytest.mark.parametrize(
+    ("template", "header"),
+    [
+        ('{"token": "<key>"}', JSON),
+        ('{"token": "<key>", "token_type_hint": "access_token"}', JSON),
+        ("token=<key>", FORM),
+        ("token_type_hint=x&token=<key>&client_id=y", FORM),
+        ("token=<key>", (FORM[0], FORM[1].upper() + b"; charset=utf-8")),
+    ],
+)
+async def test_whoever_shows_a_key_ends_it(
+    site: Site, template: str, header: tuple[bytes, bytes]
+) -> None:
+    reply = await site.revoke(site.world.fill(template), header)
+    assert (reply.status, reply.body) == (200, b"{}")
+    assert reply.header("content-type") == "application/json"
+    assert reply.header("cache-control") == "no-store"
+    assert site.revoked("key")
+    assert not site.revoked("key_read")
+    (event,) = site.world.events
+    assert isinstance(event, KeyRevocation)
+    assert (event.principal, event.cause, event.at) == (None, "possession", START)
+    assert site.asked == 1
+
+
+async def test_the_answer_does_not_tell_whether_there_is_such_a_key(site: Site) -> None:
+    """RFC 7009, section 2.2."""
+    names = ["key_unknown", "key_wrong", "key_revoked", "key_expired", "key_disabled", "key_orphan"]
+    replies = [await site.revoke(token(site, name)) for name in ["key", "key", *names]]
+    told = {(reply.status, reply.raw_headers, reply.body) for reply in replies}
+    assert len(told) == 1
+    assert replies[0].status == 200
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ('{"token": "<key_typo>"}', "token"),
+        ('{"token": "<key_checksum>"}', "token"),
+        ('{"token": "<jwt>"}', "token"),
+        ('{"token": ""}', "token"),
+        ('{"token": "swordfish\\u0000\\ud800"}', "token"),
+        ('{"token": null}', "token"),
+        ('{"token": ["<key>"]}', "token"),
+        ("{}", "token"),
+        ('{"token": "<key>", "swordfish": 1}', "swordfish"),
+        ('{"token": "<key>", "token": "<key>"}', ""),
+        ('["<key>"]', ""),
+        ('"<key>"', ""),
+        ("", ""),
+    ],
+)
+async def test_what_is_no_key_is_told(site: Site, template: str, field: str) -> None:
+    body = site.world.fill(template)
+    reply = await site.revoke(body)
+    assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+    assert [error["field"] for error in reply.json["errors"]] == [field]
+    assert reply.header("content-type") == "application/problem+json"
+    assert not site.revoked("key")
+    assert site.world.names["key"].encode() not in reply.body
+    assert (site.world.store.reads, site.world.events) == (1, [])  # the one of `revoked`
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ("", ["token"]),
+        ("x=<key>", ["token"]),
+        ("token=<key>&token=<key>", ["token"]),
+        ("token=<key>%00", ["token"]),
+        ("token=\xe9", [""]),
+        ("&".join(["a=b"] * 50), [""]),
+    ],
+)
+async def test_a_form_without_one_token_is_refused(
+    site: Site, body: str, fields: list[str]
+) -> None:
+    reply = await site.revoke(site.world.fill(body), FORM)
+    assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+    assert [error["field"] for error in reply.json["errors"]] == fields
+    assert not site.revoked("key")
+
+
+@pytest.mark.parametrize("kind", [None, b"", b"text/plain", b"multipart/form-data; boundary=x"])
+async def test_other_kinds_of_content_are_refused(site: Site, kind: bytes | None) -> None:
+    headers = [] if kind is None else [(b"content-type", kind)]
+    body = token(site, "key")
+    reply = await send(site.app, "POST", b"/api/revoke", headers, body)
+    assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+    assert not site.revoked("key")
+
+
+async def test_a_form_encodes_as_forms_do(site: Site) -> None:
+    key = quote_plus(site.world.names["key"]).replace("_", "%5F").encode()
+    assert (await site.revoke(b"token=" + key, FORM)).status == 200
+    assert site.revoked("key")
+
+
+async def test_what_else_the_request_holds_is_not_looked_at(site: Site) -> None:
+    """ASVS 5.0, 14.2.1: no key in a URL; and no login is asked for, so a wrong one does no harm."""
+    body = token(site, "key")
+    wrong = [(b"authorization", b"Bearer"), (b"authorization", b"Basic x"), (b"cookie", b"a=b")]
+    assert (await site.revoke(body, JSON, *wrong)).status == 200
+    other = site.world.names["key_read"].encode()
+    target = b"/api/revoke?token=" + other
+    reply = await send(site.app, "POST", target, [FORM, *site.world.bearer("key_read")], b"")
+    assert reply.status == 422
+    assert not site.revoked("key_read")
+
+
+async def test_a_long_body_is_not_read(site: Site) -> None:
+    reply = await site.revoke(b"token=" + b"x" * 4091, FORM)
+    assert (reply.status, reply.json["code"]) == (413, "content_too_large")
+    assert (await site.revoke(b"token=" + b"x" * 4090, FORM)).status == 422
+
+
+@pytest.mark.parametrize("target", [b"/api/revoke", b"/api/leaks/github"])
+async def test_only_posting_is_answered(site: Site, target: bytes) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        reply = await send(site.app, method, target)
+        assert (reply.status, reply.json["code"]) == (405, "method_not_allowed")
+    assert site.asked == 0
+
+
+async def test_the_applications_throttle_comes_first(site: Site) -> None:
+    site.refuse = TooManyAttempts(7)
+    for reply in (await site.revoke(token(site, "key")), await site.report(b"[]")):
+        assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")
+        assert reply.header("retry-after") == "7"
+    # Not even the body is read.
+    assert (await site.revoke(b"x" * 5000)).status == 429
+    assert not site.revoked("key")
+
+
+async def test_a_store_that_cannot_answer_is_503(site: Site) -> None:
+    site.world.store.broken = OSError("down")
+    body = report(match(site.world.names["key"]))
+    for reply in (await site.revoke(token(site, "key")), await site.report(body)):
+        assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
+        assert reply.header("retry-after") == "5"
+
+
+# Reports of leaks.
+
+
+async def test_a_signed_report_revokes(site: Site) -> None:
+    key, unknown = site.world.names["key"], site.world.names["key_unknown"]
+    reply = await site.report(report(match(key), match(unknown)))
+    assert reply.status == 200
+    assert [(label["label"], label["token_type"]) for label in reply.json] == [
+        ("true_positive", "example_api_key"),
+        ("false_positive", "example_api_key"),
+    ]
+    assert all(label.keys() == {"token_hash", "token_type", "label"} for label in reply.json)
+    assert reply.header("content-type") == "application/json"
+    assert reply.header("cache-control") == "no-store"
+    assert key.encode() not in reply.body
+    assert site.revoked("key")
+    (event,) = site.world.events
+    assert isinstance(event, KeyLeaked)
+    assert event.sighting.url == "https://github.com/o/r/blob/1/.env"
+    # Again, the same answer.
+    again = await site.report(report(match(key), match(unknown)))
+    assert (again.status, again.body) == (200, reply.body)
+
+
+def headers(**values: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (f"github-public-key-{name}".encode(), value.encode()) for name, value in values.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [[], ["identifier"], ["signature"], ["identifier", "identifier", "signature"],
+     ["identifier", "signature", "signature"]],
+)  # fmt: skip
+async def test_a_report_without_exactly_one_signature_is_refused(
+    site: Site, names: list[str]
+) -> None:
+    body = report(match(site.world.names["key"]))
+    right = {"identifier": "k1", "signature": GITHUB.sign(body, "k1")}
+    sent = [pair for name in names for pair in headers(**{name: right[name]})]
+    reply = await site.report(body, *sent, (b"x-other", b"1"))
+    assert (reply.status, reply.json["code"]) == (403, "signature_invalid")
+    assert reply.header("www-authenticate") is None
+    assert not site.revoked("key")
+
+
+async def test_a_report_with_a_wrong_signature_is_refused(site: Site) -> None:
+    body = report(match(site.world.names["key"]))
+    for sent in (
+        headers(identifier="k1", signature=GITHUB.sign(body + b" ", "k1")),
+        headers(identifier="k1", signature=Reporter("k1").sign(body, "k1")),
+        headers(identifier="other", signature=GITHUB.sign(body, "k1")),
+    ):
+        reply = await site.report(body, *sent)
+        assert (reply.status, reply.json["code"]) == (403, "signature_invalid")
+    assert not site.revoked("key")
+
+
+async def test_when_no_signature_can_be_checked(site: Site) -> None:
+    site.documents = [ConnectionError("gone")]
+    reply = await site.report(b"[]")
+    assert (reply.status, reply.json["code"]) == (503, "signing_keys_unavailable")
+    assert reply.header("retry-after") == "120"
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"null", b"[" * 10_000, b"\xff"])
+async def test_a_signed_body_that_is_no_report(site: Site, body: bytes) -> None:
+    reply = await site.report(body)
+    assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+
+
+async def test_a_report_that_is_too_long(site: Site) -> None:
+    reply = await site.report(b" " * (MAX_REPORT + 1))
+    assert (reply.status, reply.json["code"]) == (413, "content_too_large")
+    assert (await site.report(b"[]" + b" " * (MAX_REPORT - 2))).status == 200
+
+
+# Starting.
+
+
+def test_both_are_public_by_declaration(site: Site) -> None:
+    audit = list_routes(getattr(site.app, "app", site.app))
+    ours = {each.path: each for each in audit.routes if "POST" in each.methods}
+    assert set(ours) == {"/api/revoke", "/api/leaks/github"}
+    assert [(each.policies, each.problems) for each in ours.values()] == [((), ())] * 2
+
+
+@pytest.mark.parametrize("path", ["api/revoke", "/api/revoke/", "", "/"])
+@pytest.mark.parametrize("adapter", LEAK_APPS)
+def test_paths_that_do_not_work(adapter: str, path: str) -> None:
+    auth, receiver, _ = parts(adapter)
+    for call in (
+        lambda: auth.revocation_route(path=path, throttle=None),
+        lambda: auth.leak_route(receiver, path=path, throttle=None),
+    ):
+        with pytest.raises(ConfigurationError, match="such as '/api/revoke'"):
+            call()
+
+
+@pytest.mark.parametrize("adapter", LEAK_APPS)
+def test_a_receiver_of_the_other_kind_is_refused(adapter: str) -> None:
+    auth, receiver, other = parts(adapter)
+    auth.leak_route(receiver, throttle=None)
+    with pytest.raises(ConfigurationError, match=f"needs {type(receiver).__name__}"):
+        auth.leak_route(other, throttle=None)
+
+
+@pytest.mark.parametrize("adapter", LEAK_APPS)
+def test_going_without_a_throttle_has_to_be_said(adapter: str) -> None:
+    auth, receiver, _ = parts(adapter)
+    for call in (auth.revocation_route, lambda: auth.leak_route(receiver)):
+        with pytest.raises(TypeError, match="throttle"):
+            call()
+
+
+def parts(adapter: str) -> tuple[Any, Any, Any]:
+    """An adapter, a receiver of its kind, and one of the other."""
+    from importlib import import_module
+
+    world = make_world()
+    module = import_module(f"msk_auth.integrations.{adapter}")
+    blocking = GitHubLeakReceiver(world.blocking, fetch_keys=bytes)
+    waiting = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=None)  # type: ignore[arg-type]
+    if adapter == "flask":
+        return module.FlaskAuth(world.blocking), blocking, waiting
+    (kind,) = [name for name in module.__all__ if name.lower() == f"{adapter}auth"]
+    return getattr(module, kind)(world.authenticator), waiting, blocking
+
+
+async def test_the_document_describes_both() -> None:
+    # Not a parameter: where neither is installed, nothing would be left to run.
+    for adapter in {"fastapi", "litestar"} & set(LEAK_APPS):
+        await check_document(adapter)
+
+
+async def check_document(adapter: str) -> None:
+    site = Site(make_world())
+    app = LEAK_APPS[adapter](site.world, site.fetch, site.gate)
+    target = b"/openapi.json" if adapter == "fastapi" else b"/schema/openapi.json"
+    paths = (await send(app, "GET", target)).json["paths"]
+    revoke, leaks = paths["/api/revoke"]["post"], paths["/api/leaks/github"]["post"]
+    assert set(revoke["requestBody"]["content"]) == {
+        "application/json",
+        "application/x-www-form-urlencoded",
+    }
+    assert set(revoke["responses"]) == {"200", "413", "422", "429", "503"}
+    assert set(leaks["responses"]) == {"200", "403", "413", "422", "429", "503"}
+    assert [parameter["name"] for parameter in leaks["parameters"]] == [
+        "Github-Public-Key-Identifier",
+        "Github-Public-Key-Signature",
+    ]
+    assert "security" not in revoke
+    assert "security" not in leaks

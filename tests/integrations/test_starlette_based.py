@@ -1,0 +1,93 @@
+"""What the FastAPI and Starlette adapters share: how they are installed, and what `install` opens and closes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+from tests.integrations.adapters import ADAPTERS, GUARDED, STARLETTE_BASED, send
+
+from msk_auth import Authenticator, ConfigurationError
+from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.testing.adapter import PEOPLE, START, make_world
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=STARLETTE_BASED)
+def starlette_based(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def kind(starlette_based: str) -> Any:
+    """The class of an adapter."""
+    name = {"fastapi": "FastAPIAuth", "starlette": "StarletteAuth"}[starlette_based]
+    return getattr(import_module(f"msk_auth.integrations.{starlette_based}"), name)
+
+
+class TestSetUpsThatCannotWork:
+    """Each fails while starting, or at the first request, and says what to write instead."""
+
+    def test_a_blocking_authenticator(self, kind: Any) -> None:
+        blocking = Authenticator(MemoryKeyStore(), find_owner=PEOPLE.get)
+        with pytest.raises(ConfigurationError, match="Write AsyncAuthenticator"):
+            kind(blocking)
+
+    @pytest.mark.parametrize("wrong", [None, "secret", object()])
+    def test_no_authenticator_at_all(self, kind: Any, wrong: object) -> None:
+        with pytest.raises(ConfigurationError, match="needs an AsyncAuthenticator, not"):
+            kind(wrong)
+
+    @pytest.mark.parametrize("prefix", ["", "/", "api/keys", "/api/keys/"])
+    async def test_a_prefix_that_does_not_join(self, kind: Any, prefix: str) -> None:
+        auth = kind(make_world().authenticator)
+        with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
+            auth.key_routes(prefix=prefix)
+
+    async def test_a_permission_that_is_none(self, kind: Any) -> None:
+        auth = kind(make_world().authenticator)
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            auth.require("tasks:read tasks:run")
+        with pytest.raises(ConfigurationError, match="is not a permission"):
+            auth.require_interactive("")
+
+    async def test_two_adapters_on_one_application(self, starlette_based: str) -> None:
+        world = make_world()
+        app = ADAPTERS[starlette_based](world.authenticator)
+        kind = type(app.state.msk_auth)
+        with pytest.raises(ConfigurationError, match=r"has a .*Auth already"):
+            kind(world.authenticator).install(app)
+        # The same one twice is no harm.
+        app.state.msk_auth.install(app)
+
+    async def test_installed_too_late(self, starlette_based: str) -> None:
+        world = make_world()
+        app = ADAPTERS[starlette_based](world.authenticator)
+        auth = app.state.msk_auth
+        await send(app, "GET", b"/public")
+        del app.state.msk_auth
+        with pytest.raises(ConfigurationError, match="before the application starts"):
+            auth.install(app)
+
+    @pytest.mark.parametrize("request_line", GUARDED)
+    async def test_a_guard_on_an_application_without_install_lets_nobody_in(
+        self, starlette_based: str, request_line: str
+    ) -> None:
+        world = make_world()
+        app = ADAPTERS[starlette_based](world.authenticator)
+        del app.state.msk_auth
+        method, _, target = request_line.partition(" ")
+        for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
+            with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
+                await send(app, method, target.encode(), headers)
+
+
+async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -> None:
+    world = make_world()
+    app = ADAPTERS[starlette_based](world.authenticator)
+    async with app.router.lifespan_context(app):
+        assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
+    record = await world.store.find(world.names["key_id"])
+    assert record.last_used_at == START

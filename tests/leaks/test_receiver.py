@@ -1,0 +1,270 @@
+"""Signed reports: which signatures count, when keys are fetched, and what is revoked."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.leaks.support import Reporter, World, match, other_kinds, report
+
+from msk_auth import (
+    KeyFormat,
+    KeyLeaked,
+    Sighting,
+    SignatureInvalid,
+    SigningKeysUnavailable,
+    StoreUnavailable,
+)
+from msk_auth.leaks import FETCH_PAUSE, KEYS_MAX_AGE, LeakLabel
+from msk_auth.leaks._keys import Claim, read_keys
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+GITHUB = Reporter("k1", "k2")
+
+
+@pytest.fixture(params=["sync", "async"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with closing(World(request.param, NOW)) as world:
+        world.fetches = [GITHUB.document()]
+        yield world
+
+
+def send(world: World, body: bytes, identifier: str = "k1") -> tuple[LeakLabel, ...]:
+    return world.receive(body, identifier, GITHUB.sign(body, identifier))
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_leaked_key_is_revoked_and_its_place_told(world: World) -> None:
+    key_id, key = world.create()
+    unknown = KeyFormat().generate().reveal()
+    place = f"https://github.com/o/r/blob/1/{key}.env?token={key}#L1"
+    labels = send(world, report(match(key, place), match(unknown), match("no key")))
+    assert [label.document() for label in labels] == [
+        {"token_hash": sha256(key), "token_type": "example_api_key", "label": "true_positive"},
+        {"token_hash": sha256(unknown), "token_type": "example_api_key", "label": "false_positive"},
+        {
+            "token_hash": sha256("no key"),
+            "token_type": "example_api_key",
+            "label": "false_positive",
+        },
+    ]
+    record = world.store.find(key_id)
+    assert record is not None
+    assert record.revoked_at == NOW
+    assert world.events == [
+        KeyLeaked(
+            NOW, record, Sighting("github", "commit", "https://github.com/o/r/blob/1/***.env")
+        )
+    ]
+    assert key not in repr((labels, world.events))
+
+
+def test_a_report_that_comes_again_does_no_more(world: World) -> None:
+    _, key = world.create()
+    body = report(match(key))
+    first = send(world, body)
+    world.clock.advance(SECOND)
+    assert send(world, body) == first
+    assert [event.record.revoked_at for event in world.events] == [NOW, NOW]  # type: ignore[union-attr]
+    assert world.fetched == 1
+
+
+def changed(text: str) -> str:
+    """A signature with one bit changed in the middle."""
+    raw = bytearray(base64.b64decode(text))
+    raw[20] ^= 1
+    return base64.b64encode(raw).decode()
+
+
+BODY = report(match("no key"))
+GOOD = GITHUB.sign(BODY, "k1")
+FORGED = {
+    "another key's": ("k1", GITHUB.sign(BODY, "k2")),
+    "a stranger's": ("k1", Reporter("k1").sign(BODY, "k1")),
+    "of another body": ("k1", GITHUB.sign(BODY + b" ", "k1")),
+    "changed": ("k1", changed(GOOD)),
+    "cut": ("k1", GOOD[:-8]),
+    "with more": ("k1", GOOD + "AAAA"),
+    "without padding": ("k1", GOOD.rstrip("=") + "!"),
+    "url-safe": ("k1", "-_" + GOOD[2:]),
+    "empty": ("k1", ""),
+    "long": ("k1", "A" * 10_000),
+    "not ASCII": ("k1", "é" * 96),
+    "missing": ("k1", None),
+    "no identifier": (None, GOOD),
+    "empty identifier": ("", GOOD),
+    "unknown identifier": ("k3", GOOD),
+    "two identifiers": ("k1,k1", GOOD),
+    "long identifier": ("k" * 129, GOOD),
+    "identifier with a line break": ("k1\n", GOOD),
+    "zeros": ("k1", base64.b64encode(bytes.fromhex("3006020100020100")).decode()),
+}
+
+
+@pytest.mark.parametrize(("identifier", "signature"), FORGED.values(), ids=list(FORGED))
+def test_a_report_that_is_not_signed_is_refused(
+    world: World, identifier: str | None, signature: str | None
+) -> None:
+    """ASVS 5.0, 4.1.5: a message is checked by its signature, and nothing is done before."""
+    key_id, key = world.create()
+    with pytest.raises(SignatureInvalid) as refused:
+        world.receive(BODY, identifier, signature)
+    assert (refused.value.status, refused.value.code) == (403, "signature_invalid")
+    assert refused.value.challenge() is None
+    body = report(match(key))
+    with pytest.raises(SignatureInvalid):
+        world.receive(body, identifier, signature)
+    assert world.store.find(key_id).revoked_at is None  # type: ignore[union-attr]
+    assert world.events == []
+
+
+@given(st.text(max_size=200), st.text(max_size=250))
+def test_headers_are_read_or_refused(identifier: str, signature: str) -> None:
+    try:
+        claim = Claim.read(identifier, signature)
+    except SignatureInvalid:
+        return
+    assert claim.identifier == identifier
+    assert base64.b64encode(claim.signature).decode() == signature
+
+
+@pytest.mark.parametrize("kind", ["p384", "rsa", "ed25519", "broken", "text"])
+def test_only_keys_on_p256_are_taken(kind: str) -> None:
+    document = GITHUB.document(**{kind: other_kinds()[kind]})
+    assert read_keys(document).keys() == {"k1", "k2"}
+
+
+BAD_LISTS = [
+    b"",
+    b"{}",
+    b"[]",
+    b"null",
+    b"\xff",
+    b'{"public_keys": {}}',
+    b'{"public_keys": []}',
+    b'{"public_keys": [1, null, {}, {"key_identifier": 1, "key": 2}]}',
+    b"[" * 100_000,
+    b" " * 300_000,
+]
+
+
+@pytest.mark.parametrize("document", BAD_LISTS, ids=[repr(each[:24]) for each in BAD_LISTS])
+def test_a_list_that_holds_no_key_is_none(document: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_keys(document)
+
+
+@given(st.binary(max_size=200))
+def test_any_list_is_read_or_refused(document: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_keys(document)
+
+
+# When keys are fetched.
+
+
+def test_keys_are_fetched_once_for_a_day(world: World) -> None:
+    for _ in range(3):
+        send(world, BODY)
+        send(world, BODY, "k2")
+    assert world.fetched == 1
+    world.clock.advance(timedelta(seconds=KEYS_MAX_AGE - 1))
+    send(world, BODY)
+    assert world.fetched == 1
+    world.clock.advance(SECOND)
+    send(world, BODY)
+    assert world.fetched == 2
+
+
+def test_a_key_that_is_taken_back_ends_within_a_day(world: World) -> None:
+    world.fetches = [GITHUB.document(), Reporter("k9").document()]
+    send(world, BODY)
+    world.clock.advance(timedelta(seconds=KEYS_MAX_AGE))
+    with pytest.raises(SignatureInvalid):
+        send(world, BODY)
+    assert world.fetched == 2
+
+
+def test_an_unknown_name_fetches_once_in_a_while(world: World) -> None:
+    """A stranger who makes up names must not make us hammer GitHub."""
+    for number in range(50):
+        with pytest.raises(SignatureInvalid):
+            world.receive(BODY, f"made-up-{number}", GOOD)
+    assert world.fetched == 1
+    # And takes nothing from those whose key is known.
+    assert len(send(world, BODY)) == 1
+    world.clock.advance(timedelta(seconds=FETCH_PAUSE))
+    with pytest.raises(SignatureInvalid):
+        world.receive(BODY, "made-up", GOOD)
+    assert world.fetched == 2
+
+
+def test_a_key_that_is_new_is_found_by_fetching(world: World) -> None:
+    old = Reporter("k0")
+    world.fetches = [old.document(), GITHUB.document()]
+    world.receive(BODY, "k0", old.sign(BODY, "k0"))
+    world.clock.advance(timedelta(seconds=FETCH_PAUSE))
+    assert len(send(world, BODY)) == 1
+    assert world.fetched == 2
+
+
+@pytest.mark.parametrize("failure", [ConnectionError("gone"), TimeoutError(), b"<html>", b"{}"])
+def test_without_keys_nothing_is_accepted_and_nothing_refused(
+    world: World, failure: bytes | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fetches = [failure, GITHUB.document()]
+    with pytest.raises(SigningKeysUnavailable) as refused:
+        send(world, BODY)
+    assert (refused.value.status, refused.value.retry_after) == (503, 120)
+    world.clock.advance(10 * SECOND)
+    with pytest.raises(SigningKeysUnavailable) as again:
+        send(world, BODY)
+    assert again.value.retry_after == 110
+    assert world.fetched == 1
+    assert len(caplog.records) == 1
+    world.clock.advance(110 * SECOND)
+    assert len(send(world, BODY)) == 1
+
+
+def test_old_keys_are_not_used_when_new_ones_cannot_be_fetched(world: World) -> None:
+    world.fetches = [GITHUB.document(), ConnectionError("gone")]
+    send(world, BODY)
+    world.clock.advance(timedelta(seconds=KEYS_MAX_AGE))
+    with pytest.raises(SigningKeysUnavailable):
+        send(world, BODY)
+
+
+def test_a_fetch_that_is_called_off_says_nothing_about_the_next(world: World) -> None:
+    world.fetches = [KeyboardInterrupt(), GITHUB.document()]
+    with pytest.raises(KeyboardInterrupt):
+        send(world, BODY)
+    assert len(send(world, BODY)) == 1
+
+
+def test_reports_that_come_together_share_one_fetch(world: World) -> None:
+    answers = world.at_once(
+        [
+            lambda: world.receiver.receive(BODY, key_identifier="k1", signature=GOOD)
+            for _ in range(8)
+        ]
+    )
+    assert [len(answer) for answer in answers] == [1] * 8
+    assert world.fetched == 1
+
+
+def test_a_store_that_fails_is_no_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, key = world.create()
+    monkeypatch.setattr(type(world.store), "revoke", lambda *_args, **_more: 1 / 0)
+    with pytest.raises(StoreUnavailable):
+        send(world, report(match(key)))
+    assert world.events == []
