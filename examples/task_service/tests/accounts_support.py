@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from argon2.profiles import CHEAPEST
-from examples.task_service.tests.runs_support import fresh_postgres
+from examples.task_service.tests.runs_support import fresh_postgres, migrated
 from sqlalchemy import select
 
 from msk_auth import CredentialKind, KeyRing, Principal, SigningKey, TokenProfile
@@ -25,7 +25,6 @@ from task_service.accounts.throttle import LoginThrottle
 from task_service.accounts.users import User, Users
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.migrate import migrate
 
 PASSWORD = "nine violet submarines"
 OTHER_PASSWORD = "seven teal locomotives"
@@ -99,30 +98,12 @@ class World:
 @contextlib.asynccontextmanager
 async def world(kind: str, folder: Path) -> AsyncIterator[World]:
     """All services of accounts on a fresh, migrated database."""
-    async with database_url(kind, folder) as url, contextlib.AsyncExitStack() as stack:
+    async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
         stack.push_async_callback(db.close)
-        if kind == "sqlite":
-            (folder / "test.sqlite3").write_bytes(await _migrated_file(folder))
-        else:
-            await migrate(db)
         passwords = CountingPasswords()
         stack.callback(passwords.close)
         yield compose(db, passwords)
-
-
-_migrated: list[bytes] = []
-
-
-async def _migrated_file(folder: Path) -> bytes:
-    """A SQLite database of this version's schema. Migrating is tested elsewhere; here a copy does."""
-    if not _migrated:
-        path = folder / "template.sqlite3"
-        db = Database.open(f"sqlite:///{path}")
-        await migrate(db)
-        await db.close()
-        _migrated.append(path.read_bytes())
-    return _migrated[0]
 
 
 def compose(db: Database, passwords: CountingPasswords) -> World:

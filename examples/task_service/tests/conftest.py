@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import pytest
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
@@ -14,6 +14,7 @@ from examples.task_service.tests.service_support import (
     Caller,
     Service,
     make_template,
+    run_elsewhere,
     running_service,
 )
 
@@ -30,14 +31,16 @@ def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with users in it; made once, since hashing and migrating take their time."""
     folder = tmp_path_factory.mktemp("template") / "data"
-    anyio.run(make_template, folder)
+    run_elsewhere(make_template(folder))
     return folder
 
 
 @pytest.fixture
-async def service(template: Path, tmp_path: Path) -> AsyncIterator[Service]:
-    """A service with an administrator and a user."""
-    async with running_service(template, tmp_path / "data") as running:
+async def service(template: Path) -> AsyncIterator[Service]:
+    """A service with an administrator and a user; always in the same place, for its engine's sake."""
+    folder = template.with_name("of one test")
+    shutil.rmtree(folder, ignore_errors=True)
+    async with running_service(template, folder) as running:
         yield running
 
 

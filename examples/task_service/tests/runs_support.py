@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,8 @@ from sqlalchemy.exc import OperationalError
 
 from msk_auth import CredentialKind, Owner, Principal
 from task_service.db.engine import Database
-from task_service.db.schema import metadata, users
+from task_service.db.migrate import migrate
+from task_service.db.schema import users
 from task_service.handlers import (
     Handler,
     HandlerEnvironment,
@@ -120,17 +123,12 @@ def registry(config: Config) -> HandlerRegistry:
 @contextlib.asynccontextmanager
 async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
     """A fresh database of this kind with its tables and the users above."""
-    async with contextlib.AsyncExitStack() as stack:
-        if kind == "postgresql":
-            url = await stack.enter_async_context(fresh_postgres())
-        else:
-            url = f"sqlite:///{folder / 'test.sqlite3'}"
+    async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
         if kind == "sqlite":
             event.listen(db.engine.sync_engine, "connect", _do_not_wait_for_the_disk)
         stack.push_async_callback(db.close)
         async with db.write() as connection:
-            await connection.run_sync(metadata.create_all)
             await connection.execute(
                 insert(users),
                 [
@@ -153,19 +151,71 @@ def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
 
 
 @contextlib.asynccontextmanager
-async def fresh_postgres() -> AsyncIterator[str]:
-    """The URL of an empty database of its own."""
+async def fresh_postgres(template: str = "template1") -> AsyncIterator[str]:
+    """The URL of a database of its own: an empty one, or a copy of `template`."""
     name = f"task_service_{secrets.token_hex(6)}"
     try:
         admin = await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True, connect_timeout=3)
     except psycopg.OperationalError as error:
         pytest.skip(f"no PostgreSQL: {error}")
     async with admin:
-        await admin.execute(f'CREATE DATABASE "{name}"')
+        await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         try:
-            yield POSTGRES.rpartition("/")[0] + f"/{name}"
+            yield _postgres_url(name)
         finally:
             await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@contextlib.asynccontextmanager
+async def migrated(kind: str, folder: Path) -> AsyncIterator[str]:
+    """The URL of a database of this version's schema. Migrating is tested elsewhere; here a copy does."""
+    if kind == "sqlite":
+        (folder / "test.sqlite3").write_bytes(await _migrated_file())
+        yield f"sqlite:///{folder / 'test.sqlite3'}"
+    else:
+        async with fresh_postgres(await _migrated_postgres()) as url:
+            yield url
+
+
+_templates: dict[str, Any] = {}
+
+
+async def _migrated_file() -> bytes:
+    if "sqlite" not in _templates:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "template.sqlite3"
+            await _migrate(f"sqlite:///{path}")
+            _templates["sqlite"] = path.read_bytes()
+    content: bytes = _templates["sqlite"]
+    return content
+
+
+async def _migrated_postgres() -> str:
+    if "postgresql" not in _templates:
+        async with fresh_postgres() as url:
+            await _migrate(url)
+            name = f"task_service_template_{secrets.token_hex(6)}"
+            with psycopg.connect(POSTGRES, autocommit=True) as admin:
+                admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{url.rpartition("/")[2]}"')
+        atexit.register(_drop, name)
+        _templates["postgresql"] = name
+    known: str = _templates["postgresql"]
+    return known
+
+
+async def _migrate(url: str) -> None:
+    db = Database.open(url)
+    await migrate(db)
+    await db.close()
+
+
+def _postgres_url(name: str) -> str:
+    return f"{POSTGRES.rpartition('/')[0]}/{name}"
+
+
+def _drop(name: str) -> None:
+    with psycopg.connect(POSTGRES, autocommit=True) as admin:
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @contextlib.contextmanager

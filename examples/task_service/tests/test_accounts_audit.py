@@ -29,14 +29,17 @@ from msk_auth import (
     KeyDeleted,
     KeyExpirySet,
     KeyFormat,
+    KeyLeaked,
     KeyLimits,
     KeyRevocation,
     KeyRotated,
     Principal,
     Refusal,
+    RevocationCause,
+    Sighting,
 )
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
-from task_service.accounts.audit import AuditEvents, AuditQuery
+from task_service.accounts.audit import MAX_LEAKS, AuditEvents, AuditQuery
 from task_service.accounts.shapes import audit_json, session_json, user_json
 from task_service.accounts.users import User
 from task_service.db.schema import api_keys
@@ -132,6 +135,20 @@ async def test_entries_are_listed_page_by_page_newest_first(it: World) -> None:
     assert actions == ["a4", "a3", "a2", "a1", "a0"]
 
 
+async def test_old_entries_are_deleted_and_younger_ones_stay(
+    it: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task_service.accounts.audit._PURGED_AT_ONCE", 2)
+    for number in range(6):
+        await it.audit.record(f"a{number}")
+        it.clock.sleep(60)
+    before = it.clock.now() - timedelta(seconds=60)
+
+    assert await it.audit.purge(before=before) == 5
+    assert [entry.action for entry in (await it.audit.list(AuditQuery())).items] == ["a5"]
+    assert await it.audit.purge(before=before) == 0
+
+
 async def test_entries_are_found_by_everything_they_say(it: World) -> None:
     ann, bob = await it.user("ann"), await it.user("bob")
     start = it.clock.now()
@@ -203,6 +220,11 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(it: World) -> None
     entries = reversed((await it.audit.list(AuditQuery(action="key."))).items)
     assert [(entry.action, entry.target, entry.details) for entry in entries] == [
         ("key.created", first.record.id, {"name": "CI", "scopes": ["tasks:read"]}),
+        (
+            "key.created",
+            second.record.id,
+            {"name": "CI", "scopes": ["tasks:read"], "predecessor": first.record.id},
+        ),
         ("key.rotated", first.record.id, {"name": "CI", "successor": second.record.id}),
         (
             "key.expiry_set",
@@ -252,11 +274,52 @@ async def test_events_that_are_frequent_write_nothing(tmp_path: Path) -> None:
 
         assert (await it.actions())[1:] == [
             "key.created",
+            "key.created",
             "key.rotated",
             "key.expiry_set",
             "key.revoked",
             "key.deleted",
         ]
+
+
+async def test_keys_that_end_without_a_login_are_recorded_once(tmp_path: Path) -> None:
+    async with world("sqlite", tmp_path) as it:
+        user = await it.user("ann")
+        hook = AuditEvents(it.audit, seen=lambda _id, _at: None, refused=lambda _code: None)
+        record = ApiKey("AAAAAAAAAAAA", "n", user.id, "d", None, START, revoked_at=START)
+        later = START + timedelta(seconds=1)
+
+        async def tell(event: Event) -> None:
+            recording = hook(event)
+            if recording is not None:
+                await recording
+
+        for at in (START, later):
+            await tell(KeyRevocation(at, None, record, RevocationCause.POSSESSION))
+            for url in ("https://example.com/a", "https://example.com/b", None, None):
+                await tell(KeyLeaked(at, record, Sighting("github", "commit", url)))
+
+        entries = (await it.audit.list(AuditQuery(target=record.id))).items[::-1]
+        assert [(entry.action, entry.details.get("url")) for entry in entries] == [
+            ("key.revoked", None),
+            ("key.leaked", "https://example.com/a"),
+            ("key.leaked", "https://example.com/b"),
+            ("key.leaked", None),
+        ]
+        assert [entry.credential_kind for entry in entries] == ["none"] * 4
+        assert entries[0].details == {"name": "n", "cause": "possession"}
+        assert entries[1].details == {
+            "name": "n",
+            "reporter": "github",
+            "source": "commit",
+            "url": "https://example.com/a",
+            "revoked": True,
+        }
+        for number in range(MAX_LEAKS):
+            sighting = Sighting("github", "commit", f"https://example.com/{number}")
+            await tell(KeyLeaked(later, record, sighting))
+        leaks = await it.audit.list(AuditQuery(action="key.leaked"), limit=200)
+        assert len(leaks.items) == MAX_LEAKS
 
 
 # As the API shows them

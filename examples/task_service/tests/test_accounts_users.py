@@ -22,12 +22,10 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from msk_auth import InputInvalid
-from task_service.accounts.users import (
-    ROLE_PERMISSIONS,
-    User,
-    check_user,
-    normalised_username,
-)
+from task_service.accounts.roles import ROLE_PERMISSIONS
+from task_service.accounts.user_query import UserQuery
+from task_service.accounts.usernames import normalised_username
+from task_service.accounts.users import User, check_user
 from task_service.db import schema
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 
@@ -207,6 +205,73 @@ async def test_a_listing_that_cannot_be_given_is_refused(it: World) -> None:
     for cursor, limit in (("nonsense", 50), (None, 0), (None, 201)):
         with pytest.raises(InputInvalid):
             await it.users.list(cursor=cursor, limit=limit)
+
+
+@pytest.fixture
+async def people(it: World) -> dict[str, str]:
+    """Their ids by their names."""
+    created = [
+        await it.users.create(name, roles)
+        for name, roles in (
+            ("ann", ["admin"]),
+            ("Bob_Miller", ["user"]),
+            ("bobby%", ["admin", "user"]),
+            ("straße", ["user"]),
+        )
+    ]
+    await it.users.change(created[1].id, disabled=True)
+    return {user.username: user.id for user in created}
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (UserQuery(), {"ann", "bob_miller", "bobby%", "straße"}),
+        (UserQuery(search="BOB"), {"bob_miller", "bobby%"}),
+        (UserQuery(search=" ob_m "), {"bob_miller"}),
+        (UserQuery(search="%"), {"bobby%"}),
+        (UserQuery(search="_"), {"bob_miller"}),
+        (UserQuery(search="usr_"), set()),
+        (UserQuery(search="\\"), set()),
+        (UserQuery(search="STRAß"), {"straße"}),
+        (UserQuery(role="admin"), {"ann", "bobby%"}),
+        (UserQuery(role="user"), {"bob_miller", "bobby%", "straße"}),
+        (UserQuery(disabled=True), {"bob_miller"}),
+        (UserQuery(disabled=False), {"ann", "bobby%", "straße"}),
+        (UserQuery(search="bob", role="user", disabled=False), {"bobby%"}),
+    ],
+)
+async def test_users_are_found(
+    it: World, people: dict[str, str], query: UserQuery, found: set[str]
+) -> None:
+    page = await it.users.list(query)
+    assert {user.username for user in page.items} == found
+
+
+async def test_users_are_found_by_their_ids_in_pages(it: World, people: dict[str, str]) -> None:
+    for text, names in (
+        (people["ann"], ["ann"]),
+        (f" {people['ann']} ", ["ann"]),
+        (people["ann"][:-1], []),
+    ):
+        page = await it.users.list(UserQuery(search=text))
+        assert [user.username for user in page.items] == names
+    first = await it.users.list(UserQuery(role="user"), limit=2)
+    second = await it.users.list(UserQuery(role="user"), limit=2, cursor=first.next_cursor)
+    assert len({user.id for user in (*first.items, *second.items)}) == 3
+    assert second.next_cursor is None
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [(UserQuery(search="x" * 65), "search"), (UserQuery(role="root"), "role")],
+)
+async def test_a_search_that_cannot_be_made_is_refused(
+    it: World, query: UserQuery, field: str
+) -> None:
+    with pytest.raises(InputInvalid) as refused:
+        await it.users.list(query)
+    assert [error.field for error in refused.value.errors] == [field]
 
 
 # Changing

@@ -138,6 +138,25 @@ async def test_a_user_is_created_shown_changed_and_listed(admin: Caller) -> None
     assert [each["username"] for each in listed] == ["eva", "ulf", "ada"]
 
 
+async def test_users_are_searched_and_filtered(admin: Caller) -> None:
+    for query, names in (
+        ("search=UL", ["ulf"]),
+        ("search=", ["ulf", "ada"]),
+        ("role=admin", ["ada"]),
+        ("role=&disabled=false&search=a", ["ada"]),
+        ("disabled=true", []),
+    ):
+        found = expect(await admin.get(f"/api/admin/users?{query}"), 200)
+        assert [user["username"] for user in found["items"]] == names, query
+    for query, field in (
+        ("role=root", "role"),
+        ("disabled=perhaps", "disabled"),
+        ("search=" + "x" * 65, "search"),
+        ("search=a&search=b", "search"),
+    ):
+        assert wrong_fields(await admin.get(f"/api/admin/users?{query}")) == {field}
+
+
 async def test_users_come_in_pages(admin: Caller) -> None:
     first = expect(await admin.get("/api/admin/users?limit=1"), 200)
     second = expect(await admin.get(f"/api/admin/users?limit=1&cursor={first['next_cursor']}"), 200)

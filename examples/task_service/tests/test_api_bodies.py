@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from examples.task_service.tests.service_support import Caller, Service, expect, problem
+from examples.task_service.tests.service_support import (
+    Caller,
+    Service,
+    expect,
+    problem,
+    wrong_fields,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +96,7 @@ async def test_a_body_of_fifty_megabytes_is_not_read(user: Caller) -> None:
             yield b"a" * 1_048_576
 
     response = await user.http.post("/api/tasks", content=megabytes(), headers=JSON)
-    assert problem(response) == (413, "body_too_large")
+    assert problem(response) == (413, "content_too_large")
     assert read <= 3
 
 
@@ -98,6 +104,28 @@ async def test_a_body_of_fifty_megabytes_is_not_read(user: Caller) -> None:
 async def test_a_hostile_query_is_invalid_input(user: Caller, query: str) -> None:
     for path in ("/api/tasks", "/api/keys"):
         assert problem(await user.get(f"{path}?{query}")) == (422, "input_invalid")
+
+
+PAGED = ["/api/tasks", "/api/admin/users", "/api/admin/audit", "/api/tasks/{task}/runs"]
+# Everything else that some reader takes for 5, and 5 twice.
+NO_LIMITS = ["0_5", "%2B5", "5.0", "-5", "", "%205", "%D9%A5", "5&limit=6", "5&limit=5"]
+
+
+async def test_a_limit_is_digits_and_given_once(admin: Caller) -> None:
+    task = (await admin.new_task())["id"]
+    for path in PAGED:
+        for text in NO_LIMITS:
+            response = await admin.get(f"{path.format(task=task)}?limit={text}")
+            assert wrong_fields(response) == {"limit"}, (path, text)
+
+
+async def test_a_cursor_given_twice_is_refused_after_the_guards_have_spoken(
+    service: Service, admin: Caller
+) -> None:
+    for path in PAGED[:3]:
+        assert wrong_fields(await admin.get(f"{path}?cursor=a&cursor=b")) == {"cursor"}
+        stranger = await service.caller().get(f"{path}?cursor=a&cursor=b&limit=1_0")
+        assert problem(stranger) == (401, "credentials_missing")
 
 
 async def test_markup_in_a_name_stays_text(user: Caller) -> None:

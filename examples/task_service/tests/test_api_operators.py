@@ -76,6 +76,8 @@ async def test_a_keys_trail_tells_what_was_done_to_it_and_with_it(
         "key.created",
     ]
     assert page["items"][0]["details"]["successor"] == successor["id"]
+    (origin,) = expect(await user.get(f"/api/keys/{successor['id']}/audit"), 200)["items"]
+    assert (origin["action"], origin["details"]["predecessor"]) == ("key.created", created["id"])
     first = expect(await user.get(f"{path}?limit=2"), 200)
     second = expect(await user.get(f"{path}?limit=2&cursor={first['next_cursor']}"), 200)
     assert first["items"] + second["items"] == page["items"]
@@ -149,6 +151,7 @@ async def test_the_system_tells_versions_database_queue_and_leases(
     assert idle["database"]["revision"]
     assert idle["database"]["size_bytes"] > 0
     assert idle["queue"] == {"queued": 0, "running": 0, "oldest_queued_at": None}
+    assert idle["worker"]["elsewhere"] is None
     assert idle["leases"] == []
     task = await user.new_task(params={"argv": ["sleep", "30"]})
     started = [expect(await user.post(f"/api/tasks/{task['id']}/run"), 202) for _ in range(5)]

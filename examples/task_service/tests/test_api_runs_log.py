@@ -193,3 +193,21 @@ async def test_nobody_follows_anothers_log(service: Service, admin: Caller) -> N
     run_id = await start(admin, "echo secret")
     ulf = await service.log_in("ulf", USER_PASSWORD)
     assert problem(await ulf.get(f"/api/runs/{run_id}/log")) == (404, "run_not_found")
+
+
+async def test_a_command_reports_its_progress(service: Service, user: Caller) -> None:
+    run_id = await start(
+        user, "echo ::progress 40 Copying; echo copied; while [ ! -e stop ]; do sleep 0.1; done"
+    )
+    async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
+        seen = events(response)
+        async with asyncio.timeout(20):
+            told = await anext(event async for event in seen if event.name == "progress")
+        assert told.data == {"fraction": 0.4, "text": "Copying"}
+        # What to ask for when one comes back is the number of the last piece of the log.
+        assert told.id is None
+    expect(await user.post(f"/api/runs/{run_id}/cancel"), 200)
+    run = await user.wait_for_run(run_id)
+    assert "progress" not in run
+    log = await user.get(f"/api/runs/{run_id}/log", headers={"Accept": "text/plain"})
+    assert log.text == "copied\n"

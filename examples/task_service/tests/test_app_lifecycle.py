@@ -19,6 +19,8 @@ from examples.task_service.tests.service_support import (
 
 from msk_auth import StoreUnavailable
 from task_service import app as app_module
+from task_service.accounts import tidying
+from task_service.accounts.audit import AuditQuery
 
 pytestmark = pytest.mark.anyio
 
@@ -83,20 +85,77 @@ async def test_a_runner_that_failed_is_started_again(
     assert "a mistake in the runner" in caplog.text
 
 
-async def test_a_change_whose_entry_cannot_be_written_is_still_acknowledged(
-    service: Service,
-    user: Caller,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+async def test_a_change_whose_entry_cannot_be_written_does_not_happen(
+    service: Service, user: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = await user.new_task()
+    await _allow_sleeping(service)
+    task = await user.new_task(params={"argv": ["sleep", "60"]})
+    path = f"/api/tasks/{task['id']}"
+    run = expect(await user.post(f"{path}/run"), 202)
+    before = expect(await user.get(path), 200)
 
     async def gone(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(service.services.audit, "record", gone)
-    expect(await user.patch(f"/api/tasks/{task['id']}", {"name": "renamed"}), 200)
-    assert f"not in the audit log: task.changed of {task['id']}" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(service.services.audit, "record", gone)
+        for answer in (
+            await user.post(
+                "/api/tasks", {"name": "lost", "handler": "command", "params": {"argv": ["echo"]}}
+            ),
+            await user.patch(path, {"name": "renamed"}),
+            await user.post(f"{path}/run"),
+            await user.post(f"/api/runs/{run['id']}/cancel"),
+            await user.delete(path),
+        ):
+            assert problem(answer) == (503, "store_unavailable")
+
+    (after,) = expect(await user.get("/api/tasks"), 200)["items"]
+    assert after["name"] == before["name"]
+    assert after["updated_at"] == before["updated_at"]
+    runs = expect(await user.get(f"{path}/runs"), 200)["items"]
+    assert [each["id"] for each in runs] == [run["id"]]
+    expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)
+    assert (await user.wait_for_run(run["id"]))["state"] == "cancelled"
+
+
+async def test_what_changes_nothing_is_not_recorded(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    await _allow_sleeping(service)
+    task = await user.new_task(params={"argv": ["sleep", "60"]})
+    headers = {"Idempotency-Key": "once"}
+    started = [
+        expect(await user.post(f"/api/tasks/{task['id']}/run", headers=headers), 202)["id"]
+        for _ in range(2)
+    ]
+    assert started[0] == started[1]
+    for _ in range(2):
+        expect(await user.post(f"/api/runs/{started[0]}/cancel"), 200)
+    entries = expect(await admin.get(f"/api/admin/audit?target={started[0]}"), 200)["items"]
+    assert [entry["action"] for entry in entries] == ["run.cancelled", "run.requested"]
+    assert entries[1]["details"] == {"task_id": task["id"]}
+
+
+async def _allow_sleeping(service: Service) -> None:
+    await service.services.config.update({"allowed_commands": ["sleep", "echo"]}, by=None)
+
+
+async def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(
+    template: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with running_service(template, tmp_path / "data") as service:
+        old = (await service.services.audit.list(AuditQuery())).items
+        assert len(old) == 2  # the users of the template, kept without the setting
+        service.clock.advance(days=29)
+        await tidying._purge_audit(service.services.audit, service.clock, 30)
+        await service.services.audit.record("user.young")
+        service.clock.advance(days=1, seconds=60)
+        await tidying._purge_audit(service.services.audit, service.clock, 30)
+        left = (await service.services.audit.list(AuditQuery())).items
+    assert [entry.action for entry in left] == ["user.young"]
+    assert "deleted 2 entries of the audit log that are older than 30 days" in caplog.text
 
 
 async def test_old_sessions_are_tidied_up_even_after_a_failure(
@@ -110,12 +169,19 @@ async def test_old_sessions_are_tidied_up_even_after_a_failure(
             raise StoreUnavailable
         purged.set()
 
-    monkeypatch.setattr(app_module, "_PURGE_SECONDS", 0.0)
+    monkeypatch.setattr(tidying, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(service.services.sessions, "purge", purge)
-    tidying = asyncio.create_task(app_module._tidy_for_ever(service.services.sessions))
+    it = service.services
+    task = asyncio.create_task(
+        tidying.tidy_for_ever(
+            it.sessions, it.attempts, it.audit, it.clock, audit_retention_days=None
+        )
+    )
     async with asyncio.timeout(5):
         await purged.wait()
-    tidying.cancel()
+    task.cancel()
+    # Nothing was said of the audit log, and so it is kept.
+    assert len((await it.audit.list(AuditQuery())).items) == 2
 
 
 async def test_a_page_without_its_database_is_a_503_and_not_a_login(

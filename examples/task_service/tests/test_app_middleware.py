@@ -243,13 +243,13 @@ async def test_head_is_get_without_the_content() -> None:
 @pytest.mark.parametrize("length", [str(MAX_BODY_BYTES + 1), "9" * 5000])
 async def test_a_declared_body_that_is_too_large_is_refused_unread(length: str) -> None:
     answered = await around().request("POST", headers=[("Content-Length", length)])
-    assert (answered.status, answered.json) == (413, {"code": "body_too_large"})
+    assert (answered.status, answered.json) == (413, {"code": "content_too_large"})
 
 
 async def test_a_chunked_body_is_refused_when_it_grows_too_large() -> None:
     chunk = b"a" * 65_536
     answered = await around().request("POST", chunks=(chunk,) * 17)
-    assert (answered.status, answered.json) == (413, {"code": "body_too_large"})
+    assert (answered.status, answered.json) == (413, {"code": "content_too_large"})
 
 
 async def test_the_largest_body_arrives_whole() -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from msk_auth import ConfigurationError
+from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
 from task_service import server as server_module
+from task_service.app import AUDIENCE
 from task_service.server import MAX_HEAD_BYTES, Server, bind
 
 pytestmark = pytest.mark.anyio
@@ -144,6 +145,33 @@ async def test_what_is_not_http_gets_a_problem_document() -> None:
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b"application/problem+json" in head
         assert json.loads(body)["code"] == "bad_request"
+
+
+@pytest.mark.parametrize("control", [b"\x00", b"\x01", b"\x0b", b"\x1f", b"\x7f"])
+async def test_a_control_character_in_a_credential_is_challenged(control: bytes) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: x\r\nAUTHORIZATION: Bearer a" + control + b"b\r\n\r\n"
+        )
+        head, _, body = (await everything(reader)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b'www-authenticate: Bearer realm="task-service", error="invalid_request"' in head
+        assert json.loads(body) == {
+            "type": f"{PROBLEM_BASE}#request_malformed",
+            "title": "The request is malformed",
+            "status": 400,
+            "detail": RequestMalformed.default_detail,
+            "code": "request_malformed",
+        }
+    assert server_module.REALM == AUDIENCE
+
+
+async def test_a_control_character_elsewhere_is_not_called_a_credential() -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nX: \x01\r\n\r\n")
+        head, _, body = (await everything(reader)).partition(b"\r\n\r\n")
+        assert json.loads(body)["code"] == "bad_request"
+        assert b"www-authenticate" not in head
 
 
 async def test_one_client_more_than_bearable_is_told_to_come_back(

@@ -27,6 +27,8 @@ from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_
 
 from task_service.cli import main
 
+pytestmark = pytest.mark.slow
+
 SERVE = [sys.executable, "-m", "task_service", "serve"]
 
 
@@ -328,6 +330,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     ]
     assert "chmod 700" in problems[0]
     assert "chmod 600" in problems[1]
+    assert "is no SQLite database, or is damaged" in problems[2]
 
 
 def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:
@@ -358,9 +361,48 @@ def test_the_doctor_says_when_the_schema_is_old(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert run(data, "migrate").exit_code == 0
     with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'older'")
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
     done = run(data, "doctor", PORT="0")
+    assert done.exit_code == 0
     assert "its schema is brought to this version at start" in done.stdout
+
+
+def test_the_doctor_says_when_the_schema_is_too_new(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "migrate").exit_code == 0
+    with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    done = run(data, "doctor", PORT="0")
+    assert done.exit_code == 1
+    assert "has the schema '9999' of a newer version; install that version" in done.stdout
+
+
+STUBBORN = """
+import asyncio
+from task_service.cli import end_the_rest
+
+async def never() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+async def main() -> None:
+    task = asyncio.create_task(never(), name="a queue")
+    await asyncio.sleep(0)
+    await end_the_rest(0.1)
+
+asyncio.run(main())
+"""
+
+
+def test_what_does_not_end_keeps_no_worker_from_ending() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert "left behind, because it does not end: a queue" in done.stderr
 
 
 def test_the_doctor_hides_the_password_of_the_database(tmp_path: Path) -> None:
@@ -378,9 +420,24 @@ def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+def test_finishing_an_upgrade_and_giving_up_secrets_are_said_to_migrate(tmp_path: Path) -> None:
+    for words in (["--finish"], ["--new-secrets"]):
+        done = run(tmp_path / "data", "migrate", *words)
+        assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["--concurrency", "0"], ["--grace", "-1"], ["--concurrency", "x"]]
+)
+def test_a_worker_s_numbers_are_checked(tmp_path: Path, words: list[str]) -> None:
+    done = run(tmp_path / "data", "worker", *words, DATABASE_URL="postgresql://u@127.0.0.1:1/d")
+    assert done.exit_code == 2
+    assert words[0] in done.stderr
+
+
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = run(tmp_path / "data", "--help")
     assert done.exit_code == 0
-    for command in ("serve", "worker", "migrate", "users", "doctor"):
+    for command in ("serve", "worker", "migrate", "copy-data", "users", "doctor"):
         assert command in done.stdout
     assert run(tmp_path / "data", "--version").exit_code == 0

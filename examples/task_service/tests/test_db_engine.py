@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from examples.task_service.tests.accounts_support import KINDS, database_url
 from sqlalchemy import Column, Integer, MetaData, Table, exc, insert, select, text, update
+from tests.databases import postgres_database
 
 from msk_auth import ConfigurationError, StoreUnavailable
 from task_service.db import engine as engine_module
@@ -179,6 +180,27 @@ async def test_a_frozen_connection_is_given_up(caplog: pytest.LogCaptureFixture)
         writer.close()
     server.close()
     await server.wait_closed()
+
+
+async def test_whoever_uses_the_engine_gives_up_a_statement_that_is_not_answered() -> None:
+    """The store of API keys does not go through `read()` and `write()`."""
+    with postgres_database() as url:
+        patient = Database.open(url.render_as_string(hide_password=False))
+        db = patient.with_patience(0.3)
+        with pytest.raises(
+            exc.OperationalError, match=r"did not answer within 0\.3 seconds"
+        ) as caught:
+            async with db.engine.connect() as connection:
+                await connection.exec_driver_sql("SELECT pg_sleep(60)")
+        assert is_outage(caught.value)
+        # That connection is not used again, and the next one is as good as new.
+        async with db.engine.connect() as connection:
+            assert await connection.scalar(text("SELECT count(*) FROM pg_stat_activity")) > 0
+        async with patient.read() as connection:
+            active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
+            assert await connection.scalar(text(active)) == 0
+        await db.close()
+        await patient.close()
 
 
 async def test_a_locked_file_is_unavailable(tmp_path: Path) -> None:

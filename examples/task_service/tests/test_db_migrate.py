@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,21 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from examples.task_service.tests.accounts_support import KINDS, START, database_url
+from examples.task_service.tests.runs_support import fresh_postgres
 from sqlalchemy import Connection, func, insert, inspect, select, text
 
 from msk_auth import ConfigurationError
 from task_service.db import migrate as migrate_module
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.migrate import is_migrated, migrate
+from task_service.db.migrate import (
+    SchemaState,
+    is_migrated,
+    migrate,
+    revision_of,
+    schema_state,
+    waiting_for_finish,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -37,11 +46,22 @@ async def db(url: str) -> AsyncIterator[Database]:
     await db.close()
 
 
+def _ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Without the tables of procrastinate, which bring their own migrations."""
+    return kind != "table" or not str(name).startswith("procrastinate_")
+
+
 def _differences(connection: Connection) -> list[object]:
     context = MigrationContext.configure(
-        connection, opts={"compare_type": True, "compare_server_default": True}
+        connection,
+        opts={"compare_type": True, "compare_server_default": True, "include_name": _ours},
     )
     return list(compare_metadata(context, schema.metadata))
+
+
+async def _head(db: Database) -> str | None:
+    async with db.read() as connection:
+        return await revision_of(connection)
 
 
 async def test_the_migrations_make_the_schema(db: Database) -> None:
@@ -78,10 +98,10 @@ async def test_a_later_migration_keeps_what_is_there(
     shutil.copytree(
         Path(migrate_module.__file__).with_name("migrations"), module.with_name("migrations")
     )
-    (module.with_name("migrations") / "versions" / "0002_colour.py").write_text(
+    (module.with_name("migrations") / "versions" / "next_colour.py").write_text(
         "import sqlalchemy as sa\n"
         "from alembic import op\n"
-        "revision, down_revision = '0002', '0001'\n"
+        f"revision, down_revision = 'next', {await _head(db)!r}\n"
         "def upgrade():\n"
         "    op.add_column('users', sa.Column('colour', sa.String(8), server_default='grey'))\n"
     )
@@ -103,9 +123,9 @@ async def test_a_migration_that_fails_leaves_what_was_there(
     shutil.copytree(
         Path(migrate_module.__file__).with_name("migrations"), module.with_name("migrations")
     )
-    (module.with_name("migrations") / "versions" / "0002_broken.py").write_text(
+    (module.with_name("migrations") / "versions" / "next_broken.py").write_text(
         "from alembic import op\n"
-        "revision, down_revision = '0002', '0001'\n"
+        f"revision, down_revision = 'next', {await _head(db)!r}\n"
         "def upgrade():\n"
         "    op.drop_table('audit')\n"
         "    raise LookupError('half way')\n"
@@ -155,6 +175,124 @@ async def test_the_schema_of_a_newer_version_is_refused_and_left_alone(db: Datab
         await migrate(db)
 
     assert not await is_migrated(db)
+
+
+async def test_a_newer_schema_that_says_so_works_with_this_version(db: Database) -> None:
+    """A process of this version that is started anew in the middle of a rolling upgrade."""
+    await migrate(db)
+    head = await _head(db)
+    async with db.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        await connection.execute(
+            insert(schema.schema_works_with).values(revision="9999", code=head)
+        )
+    await migrate(db)
+
+    assert await schema_state(db) is SchemaState.NEWER_BUT_FITTING
+    assert await _head(db) == "9999"
+    # What was said of one schema is not said of the next.
+    async with db.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9998'"))
+    with pytest.raises(ConfigurationError, match="'9998' of a newer version"):
+        await migrate(db)
+
+
+async def test_the_record_of_another_application_is_no_version_of_this_one(db: Database) -> None:
+    async with db.write() as connection:
+        await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        await connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
+    with pytest.raises(ConfigurationError, match="'theirs' of a newer version"):
+        await migrate(db)
+
+
+async def test_old_processes_go_on_beside_the_new_schema_and_their_data_stays(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first schema with data in it to this one, with statements as the first version wrote them."""
+    alembic_upgrade = migrate_module.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0001")
+        )
+        async with db.write() as connection:
+            await connection.run_sync(migrate_module._upgrade)
+    assert await schema_state(db) is SchemaState.OLDER
+    user = text(
+        "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)"
+    )
+    task = text(
+        "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
+        " VALUES ('tsk_1', 'usr_1', 'a task', 'command', '{}', 0, 0)"
+    )
+    run = (
+        "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
+        " timeout_seconds, created_at) VALUES ('{}', 'tsk_1', 'usr_1', 'queued', '{{}}', 'command',"
+        " '{{}}', 60, 0)"
+    )
+    async with db.write() as connection:
+        for statement in (user, task, text(run.format("run_before"))):
+            await connection.execute(statement)
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.execute(text(run.format("run_after")))
+        found = await connection.execute(
+            select(schema.runs.c.id, schema.runs.c.rank, schema.runs.c.progress).order_by(
+                schema.runs.c.id
+            )
+        )
+        assert [tuple(row) for row in found] == [("run_after", 0, None), ("run_before", 0, None)]
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == await _head(db)
+            )
+        )
+        assert "0001" in works.all()
+
+
+async def test_the_queue_brings_its_own_migrations(
+    url: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if url.startswith("sqlite"):
+        await migrate(db)
+        async with db.read() as connection:
+            assert (await connection.execute(select(schema.queue_migrations))).all() == []
+        return
+    queue_schema = importlib.import_module("task_service.db.queue_schema")
+    assert await migrate(db) == []
+    newer = {
+        **queue_schema._scripts(),
+        "99.00.00_01_pre_colour": "ALTER TABLE procrastinate_jobs ADD COLUMN colour text;"
+        "COMMENT ON COLUMN procrastinate_jobs.colour IS '100%';",
+        "99.00.00_50_post_colour": "ALTER TABLE procrastinate_jobs ADD COLUMN taste text",
+    }
+    monkeypatch.setattr(queue_schema, "_scripts", lambda: newer)
+    columns = text(
+        "SELECT array_agg(column_name::text) FROM information_schema.columns"
+        " WHERE table_name = 'procrastinate_jobs' AND column_name IN ('colour', 'taste')"
+    )
+    assert await migrate(db) == ["99.00.00_50_post_colour"]
+    async with db.read() as connection:
+        assert await connection.scalar(columns) == ["colour"]
+    assert await waiting_for_finish(db) == ["99.00.00_50_post_colour"]
+    assert await migrate(db, finish=True) == []
+    async with db.read() as connection:
+        assert sorted(await connection.scalar(columns)) == ["colour", "taste"]
+    assert await waiting_for_finish(db) == []
+
+
+async def test_the_queue_of_another_application_is_left_alone() -> None:
+    async with fresh_postgres() as url:
+        await _refuse_a_queue(Database.open(url))
+
+
+async def _refuse_a_queue(db: Database) -> None:
+    async with db.write() as connection:
+        await connection.execute(text("CREATE TABLE procrastinate_jobs (id int)"))
+    with pytest.raises(ConfigurationError, match=r"a queue .* that the service did not make"):
+        await migrate(db)
+
+    assert await schema_state(db) is SchemaState.MISSING
+    await db.close()
 
 
 async def test_the_tables_of_another_application_are_refused_and_left_alone(db: Database) -> None:

@@ -400,7 +400,7 @@ async def test_the_certificate_is_that_of_the_name(tmp_path: Path) -> None:
     names: list[str | None] = []
     server_side.sni_callback = lambda _socket, name, _context: names.append(name)
     http = handler(to_loopback)
-    http.__dict__["_tls"] = client_side
+    http._client.__dict__["_tls"] = client_side
     async with serving(lambda _: answer("200 OK"), ssl=server_side) as server:
         # With the dot that a full name may end with, which no certificate has.
         result, _ = await run(http, url=f"https://real.example.:{server.port}/")
@@ -424,7 +424,7 @@ async def test_a_certificate_of_nobody_is_refused(tmp_path: Path) -> None:
 async def test_https_does_not_fall_back_to_http(tmp_path: Path) -> None:
     server_side, client_side = certificate(tmp_path, "real.example")
     http = handler(to_loopback)
-    http.__dict__["_tls"] = client_side
+    http._client.__dict__["_tls"] = client_side
     location = "Location: http://real.example/"
     async with serving(lambda _: answer("302 Found", b"", location), ssl=server_side) as server:
         result, _ = await run(http, url=f"https://real.example:{server.port}/")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from examples.task_service.tests.service_support import Service
 
@@ -53,3 +59,41 @@ async def test_an_api_key_gets_to_nothing_that_administers(service: Service) -> 
     administration = [route for route in report.routes if route.path.startswith("/api/admin")]
     assert administration
     assert {route.access for route in administration} == {Access.INTERACTIVE}
+
+
+def run_audit(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The command, as in CI."""
+    environment = {name: value for name, value in os.environ.items() if "TASK_SERVICE" not in name}
+    command = "import sys; from msk_auth.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            command,
+            "routes",
+            "--factory",
+            "task_service.asgi:create_app",
+            *options,
+        ],
+        env=environment | {"TASK_SERVICE_DATA_DIR": str(data)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_passes_on_the_service(tmp_path: Path) -> None:
+    opened = [word for path in (*OPEN, *PAGES) for word in ("--public", path)]
+    audited = run_audit(tmp_path / "data", *opened)
+    assert (audited.returncode, audited.stderr) == (0, "")
+    assert re.search(r"(?m)^POST +/api/tasks/{taskId}/run +permissions: tasks:run ", audited.stdout)
+    assert audited.stdout.rstrip().endswith("0 undeclared, 0 flagged")
+
+
+def test_the_command_fails_on_a_page_that_nobody_declared(tmp_path: Path) -> None:
+    opened = [word for path in (*OPEN, *PAGES) if path != "/tasks" for word in ("--public", path)]
+    audited = run_audit(tmp_path / "data", *opened)
+    assert audited.returncode == 1
+    assert "1 undeclared" in audited.stdout
+    assert "/tasks: declares no policy. Guard it, or declare it public." in audited.stderr

@@ -21,10 +21,11 @@ from sqlalchemy import select
 
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
-from task_service.tasks.claims import MAX_ATTEMPTS, Claim, Claims, LeaseWatch, Outcome, Sighting
+from task_service.tasks.claims import MAX_ATTEMPTS, Claims
+from task_service.tasks.leases import Claim, LeaseWatch, Outcome, Sighting
 from task_service.tasks.run_log import LogBatch, RunLog
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunState
+from task_service.tasks.shapes import NewTask, Run, RunPriority, RunState
 from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
 
@@ -44,9 +45,10 @@ class World:
     def worker(self, name: str) -> Claims:
         return Claims(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
 
-    async def queue(self, user: str = "ann") -> Run:
+    async def queue(self, user: str = "ann", *, priority: RunPriority = RunPriority.NORMAL) -> Run:
         self.clock.advance(1)
-        return await self.runs.request({"ann": ANN, "bob": BOB}[user], self.tasks[user])
+        who = {"ann": ANN, "bob": BOB}[user]
+        return await self.runs.request(who, self.tasks[user], priority=priority)
 
     async def get(self, run_id: str) -> Run:
         async with self.db.read() as connection:
@@ -103,6 +105,39 @@ async def test_the_oldest_is_claimed_first(world: World) -> None:
     assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
     assert (await claimed(worker)).run_id == second.id
     assert await worker.claim() is None
+
+
+async def test_what_is_urgent_goes_first_and_waits_for_its_owner_s_limit_all_the_same(
+    world: World,
+) -> None:
+    world.config.settings.max_concurrent_runs_per_user = 2
+    low = await world.queue("bob", priority=RunPriority.LOW)
+    normal = await world.queue()
+    high = [await world.queue(priority=RunPriority.HIGH) for _ in range(2)]
+    later = await world.queue("bob")
+    worker = world.worker("w1")
+    claims = [await claimed(worker) for _ in range(4)]
+    assert [claim.run_id for claim in claims] == [high[0].id, high[1].id, later.id, low.id]
+    assert await worker.claim() is None
+    await worker.finish(claims[0], Outcome(RunState.SUCCEEDED), None)
+    assert (await claimed(worker)).run_id == normal.id
+
+
+async def test_one_run_is_claimed_by_name(world: World) -> None:
+    first, second = await world.queue(), await world.queue()
+    one, two = world.worker("w1"), world.worker("w2")
+    claim = await one.claim(second.id)
+    assert claim is not None
+    assert claim.run_id == second.id
+    assert await two.claim(second.id) is None
+    assert await two.claim("run_unknown") is None
+    await world.runs.cancel(ANN, first.id)
+    assert await two.claim(first.id) is None
+    world.config.settings.max_concurrent_runs_per_user = 1
+    third = await world.queue()
+    assert await two.claim(third.id) is None
+    await one.finish(claim, Outcome(RunState.SUCCEEDED), None)
+    assert await two.claim(third.id) is not None
 
 
 async def test_a_user_has_no_more_runs_at_once_than_allowed(world: World) -> None:

@@ -30,7 +30,8 @@ from examples.task_service.tests.runs_support import (
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from task_service.tasks.claims import MAX_ATTEMPTS, Claim, Claims, LeaseWatch, Outcome
+from task_service.tasks.claims import MAX_ATTEMPTS, Claims
+from task_service.tasks.leases import Claim, LeaseWatch, Outcome
 from task_service.tasks.run_log import RunLog
 from task_service.tasks.runs import Runs
 from task_service.tasks.shapes import NewTask, Run, RunState

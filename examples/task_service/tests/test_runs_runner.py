@@ -489,6 +489,29 @@ async def test_an_outcome_is_not_lost(sqlite: World) -> None:
     assert blocker.attempts == [1]
 
 
+async def test_a_driver_that_swallows_the_end_keeps_nobody_from_stopping(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, swallowed = asyncio.Event(), asyncio.Event()
+
+    async def lose_the_connection() -> int:
+        waiting.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            swallowed.set()
+        return 0
+
+    runner = sqlite.runner()
+    monkeypatch.setattr(runner._retention, "apply", lose_the_connection)
+    running = asyncio.create_task(runner.run())
+    await within(waiting)
+    runner.stop(timedelta(0))
+    async with asyncio.timeout(10):
+        await running
+    assert swallowed.is_set()
+
+
 async def test_output_of_an_outage_is_written_afterwards(sqlite: World) -> None:
     more, end = asyncio.Event(), asyncio.Event()
 

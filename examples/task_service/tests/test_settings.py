@@ -44,6 +44,13 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     assert settings.trusted_proxies == settings.http_allowed_networks == ()
     assert (settings.log_level, settings.log_format) == ("INFO", "console")
     assert settings.hash_concurrency == 2
+    assert settings.audit_retention_days is None
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description is not None, name
+        assert field.description.endswith("."), name
 
 
 def test_the_data_folder_is_in_the_home_folder_if_the_environment_names_no_other(
@@ -138,6 +145,7 @@ def test_the_default_base_url_can_be_opened(
         ("LOG_LEVEL", "geheim"),
         ("LOG_FORMAT", "geheim"),
         ("HASH_CONCURRENCY", "0"),
+        ("AUDIT_RETENTION_DAYS", "0"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_the_setting_and_not_the_value(

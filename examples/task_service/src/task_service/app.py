@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,47 +21,48 @@ from starlette.types import Scope
 from msk_auth import (
     AsyncAuthenticator,
     Clock,
-    CredentialRefused,
-    CredentialsMissing,
     CredentialUsed,
     Event,
-    InteractiveRequired,
     KeyHasher,
     Problem,
-    StoreUnavailable,
     SystemClock,
     TokenProfile,
-    require_interactive,
 )
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
+from .accounts.attempts import DatabaseAttempts, RedisAttempts
 from .accounts.audit import Audit, AuditEvents
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
+from .accounts.github_keys import GitHubKeys
 from .accounts.invitations import Invitations
 from .accounts.login import Login
 from .accounts.passwords import OWASP, Passwords
+from .accounts.public_throttle import LEAK_REPORTS, REVOCATIONS, PublicThrottle
 from .accounts.sessions import Sessions
 from .accounts.throttle import LoginThrottle
+from .accounts.tidying import tidy_for_ever
 from .accounts.users import User, Users
 from .api.admin import admin_router
 from .api.auth import auth_router
 from .api.health import health_router
 from .api.key_trail import key_trail_router
+from .api.leaks import leak_routers
 from .api.runs import RECHECK, runs_router
 from .api.tasks import tasks_router
-from .api.trail import Trail
 from .db.engine import Database
 from .db.migrate import migrate
 from .db.schema import api_keys
-from .errors import SessionNotFound
 from .handlers import HandlerEnvironment, HandlerRegistry
+from .handlers.targets import TargetGuard
+from .machines import listen_to_queue, queue_of
 from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, SecurityHeaders
 from .observability import Metrics
-from .request_record import current_request, request_address
+from .request_record import current_request
 from .secrets_file import load_or_create_secrets
 from .server import is_loopback
 from .settings import Settings
+from .shared_secrets import agree_on_secrets
 from .tasks.census import RunCensus
 from .tasks.follow import LogFollower
 from .tasks.runner import Runner
@@ -69,7 +70,8 @@ from .tasks.runs import Runs
 from .tasks.signals import Signals
 from .tasks.status import StatusReport, WorkerStatus
 from .tasks.tasks import Tasks
-from .web.pages import LoginResult, PageUser, pages_router
+from .web.page_logins import PageLogins
+from .web.pages import pages_router
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +82,6 @@ ISSUER: Final = AUDIENCE
 RUN_GRACE: Final = timedelta(seconds=5)
 """How long runs may go on when the service stops; then they go back into the queue."""
 
-_PURGE_SECONDS: Final = 3600.0
 _RUNNER_PAUSE_SECONDS: Final = 5.0
 
 
@@ -91,6 +92,10 @@ class Services:
     settings: Settings
     clock: Clock
     db: Database
+    attempts: DatabaseAttempts
+    redis: RedisAttempts | None
+    fingerprints: Mapping[str, str]
+    serving: bool
     tokens: TokenProfile
     metrics: Metrics
     audit: Audit
@@ -118,6 +123,7 @@ class Services:
         *,
         clock: Clock | None = None,
         password_hashing: Parameters = OWASP,
+        serving: bool = True,
     ) -> Services:
         """Put the parts together. Makes the data folder and the secrets if they are missing, and connects to nothing.
 
@@ -125,6 +131,8 @@ class Services:
             settings: What is fixed while the service runs.
             clock: Where the time comes from; the machine's own by default.
             password_hashing: Argon2's cost; tests take less.
+            serving: Whether this process serves the API. One that does leaves runs to workers where there are any,
+                unless its settings say otherwise.
 
         Raises:
             ConfigurationError: Something in the settings or the data folder cannot be used.
@@ -143,6 +151,11 @@ class Services:
         async def access_narrowed() -> None:
             await authenticator.wait_out_leases()
 
+        attempts = DatabaseAttempts(db, clock)
+        redis = None
+        if settings.redis_url is not None:
+            redis = RedisAttempts(settings.redis_url, clock, attempts)
+        queue = queue_of(settings, db, serving=serving)
         metrics = Metrics()
         audit = Audit(db, clock)
         passwords = Passwords(password_hashing, concurrency=settings.hash_concurrency)
@@ -165,7 +178,7 @@ class Services:
             passwords=passwords,
             config=config,
             audit=audit,
-            throttle=LoginThrottle(clock),
+            throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
             access_narrowed=access_narrowed,
         )
         key_store = AsyncSQLAlchemyKeyStore(db.engine, api_keys)
@@ -189,12 +202,25 @@ class Services:
             HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
         )
         signals = Signals()
-        runner = Runner(db, clock, registry, config, signals, concurrency=settings.workers)
-        runs = Runs(db, clock, config, signals)
+        runner = Runner(
+            db,
+            clock,
+            registry,
+            config,
+            signals,
+            concurrency=settings.workers,
+            doorbell=queue.doorbell,
+            on_duty=queue.on_duty,
+        )
+        runs = Runs(db, clock, config, signals, doorbell=queue.doorbell, witness=audit.witness)
         return cls(
             settings=settings,
             clock=clock,
             db=db,
+            attempts=attempts,
+            redis=redis,
+            fingerprints=secrets.fingerprints,
+            serving=serving,
             tokens=tokens,
             metrics=metrics,
             audit=audit,
@@ -207,7 +233,7 @@ class Services:
             key_store=key_store,
             authenticator=authenticator,
             registry=registry,
-            tasks=Tasks(db, clock, registry, signals),
+            tasks=Tasks(db, clock, registry, signals, witness=audit.witness),
             runs=runs,
             runner=runner,
             # As often as a stream asks whether it may go on.
@@ -218,6 +244,7 @@ class Services:
                 clock,
                 worker=WorkerStatus(id=runner.worker_id, concurrency=settings.workers),
                 verification_lease_ms=settings.lease_ms,
+                living_workers=queue.living_workers,
             ),
             stopping=asyncio.Event(),
         )
@@ -225,12 +252,30 @@ class Services:
     async def close(self) -> None:
         """Give back what :meth:`build` and the work since then have opened."""
         self.passwords.close()
+        if self.redis is not None:
+            await self.redis.close()
         await self.key_store.aclose()
         await self.db.close()
 
-    async def execute_runs(self, stop: asyncio.Event) -> None:
-        """Be a worker until `stop` is set; runs then get :data:`RUN_GRACE`."""
+    async def agree_on_secrets(self) -> None:
+        """See :func:`~task_service.shared_secrets.agree_on_secrets`; on SQLite there is one data folder and no question.
+
+        Raises:
+            ConfigurationError: Other processes have other secrets.
+        """
+        if not self.settings.on_sqlite:
+            await agree_on_secrets(self.db, self.fingerprints)
+
+    async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
+        """Be a worker until `stop` is set; runs then get `grace`, which is :data:`RUN_GRACE` by default.
+
+        A process that serves and shall execute nothing only waits.
+        """
+        if self.serving and self.settings.execute_runs == "never":
+            await stop.wait()
+            return
         stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
+        listening = listen_to_queue(self.settings, self.runner, stop, serving=self.serving)
         try:
             while not stop.is_set():
                 working = asyncio.create_task(self.runner.run(), name="runner")
@@ -240,10 +285,12 @@ class Services:
                     _log.error("the runner failed; starting it again", exc_info=working.exception())
                     await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
                 else:
-                    self.runner.stop(RUN_GRACE)
+                    self.runner.stop(RUN_GRACE if grace is None else grace)
                     await working
         finally:
             stopping.cancel()
+            if listening is not None:
+                await listening
 
 
 def create_app(
@@ -284,13 +331,12 @@ def create_app(
 
 
 def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
-    trail = Trail(it.audit)
     return (
         auth_router(auth, it.login, it.sessions, it.invitations),
         auth.key_routes(prefix="/api/keys"),
         key_trail_router(auth, it.audit),
-        tasks_router(auth, it.tasks, it.runs, it.registry, trail),
-        runs_router(auth, it.runs, it.follower, trail, clock=it.clock, stopping=it.stopping),
+        tasks_router(auth, it.tasks, it.runs, it.registry),
+        runs_router(auth, it.runs, it.follower, clock=it.clock, stopping=it.stopping),
         admin_router(
             auth,
             it.config,
@@ -301,8 +347,20 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
             it.status,
             base_url=it.settings.base_url,
         ),
+        *_leak_routers(it, auth),
         health_router(it.db, it.metrics, it.census, it.tokens),
-        pages_router(_PageLogins(auth, it.login), key_limits=it.config.key_limits),
+        pages_router(PageLogins(auth, it.login), key_limits=it.config.key_limits),
+    )
+
+
+def _leak_routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
+    storage = it.attempts if it.redis is None else it.redis
+    guard = TargetGuard(it.settings.http_allowed_networks)
+    return leak_routers(
+        auth,
+        GitHubKeys(it.settings.github_keys_url, guard),
+        revocations=PublicThrottle("revoke", REVOCATIONS, clock=it.clock, storage=storage),
+        reports=PublicThrottle("leaks", LEAK_REPORTS, clock=it.clock, storage=storage),
     )
 
 
@@ -341,9 +399,19 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
     await migrate(services.db)
+    await services.agree_on_secrets()
     stop = asyncio.Event()
     async with services.sessions:
-        tidying = asyncio.create_task(_tidy_for_ever(services.sessions), name="tidy sessions")
+        tidying = asyncio.create_task(
+            tidy_for_ever(
+                services.sessions,
+                services.attempts,
+                services.audit,
+                services.clock,
+                audit_retention_days=services.settings.audit_retention_days,
+            ),
+            name="tidy",
+        )
         working = asyncio.create_task(services.execute_runs(stop), name="runs")
         try:
             yield
@@ -357,15 +425,6 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await services.close()
 
 
-async def _tidy_for_ever(sessions: Sessions) -> None:
-    while True:
-        try:
-            await sessions.purge()
-        except StoreUnavailable:
-            _log.warning("could not delete old sessions; trying again later")
-        await asyncio.sleep(_PURGE_SECONDS)
-
-
 class _Hook:
     """The authenticator's hook: who is asking goes into the log line, and the rest where it belongs."""
 
@@ -377,34 +436,3 @@ class _Hook:
         if isinstance(event, CredentialUsed) and record is not None:
             record.principal = event.principal
         return self._audit_events(event)
-
-
-class _PageLogins:
-    """The logins of :mod:`task_service.accounts`, as the pages need them."""
-
-    def __init__(self, auth: FastAPIAuth[User], login: Login) -> None:
-        self._auth = auth
-        self._login = login
-
-    async def log_in(self, username: str, password: str, *, request: Request) -> LoginResult:
-        logged_in = await self._login.log_in(
-            username,
-            password,
-            address=request_address(),
-            user_agent=request.headers.get("user-agent"),
-        )
-        return LoginResult(logged_in.token, logged_in.expires_in)
-
-    async def log_out(self, request: Request) -> None:
-        try:
-            await self._login.log_out(await self._auth.admit(request, require_interactive()))
-        except (CredentialsMissing, CredentialRefused, InteractiveRequired, SessionNotFound):
-            return
-
-    async def current_user(self, request: Request) -> PageUser | None:
-        try:
-            principal = await self._auth.admit(request, require_interactive())
-        except (CredentialsMissing, CredentialRefused, InteractiveRequired):
-            return None
-        user = principal.user
-        return PageUser(user.username, principal.permissions, user.roles)

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import click
-from sqlalchemy import make_url
 
 from msk_auth import MskAuthError
 
-from .accounts.users import ROLE_PERMISSIONS
-from .app import Services, create_app
+from .accounts.roles import ROLE_PERMISSIONS
+from .app import RUN_GRACE, Services, create_app
+from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .doctor import examine
 from .memory import return_large_blocks
 from .observability import configure_logging
+from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
 from .settings import Settings, load_settings
+from .shared_secrets import forget_secrets
 from .tasks.example import add_example_task
 
 _REQUEST_GRACE_SECONDS: Final = 10
@@ -63,7 +67,7 @@ def serve() -> None:
         settings = _with_port(settings, listener)
         configure_logging(settings.log_format, settings.log_level)
         # The lifespan does it too. Here what is wrong with the database is told in one line.
-        asyncio.run(_migrate(settings))
+        asyncio.run(_prepare(settings))
         _serve(settings, listener)
 
 
@@ -86,25 +90,82 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
 
 
 @main.command()
-def worker() -> None:
-    """Execute runs, beside a `serve` elsewhere on the same PostgreSQL database."""
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 64),
+    help="How many runs are executed at once; TASK_SERVICE_WORKERS otherwise.",
+)
+@click.option(
+    "--grace",
+    "grace_seconds",
+    type=click.IntRange(0, 86_400),
+    default=int(RUN_GRACE.total_seconds()),
+    show_default=True,
+    help="How many seconds runs may go on after a signal to stop; then they go back into the queue.",
+)
+def worker(concurrency: int | None, grace_seconds: int) -> None:
+    """Execute runs, beside a `serve` elsewhere on the same PostgreSQL database.
+
+    Any number of workers may run on any number of machines. SIGTERM and SIGINT stop one in order; a second signal at
+    once.
+    """
     return_large_blocks()
     settings = load_settings()
-    if make_url(settings.database_url).get_backend_name() == "sqlite":
+    if concurrency is not None:
+        settings = settings.model_copy(update={"workers": concurrency})
+    if settings.on_sqlite:
         raise click.UsageError(
             "With SQLite the runs are executed by `task-service serve` itself, on one machine."
             " For workers of their own set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
         )
     configure_logging(settings.log_format, settings.log_level)
-    asyncio.run(_work(settings))
+    asyncio.run(_work(settings, timedelta(seconds=grace_seconds)))
 
 
 @main.command()
-def migrate() -> None:
-    """Bring the database to this version's schema."""
-    settings = load_settings()
-    asyncio.run(_migrate(settings))
+@click.option(
+    "--finish",
+    is_flag=True,
+    help="Apply also what older versions cannot live with, once no process of one is left.",
+)
+@click.option(
+    "--new-secrets",
+    is_flag=True,
+    help="Go on with other secrets after secrets.json was lost. Keys and logins made with it are lost too.",
+)
+def migrate(finish: bool, new_secrets: bool) -> None:
+    """Bring the database to this version's schema. `serve` and `worker` do it too."""
+    later = asyncio.run(_migrate_only(load_settings(), finish=finish, new_secrets=new_secrets))
     click.echo("The database has this version's schema.")
+    if later:
+        click.echo(
+            "Once no process of an older version is left, run: task-service migrate --finish"
+        )
+
+
+@main.command("copy-data")
+@click.option(
+    "--from", "source", required=True, help="Where from, such as sqlite:////path/to/file."
+)
+@click.option("--to", "target", required=True, help="Where to: an empty database.")
+def copy_data(source: str, target: str) -> None:
+    """Copy everything from one database to another, such as from SQLite to PostgreSQL.
+
+    Stop the service first: what it writes afterwards is not copied. Either everything is copied or nothing. API keys and
+    logins go on working where the secrets are the same. Leave a password out of the URLs and set PGPASSWORD: everybody on
+    this machine can read the list of processes.
+    """
+    copied = asyncio.run(copy_database(source, target))
+    for table, rows in copied.items():
+        click.echo(f"{rows:10}  {table}")
+    click.echo("Everything is copied, and counted on both sides. Now")
+    click.echo(
+        f"  1. copy {FILE_NAME}, with the peppers and token keys, from the data folder to that of each"
+    )
+    click.echo("     machine, mode 0600: without it every API key and login is refused;")
+    click.echo(
+        "  2. set TASK_SERVICE_DATABASE_URL to the new database on each of them, and start them."
+    )
 
 
 @main.group()
@@ -144,9 +205,17 @@ def doctor() -> None:
         sys.exit(1)
 
 
-async def _migrate(settings: Settings) -> None:
-    async with _services(settings):
-        pass
+async def _prepare(settings: Settings) -> None:
+    async with _services(settings) as services:
+        await services.agree_on_secrets()
+
+
+async def _migrate_only(settings: Settings, *, finish: bool, new_secrets: bool) -> list[str]:
+    async with _services(settings) as services:
+        if new_secrets:
+            await forget_secrets(services.db)
+        # Again, for what was left the first time.
+        return await migrate_database(services.db, finish=finish)
 
 
 async def _greet(services: Services) -> None:
@@ -168,14 +237,42 @@ async def _greet(services: Services) -> None:
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
 
 
-async def _work(settings: Settings) -> None:
+async def _work(settings: Settings, grace: timedelta) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop_in_order(number: int) -> None:
+        stop.set()
+        # The next one finds nobody who could take it, and ends the process; its runs are then taken over.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with _services(settings) as services:
+        loop.add_signal_handler(number, stop_in_order, number)
+    async with _services(settings, serving=False) as services:
         logging.getLogger(__name__).info("executing runs as %s", services.runner.worker_id)
-        await services.execute_runs(stop)
+        await services.execute_runs(stop, grace)
+    await end_the_rest()
+
+
+async def end_the_rest(seconds: float = 5.0) -> None:
+    """End what other packages have left running; or the process, if that does not end.
+
+    Nothing of ours goes on by now. A queue whose database went away may wait for it much longer than whoever stopped
+    the worker wants to.
+
+    Args:
+        seconds: How long to wait for it.
+    """
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    pending = (await asyncio.wait(rest, timeout=seconds))[1] if rest else None
+    if pending:
+        names = ", ".join(sorted(task.get_name() for task in pending))
+        logging.getLogger(__name__).warning("left behind, because it does not end: %s", names)
+        logging.shutdown()
+        os._exit(0)
 
 
 async def _create_user(settings: Settings, name: str, role: str, password: str | None) -> None:
@@ -197,9 +294,9 @@ async def _disable_user(settings: Settings, name: str) -> None:
 
 
 @asynccontextmanager
-async def _services(settings: Settings) -> AsyncGenerator[Services]:
+async def _services(settings: Settings, *, serving: bool = True) -> AsyncGenerator[Services]:
     """The parts of the service on a database of this version's schema, for a command."""
-    services = Services.build(settings)
+    services = Services.build(settings, serving=serving)
     try:
         await migrate_database(services.db)
         yield services

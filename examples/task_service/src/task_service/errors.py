@@ -116,7 +116,7 @@ class BodyTooLarge(Problem):
     """The body is larger than the service reads."""
 
     status = 413
-    code = "body_too_large"
+    code = "content_too_large"
     title = "The request body is too large"
     default_detail = "Request bodies may be 1 MiB at most."
 

@@ -115,7 +115,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    for chatty in ("aiosqlite", "alembic", "httpx2", "httpcore2"):
+    for chatty in ("aiosqlite", "alembic", "httpx2", "httpcore2", "procrastinate"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

@@ -15,6 +15,7 @@ only, and a file that is not is refused.
 
 import base64
 import binascii
+import hmac
 import os
 import secrets
 import stat
@@ -41,10 +42,14 @@ class Secrets:
     Attributes:
         peppers: For the digests of API keys.
         token_keys: For login tokens.
+        throttle_key: For the names of what is counted; made from the current pepper.
+        fingerprints: From each pepper's id to what tells whether another process has the same one.
     """
 
     peppers: PepperRing
     token_keys: KeyRing
+    throttle_key: bytes
+    fingerprints: Mapping[str, str]
 
 
 def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
@@ -180,4 +185,13 @@ class _Content(_Part):
         return Secrets(
             peppers=PepperRing(peppers, current=self.peppers.current),
             token_keys=KeyRing([key.to_signing_key() for key in self.token_keys]),
+            throttle_key=_derived(peppers[self.peppers.current], "login attempts"),
+            fingerprints={
+                name: _derived(value, "fingerprint").hex() for name, value in peppers.items()
+            },
         )
+
+
+def _derived(pepper: bytes, purpose: str) -> bytes:
+    """A secret of its own for one purpose; it says nothing about the pepper, which has 32 random bytes or more."""
+    return hmac.digest(pepper, f"task-service: {purpose}".encode(), "sha256")

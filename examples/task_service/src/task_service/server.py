@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import re
 import socket
 from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from msk_auth import PROBLEM_BASE, ConfigurationError
+from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
+
+REALM: Final = "task-service"
+"""What challenges name."""
 
 HEAD_SECONDS: Final = 10.0
 """How long a client may take to send a request's line and headers."""
@@ -58,6 +62,17 @@ def _refusal(status: str, code: str, title: str, detail: str, *headers: str) -> 
 
 _UNREADABLE: Final = _refusal(
     "400 Bad Request", "bad_request", "The request cannot be read", "This is not HTTP/1.1."
+)
+# As the authenticator answers a header that it can read and is no credential.
+_CREDENTIAL_UNREADABLE: Final = _refusal(
+    "400 Bad Request",
+    RequestMalformed.code,
+    RequestMalformed.title,
+    RequestMalformed.default_detail,
+    f'www-authenticate: Bearer realm="{REALM}", error="invalid_request"',
+)
+_CONTROL_IN_CREDENTIAL: Final = re.compile(
+    rb"^authorization[ \t]*:[^\r\n]*[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", re.IGNORECASE | re.MULTILINE
 )
 _HEAD_TOO_LARGE: Final = _refusal(
     "431 Request Header Fields Too Large",
@@ -143,6 +158,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._deadline: TimerHandle | None = None
         self._in_head = True
         self._head_bytes = 0
+        self._received = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected: its first request is due."""
@@ -163,13 +179,16 @@ class ImpatientProtocol(HttpToolsProtocol):
             # Anything ends the keep-alive time, so even a bare line end before a request starts this one.
             if self._deadline is None:
                 self._expect()
+        self._received = data
         super().data_received(data)
+        self._received = b""
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(_HEAD_TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed."""
-        self._refuse(_UNREADABLE)
+        """Answer what cannot be parsed: a broken credential like one that could be parsed, with its challenge."""
+        broken = _CONTROL_IN_CREDENTIAL.search(self._received)
+        self._refuse(_UNREADABLE if broken is None else _CREDENTIAL_UNREADABLE)
 
     def on_message_begin(self) -> None:
         """A head begins, perhaps right behind the request before."""

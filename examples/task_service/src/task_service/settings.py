@@ -17,7 +17,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
 from msk_auth import ConfigurationError
+from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.db.engine import parse_url
+from task_service.handlers.targets import parse_url as parse_target
 
 PREFIX: Final = "TASK_SERVICE_"
 
@@ -67,6 +69,31 @@ def _database_url(value: str) -> str:
     return value
 
 
+def _redis_url(value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value)
+        is_redis = parts.scheme in {"redis", "rediss"} and parts.hostname and parts.port != 0
+    except ValueError:
+        is_redis = False
+    if not is_redis:
+        raise ValueError("write redis://:password@host:port/0, or rediss:// for TLS")
+    return value
+
+
+def _keys_url(value: str) -> str:
+    try:
+        url = parse_target(value)
+        is_safe = url.scheme == "https" or ip_address(url.host).is_loopback
+    except ValueError:
+        is_safe = False
+    if not is_safe:
+        # Over http anybody on the way could publish keys of their own.
+        raise ValueError("write an address that begins with https://")
+    return value
+
+
 def _folder(value: Path) -> Path:
     try:
         return value.expanduser().absolute()
@@ -111,24 +138,7 @@ def _default_base_url(data: Mapping[str, Any]) -> str:
 
 
 class Settings(BaseSettings):
-    """The settings; each one is the variable of its name in upper case after `TASK_SERVICE_`.
-
-    Attributes:
-        host: The address to listen on.
-        port: The port to listen on; 0 takes a free one.
-        data_dir: Where secrets and the SQLite database are; `$XDG_STATE_HOME/task-service` by default.
-        database_url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`; a file in `data_dir` by
-            default.
-        lease_ms: For how many milliseconds a verification may be reused; 0 reads the database each time.
-        workers: How many runs this process works on at once.
-        base_url: The origin under which people reach the service, for the links it prints and the checks of
-            requests' origins; `http://HOST:PORT` by default.
-        trusted_proxies: Networks of reverse proxies whose `X-Forwarded-For` is believed.
-        http_allowed_networks: Internal networks that the handler `http_request` may reach all the same.
-        log_level: The least severe level that is logged.
-        log_format: For a person (`console`) or a collector (`json`).
-        hash_concurrency: How many passwords are hashed at once; each takes a core and 19 MiB for a moment.
-    """
+    """The settings; each one is the variable of its name in upper case after `TASK_SERVICE_`."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -136,24 +146,70 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
+        # What stands under a field is its description, from which the reference of all settings is made.
+        use_attribute_docstrings=True,
     )
 
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    """The address to listen on."""
+
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """The port to listen on; 0 takes a free one."""
+
     data_dir: Annotated[Path, AfterValidator(_folder)] = Field(default_factory=_default_data_dir)
+    """Where the secrets and the SQLite database are; `$XDG_STATE_HOME/task-service` by default."""
+
     database_url: Annotated[str, AfterValidator(_database_url)] = Field(
         default_factory=_default_database_url, repr=False
     )
+    """`sqlite:////absolute/path` or `postgresql://user:password@host/name`; a file in the data folder by default."""
+
+    redis_url: Annotated[str | None, AfterValidator(_redis_url)] = Field(default=None, repr=False)
+    """`redis://:password@host:port/0` (`rediss://` with TLS): counts the attempts to log in there instead of in the
+    database. While Redis does not answer, the database counts. Needs the extra `redis`."""
+
     lease_ms: Annotated[int, Field(ge=0, le=5000)] = 0
+    """For how many milliseconds a verification may be reused; 0 reads the database each time."""
+
     workers: Annotated[int, Field(ge=1, le=64)] = 2
+    """How many runs this process executes at once; `task-service worker --concurrency` goes before it."""
+
+    execute_runs: Literal["auto", "always", "never"] = "auto"
+    """Whether `task-service serve` executes runs itself. With `auto` it does on SQLite; on PostgreSQL it does as long as
+    no `task-service worker` is alive. `never` leaves them to workers, `always` works beside them."""
+
     base_url: Annotated[str, AfterValidator(_origin)] = Field(default_factory=_default_base_url)
+    """The origin under which people reach the service, for the links it prints and the checks of requests' origins;
+    `http://HOST:PORT` by default."""
+
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
+    """Networks of reverse proxies whose `X-Forwarded-For` is believed, with commas in between."""
+
     http_allowed_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
+    """Internal networks that the handler `http_request` may reach all the same, with commas in between."""
+
+    github_keys_url: Annotated[str, AfterValidator(_keys_url)] = GITHUB_KEYS_URL
+    """Where the keys are published that reports of leaked keys are signed with. Fetched when a report comes, every two
+    minutes at most."""
+
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
     ] = "INFO"
+    """The least severe level that is logged."""
+
     log_format: Literal["console", "json"] = "console"
+    """For a person (`console`) or a collector (`json`, one object a line)."""
+
     hash_concurrency: Annotated[int, Field(ge=1, le=32)] = 2
+    """How many passwords are hashed at once; each takes a core and 19 MiB for a moment."""
+
+    audit_retention_days: Annotated[int | None, Field(ge=1, le=36_500)] = None
+    """For how many days entries of the audit log are kept; unset keeps them for ever."""
+
+    @property
+    def on_sqlite(self) -> bool:
+        """True if the database is a file of this machine, which no other machine can share."""
+        return parse_url(self.database_url).get_backend_name() == "sqlite"
 
     def create_data_dir(self) -> None:
         """Make the data folder, for its owner only, if it is missing. One that exists stays as it is.

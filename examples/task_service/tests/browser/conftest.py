@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples.task_service.tests.browser.support import (
@@ -14,10 +15,13 @@ from examples.task_service.tests.browser.support import (
     Watch,
     log_in,
 )
-from playwright.async_api import Browser, Page, StorageState, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, StorageState, async_playwright
 
 Open = Callable[..., Awaitable[tuple[Page, Watch]]]
-"""`open_page(width=1440, scheme="light", logged_in=True)`: a page of its own and what watches over it."""
+"""`open_page(scheme="light", logged_in=True, alone=False)`: a page of its own and what watches over it.
+
+Whoever is not logged in has a browser of their own, and so has who is `alone`, which a test must be that moves the clock.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -67,27 +71,50 @@ async def login(browser: Browser, live_service: LiveService) -> StorageState:
         return await context.storage_state()
 
 
+NewContext = Callable[..., Awaitable[BrowserContext]]
+
+
+@pytest.fixture(scope="session")
+def new_context(browser: Browser, live_service: LiveService) -> NewContext:
+    """Makes contexts that know the service."""
+
+    async def new_context(**options: Any) -> BrowserContext:
+        return await browser.new_context(
+            base_url=live_service.url,
+            viewport={"width": 1440, "height": 900},
+            permissions=["clipboard-read", "clipboard-write"],
+            **options,
+        )
+
+    return new_context
+
+
+@pytest.fixture(scope="session")
+async def everyday(new_context: NewContext, login: StorageState) -> AsyncIterator[BrowserContext]:
+    """The administrator's browser, with a warm cache. Each test has a tab of it, and leaves login and clock alone."""
+    async with await new_context(storage_state=login) as context:
+        yield context
+
+
 @pytest.fixture
 async def open_page(
-    browser: Browser, live_service: LiveService, login: StorageState
+    new_context: NewContext, everyday: BrowserContext, login: StorageState
 ) -> AsyncIterator[Open]:
     """Opens pages; at the end none of them may have complained."""
     watches: list[Watch] = []
     async with AsyncExitStack() as stack:
 
         async def open_page(
-            *, width: int = 1440, scheme: str = "light", logged_in: bool = True
+            *, scheme: str = "light", logged_in: bool = True, alone: bool = False
         ) -> tuple[Page, Watch]:
-            context = await stack.enter_async_context(
-                await browser.new_context(
-                    base_url=live_service.url,
-                    viewport={"width": width, "height": 900},
-                    color_scheme=scheme,
-                    storage_state=login if logged_in else None,
-                    permissions=["clipboard-read", "clipboard-write"],
+            context = everyday
+            if alone or not logged_in:
+                context = await stack.enter_async_context(
+                    await new_context(storage_state=login if logged_in else None)
                 )
-            )
             page = await context.new_page()
+            stack.push_async_callback(page.close)
+            await page.emulate_media(color_scheme=scheme)
             page.set_default_timeout(20_000)
             watches.append(Watch(page))
             return page, watches[-1]

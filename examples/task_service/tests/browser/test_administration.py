@@ -160,6 +160,33 @@ async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
     await expect(row).to_contain_text("Active")
 
 
+async def test_users_are_searched_and_filtered(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/admin/users")
+    await page.evaluate(
+        """() => Promise.all(["seeker-one", "seeker-two"].map((username, index) => fetch("/api/admin/users", {
+            method: "POST", headers: {"Content-Type": "application/json"},
+            body: JSON.stringify({username, role: index ? "admin" : "user"}),
+        })))"""
+    )
+    rows = page.get_by_role("row")
+    search = page.get_by_label("Search by name or id")
+    await search.fill("SEEKER")
+    await expect(rows).to_have_count(3)
+    await page.get_by_role("combobox", name="Role").select_option("Administrators")
+    await expect(rows).to_have_count(2)
+    await expect(rows.nth(1)).to_contain_text("seeker-two")
+    await page.wait_for_url("**/admin/users?search=SEEKER&role=admin")
+    await page.reload()  # the choice is in the address
+    await expect(rows).to_have_count(2)
+    await expect(search).to_have_value("SEEKER")
+    await page.get_by_role("combobox", name="Status").select_option("Disabled")
+    await expect(page.get_by_text("No user matches.")).to_be_visible()
+    await page.get_by_role("combobox", name="Status").select_option("Any status")
+    await page.get_by_role("combobox", name="Role").select_option("Any role")
+    await expect(rows).to_have_count(3)
+
+
 async def test_what_is_refused_of_a_new_user_is_said_beside_the_field(open_page: Open) -> None:
     page, watch = await open_page()
     watch.expected |= {409, 422}

@@ -93,6 +93,45 @@ async def test_from_the_login_to_a_revoked_key_and_out(open_page: Open) -> None:
     await page.wait_for_url("**/login")
 
 
+async def test_a_key_is_rotated_and_its_history_read(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    await expect(page.get_by_role("button", name="New API Key")).to_be_visible()
+    await _press(page, "n")
+    await page.keyboard.type("turns")
+    await _press(page, "Enter")
+    reveal = page.get_by_role("dialog", name="Save this key now")
+    acknowledge = reveal.get_by_role("button", name="I have saved this key")
+    await expect(reveal.get_by_role("button", name="Copy key")).to_be_focused()
+    await _press(page, "Escape")
+    await expect(acknowledge).to_be_focused()
+    await _press(page, "Enter")
+    await expect(reveal).to_be_hidden()
+
+    await _tab_to(page, "button", "Rotate turns")
+    await _press(page, "Enter")
+    overlap = page.get_by_label("The old key works on for")
+    await expect(overlap).to_be_focused()
+    await _press(page, "ArrowUp")
+    await expect(overlap).to_have_value("3600")
+    await _tab_to(page, "button", "Rotate key")
+    await _press(page, "Enter")
+    await expect(reveal.get_by_role("button", name="Copy key")).to_be_focused()
+    await _press(page, "Escape", "Enter")
+    await expect(reveal).to_be_hidden()
+    rows = page.get_by_role("row").filter(has_text="turns")
+    await expect(rows).to_have_count(2)
+
+    history = rows.first.get_by_role("button", name="History turns")
+    await _tab_to(page, "button", "History turns")
+    await _press(page, "Enter")
+    trail = page.get_by_role("dialog", name="What happened to turns")
+    await expect(trail.get_by_role("table")).to_contain_text("key.")
+    await expect(trail.get_by_role("button", name="Close")).to_be_focused()
+    await _press(page, "Escape")
+    await expect(history).to_be_focused()
+
+
 async def test_a_task_is_made_changed_run_and_deleted(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
@@ -167,6 +206,10 @@ async def test_a_setting_a_user_and_the_log_without_a_mouse(open_page: Open) -> 
     await _press(page, "Tab", "Enter")
     await expect(page.get_by_role("row").filter(has_text="typist")).to_contain_text("Disabled")
     await expect(page.get_by_text("typist", exact=True)).to_be_focused()
+    await _press(page, "/")
+    await expect(page.get_by_label("Search by name or id")).to_be_focused()
+    await page.keyboard.type("typis")
+    await expect(page.get_by_role("row")).to_have_count(2)
 
     await page.goto("/admin/audit")
     await expect(page.get_by_role("table")).to_be_visible()

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import Watch, assert_accessible, assert_fits, create_key
+from .support import (
+    PASSWORD,
+    LiveService,
+    Watch,
+    assert_accessible,
+    assert_fits,
+    create_key,
+    log_in,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+
+NEWCOMER = "newcomer"
+
+States = Callable[[Page, Watch], AsyncIterator[str]]
 
 
 async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
@@ -34,6 +47,15 @@ async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_role("button", name="Set password").click()
     await expect(page.get_by_text("Please").first).to_be_visible()
     yield "set password with errors"
+
+
+# As `runs.js` does when the event comes; that it does is seen in test_tasks.py.
+SHOW_PROGRESS = """() => {
+    const label = document.querySelector("#progress");
+    label.hidden = false;
+    label.querySelector("span").textContent = "42 % · Copying";
+    label.querySelector("progress").value = 0.42;
+}"""
 
 
 async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
@@ -61,6 +83,8 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
     await expect(page.get_by_role("log")).to_contain_text("Hello")
     yield "task with a run"
+    await page.evaluate(SHOW_PROGRESS)
+    yield "task whose run reports its progress"
     await page.get_by_role("button", name="Delete").click()
     yield "delete task"
     await page.keyboard.press("Escape")
@@ -126,7 +150,7 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await dialog.get_by_role("button", name="Create user").click()
     await expect(dialog.get_by_text("Please")).to_be_visible()
     yield "new user with an error"
-    await dialog.get_by_label("User name").fill(f"somebody-{page.viewport_size['width']}")
+    await dialog.get_by_label("User name").fill("somebody")
     await dialog.get_by_role("button", name="Create user").click()
     await expect(page.get_by_label("The link")).to_contain_text("/set-password#")
     yield "invitation link"
@@ -134,8 +158,11 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_role("button", name="Disable: somebody").first.click()
     yield "disable a user"
     await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
-    await expect(page.get_by_text("Disabled").first).to_be_visible()
+    await expect(page.get_by_role("table").get_by_text("Disabled").first).to_be_visible()
     yield "users"
+    await page.get_by_label("Search by name or id").fill("nobody of this name")
+    await expect(page.get_by_text("No user matches.")).to_be_visible()
+    yield "no user found"
     await page.goto("/admin/audit")
     await expect(page.get_by_role("table")).to_be_visible()
     yield "audit log"
@@ -163,22 +190,63 @@ async def _own_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "trail of a key"
 
 
+NEW_TASK = """async () => {
+    const task = {name: "Hello", handler: "command", params: {argv: ["echo"]}};
+    const made = await fetch("/api/tasks", {
+        method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(task),
+    });
+    return (await made.json()).id;
+}"""
+
+
+async def _newcomer_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    """Somebody who has nothing yet, and no say in anything."""
+    watch.expected.add(403)
+    await page.goto("/tasks")
+    await log_in(page, NEWCOMER)
+    await expect(page.get_by_role("heading", name="No tasks yet")).to_be_visible()
+    yield "no tasks"
+    await page.goto("/keys")
+    await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
+    yield "no keys"
+    await page.goto("/admin/users")
+    await expect(page.get_by_role("link", name="Back to the tasks")).to_be_visible()
+    yield "page for others"
+    await page.goto("/tasks/" + await page.evaluate(NEW_TASK))
+    await expect(page.get_by_text("It has not run yet.")).to_be_visible()
+    await expect(page.get_by_label("Command that starts this task")).to_be_visible()
+    yield "task that has not run"
+
+
 # Each scheme at one width: what axe sees at another width is the same tree in the same colours.
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 360)])
+_SCHEMES = {1440: "light", 360: "dark"}
+
+
 @pytest.mark.parametrize(
-    "states", [_public_states, _task_states, _key_states, _admin_states, _own_states]
+    "states",
+    [
+        _public_states,
+        _newcomer_states,
+        _task_states,
+        _key_states,
+        _admin_states,
+        _own_states,
+    ],
 )
-async def test_every_state_is_accessible_and_fits(open_page, states, scheme, width) -> None:
-    page, watch = await open_page(
-        width=width, scheme=scheme, logged_in=states is not _public_states
-    )
+async def test_every_state_is_accessible_and_fits(
+    open_page: Open, live_service: LiveService, states: States
+) -> None:
+    if states is _newcomer_states:
+        live_service.add_user(NEWCOMER, PASSWORD)
+    page, watch = await open_page(logged_in=states not in {_public_states, _newcomer_states})
     seen = 0
     async for state in states(page, watch):
-        await assert_accessible(page, state)
-        for other in (360, 768, 1440):
-            await page.set_viewport_size({"width": other, "height": 900})
-            await assert_fits(page, f"{state} at {other}")
-        await page.set_viewport_size({"width": width, "height": 900})
+        for width in (360, 768, 1440):
+            await page.set_viewport_size({"width": width, "height": 900})
+            await assert_fits(page, f"{state} at {width}")
+            if width in _SCHEMES:
+                await page.emulate_media(color_scheme=_SCHEMES[width])
+                await assert_accessible(page, f"{state}, {_SCHEMES[width]}, at {width}")
         seen += 1
     assert seen >= 3
 

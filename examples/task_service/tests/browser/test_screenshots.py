@@ -11,18 +11,26 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from .support import LiveService, create_key, log_in
+from .conftest import Open
+from .support import PASSWORD, LiveService, create_key, log_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MAX_BYTES = 150_000
 
+ALLOW = """async () => {
+    const {allowed_commands: allowed} = await (await fetch("/api/admin/config")).json();
+    await fetch("/api/admin/config", {
+        method: "PATCH", headers: {"Content-Type": "application/json"},
+        body: JSON.stringify({allowed_commands: [...new Set([...allowed, "echo", "false", "uptime", "sh"])]}),
+    });
+}"""
+
 PREPARE = """async () => {
     const send = (method, path, body) => fetch(`/api${path}`, {
         method, headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
     }).then((answer) => answer.json());
-    await send("PATCH", "/admin/config", {allowed_commands: ["echo", "false", "uptime"]});
-    const finish = async ({id}) => { while (!(await send("GET", `/runs/${id}`)).finished_at); };
+    const finish = async ({id}) => { while (!(await send("GET", `/runs/${id}`)).finished_at) await new Promise((soon) => setTimeout(soon, 50)); };
     const add = async (name, ...commands) => {
         const params = (argv) => ({name, handler: "command", params: {argv}});
         const task = await send("POST", "/tasks", params(commands[0]));
@@ -34,6 +42,8 @@ PREPARE = """async () => {
     await add("Nightly report", ["echo", "report"], ["false"], ["echo", "report"], ["echo", "report"]);
     await add("Check the mirror", ["echo", "ok"], ["echo", "ok"], ["false"]);
     await add("Load of the machine", ["uptime"], ["uptime"]);
+    const script = "echo 2026-09.tar; echo 2026-10.tar; echo ::progress 42 Copying 2026-11.tar; sleep 60";
+    await send("POST", "/tasks", {name: "Copy the archive", handler: "command", params: {argv: ["sh", "-c", script]}});
 }"""
 
 
@@ -45,36 +55,47 @@ def folder(tmp_path: Path) -> Path:
     return chosen
 
 
-async def _take(page: Page, file: Path) -> None:
+async def _take(page: Page, folder: Path, name: str) -> None:
     await page.evaluate("document.activeElement.blur()")
-    picture = await page.screenshot(path=file, animations="disabled", caret="hide")
-    assert 5_000 < len(picture) < MAX_BYTES
+    await page.mouse.move(0, 0)
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)
+        file = folder / f"{name}-{scheme}.png"
+        picture = await page.screenshot(path=file, animations="disabled", caret="hide")
+        assert 5_000 < len(picture) < MAX_BYTES
 
 
 async def test_the_pictures_show_what_people_will_see(
-    browser: Browser, new_service: LiveService, folder: Path
+    browser: Browser, live_service: LiveService, open_page: Open, folder: Path
 ) -> None:
-    new_service.set_first_password()
+    admin, _ = await open_page()
+    await admin.goto("/tasks")
+    await admin.evaluate(ALLOW)
+    live_service.add_user("mira.sand", PASSWORD)
     async with await browser.new_context(
-        base_url=new_service.url, viewport={"width": 1120, "height": 560}
+        base_url=live_service.url, viewport={"width": 1120, "height": 560}
     ) as context:
         page = await context.new_page()
         await page.goto("/login")
-        await log_in(page)
+        await log_in(page, "mira.sand")
         await page.wait_for_url("**/tasks")
         await page.evaluate(PREPARE)
         await page.goto("/keys")
         for name in ("deploy on main", "nightly build on ci-3", "monitoring"):
             await create_key(page, name)
         await expect(page.get_by_role("row")).to_have_count(4)
-        for scheme in ("light", "dark"):
-            await page.emulate_media(color_scheme=scheme)
-            await page.goto("/tasks")
-            await expect(page.get_by_role("row")).to_have_count(5)
-            await _take(page, folder / f"tasks-{scheme}.png")
-            await page.goto("/keys")
-            await expect(page.get_by_role("row")).to_have_count(4)
-            await _take(page, folder / f"keys-{scheme}.png")
-            await page.get_by_role("button", name="New API Key").click()
-            await page.get_by_label("Name", exact=True).fill("release pipeline")
-            await _take(page, folder / f"new-key-{scheme}.png")
+        await _take(page, folder, "keys")
+        await page.get_by_role("button", name="New API Key").click()
+        await page.get_by_label("Name", exact=True).fill("release pipeline")
+        await _take(page, folder, "new-key")
+        await page.goto("/tasks")
+        await expect(page.get_by_role("row")).to_have_count(5)
+        await _take(page, folder, "tasks")
+        await page.get_by_role("link", name="Copy the archive").click()
+        await page.get_by_role("button", name="Run").click()
+        await expect(page.get_by_role("progressbar")).to_be_visible()
+        await expect(page.get_by_role("log")).to_contain_text("2026-10.tar")
+        await page.locator("#toast").evaluate("(toast) => toast.hidePopover()")
+        await _take(page, folder, "run")
+        await page.get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")

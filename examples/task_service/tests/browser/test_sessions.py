@@ -82,8 +82,11 @@ async def test_secrets_in_a_form_do_not_survive_it(open_page: Open) -> None:
 
 async def test_a_page_that_only_looks_on_notices_the_end_too(open_page: Open) -> None:
     page = await _own_login(open_page, "/tasks")
+    await page.clock.install()
+    await page.reload()
     await expect(page.get_by_role("table")).to_be_visible()
     await _end_session(page)
+    await page.clock.fast_forward(6000)
     await page.wait_for_url("**/login?next=%2Ftasks&reason=session-ended")
 
 
@@ -151,16 +154,14 @@ def other_site(live_service: LiveService) -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize("target", ["/logout", "/login", "/api/auth/logout"])
-async def test_a_form_on_another_origin_changes_nothing(
-    open_page: Open, other_site: str, target: str
-) -> None:
+async def test_a_form_on_another_origin_changes_nothing(open_page: Open, other_site: str) -> None:
     page, watch = await open_page()
     watch.expected.add(403)
-    await page.goto(f"{other_site}/?{target}")
-    async with page.expect_response(f"**{target}") as answered:
-        await page.get_by_role("button", name="Win").click()
-    assert (await answered.value).status == 403
+    for target in ("/logout", "/login", "/api/auth/logout", "/api/keys"):
+        await page.goto(f"{other_site}/?{target}")
+        async with page.expect_response(f"**{target}") as answered:
+            await page.get_by_role("button", name="Win").click()
+        assert (await answered.value).status == 403, target
     await page.goto("/tasks")
     await expect(page.get_by_role("table")).to_be_visible()
 
@@ -188,20 +189,3 @@ async def test_a_link_on_another_site_leads_to_the_page(open_page: Open, other_s
     await page.goto(f"{other_site.replace('127.0.0.1', 'localhost')}/?/keys")  # another site indeed
     await page.get_by_role("link", name="Look").click()
     await expect(page.get_by_role("heading", name="API Keys")).to_be_visible()
-
-
-FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
-    const [first] = list.getEntriesByName("first-contentful-paint");
-    if (first) done(first.startTime);
-}).observe({type: "paint", buffered: true}))"""
-
-
-async def test_the_first_content_is_there_within_300_milliseconds(open_page: Open) -> None:
-    page, _ = await open_page()
-    await page.goto("/tasks")  # the first visit fills the cache, as for everybody who lives here
-    paints = []
-    for path in ("/keys", "/tasks", "/keys", "/tasks"):
-        await page.goto(path)
-        paints.append(await page.evaluate(FIRST_PAINT))
-    # The quickest one is the page's own; what the others take longer is the machine's.
-    assert 0 < min(paints) < 300

@@ -11,11 +11,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MARKUP = '<img src=x onerror="alert(1)"> & <b>bold</b>'
 
-ALLOW_SLEEP = """async () => {
+ALLOW_SH = """async () => {
     const config = await (await fetch("/api/admin/config")).json();
     await fetch("/api/admin/config", {
         method: "PATCH", headers: {"Content-Type": "application/json"},
-        body: JSON.stringify({allowed_commands: [...config.allowed_commands, "sleep"]}),
+        body: JSON.stringify({allowed_commands: [...config.allowed_commands, "sh"]}),
     });
 }"""
 
@@ -78,23 +78,32 @@ async def test_markup_in_names_and_output_is_text(open_page: Open) -> None:
 async def test_a_run_is_watched_live_and_cancelled(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
-    await page.evaluate(ALLOW_SLEEP)
-    await _new_task(page, "Waits", "sleep", "60")
+    await page.evaluate(ALLOW_SH)
+    await _new_task(page, "Waits", "sh", "-c", "echo ::progress 42.5 Copying; echo on; sleep 60")
     await page.get_by_role("button", name="Run Waits").click()
     await expect(page.locator("#announcer")).to_have_text("Waits was started.")
     row = page.get_by_role("row").filter(has_text="Waits")
     await expect(row).to_contain_text("Running")
     await page.get_by_role("link", name="Running").click()
     await expect(page.get_by_role("listitem")).to_contain_text("Running")
+    # How far it has come, for eyes and for screen readers; and not as a line of the output.
+    bar = page.get_by_role("progressbar", name="42 % · Copying")
+    await expect(bar).to_have_js_property("value", 0.425)
+    await expect(page.get_by_role("log")).to_have_text("on\n")
+    # The parameters have the names that their handler gives them.
+    await expect(page.get_by_role("term").filter(has_text="Command and arguments")).to_be_visible()
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
     await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    await expect(page.get_by_role("progressbar")).to_have_count(0)
 
 
 async def test_a_time_has_the_exact_one_behind(open_page: Open) -> None:
     page, _ = await open_page()
     await _new_task(page, "Timed", "echo", "now")
     await page.get_by_role("link", name="Timed", exact=True).click()
+    # How to start it, for whoever has just made it.
+    await expect(page.get_by_label("Command that starts this task")).to_contain_text("curl -X POST")
     time = page.locator("time").first
     await expect(time).to_have_text("just now")
     assert (await time.get_attribute("datetime") or "").endswith("Z")
@@ -106,5 +115,6 @@ async def test_a_task_that_is_not_there_is_said_in_words(open_page: Open) -> Non
     watch.expected.add(404)
     await page.goto("/tasks/tsk_none")
     await expect(page.get_by_role("alert").first).to_contain_text("no task with this id")
+    await expect(page.get_by_text("Start it from a program")).to_be_hidden()
     await page.get_by_role("link", name="All tasks").click()
     await expect(page.get_by_role("table")).to_be_visible()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Row, insert, or_, select
+from sqlalchemy import Row, delete, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import (
@@ -21,10 +21,12 @@ from msk_auth import (
     KeyCreated,
     KeyDeleted,
     KeyExpirySet,
+    KeyLeaked,
     KeyRevocation,
     KeyRotated,
     Principal,
     Refusal,
+    RevocationCause,
     redact,
 )
 from task_service.db import schema
@@ -32,6 +34,10 @@ from task_service.db.engine import Database
 from task_service.request_record import request_address
 
 MAX_PAGE: Final = 200
+_PURGED_AT_ONCE: Final = 500
+
+MAX_LEAKS: Final = 100
+"""How many places of one leaked key are recorded."""
 
 _AUDIT = schema.audit.c
 _USERS = schema.users.c
@@ -145,6 +151,41 @@ class Audit:
                 connection = await stack.enter_async_context(self._db.write())
             await connection.execute(insert(schema.audit).values(values))
 
+    async def witness(
+        self,
+        connection: AsyncConnection,
+        principal: Principal[Any],
+        action: str,
+        target: str,
+        **details: object,
+    ) -> None:
+        """Add an entry in the transaction of the change itself; see :class:`task_service.tasks.witness.Witness`."""
+        await self.record(
+            action, principal=principal, target=target, details=details, connection=connection
+        )
+
+    async def purge(self, *, before: datetime) -> int:
+        """Delete the entries of before a moment, in small transactions so that nobody waits for long.
+
+        Args:
+            before: From when on entries are kept.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            StoreUnavailable: The database does not answer. What was deleted before stays deleted.
+        """
+        old = select(_AUDIT.id).where(_AUDIT.at < before).limit(_PURGED_AT_ONCE)
+        deleted = 0
+        while True:
+            async with self._db.write() as connection:
+                ids = (await connection.execute(old)).scalars().all()
+                await connection.execute(delete(schema.audit).where(_AUDIT.id.in_(ids)))
+            deleted += len(ids)
+            if len(ids) < _PURGED_AT_ONCE:
+                return deleted
+
     async def list(
         self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50
     ) -> AuditPage:
@@ -231,25 +272,63 @@ class AuditEvents:
             case KeyCreated(principal=principal, record=record):
                 return self._record("key.created", principal, record, scopes=_scopes(record))
             case KeyRotated(principal=principal, record=record, successor=successor):
-                return self._record("key.rotated", principal, record, successor=successor.id)
-            case KeyRevocation(at=at, principal=principal, record=record):
-                # Revoking again is no error and changes nothing, so there is nothing to record.
-                return (
-                    self._record("key.revoked", principal, record)
-                    if record.revoked_at == at
-                    else None
-                )
+                return self._record_rotation(principal, record, successor)
+            case KeyRevocation(at=at, principal=principal, record=record, cause=cause):
+                if record.revoked_at != at:
+                    # Revoking again is no error and changes nothing, so there is nothing to record.
+                    return None
+                why = {} if cause is RevocationCause.OWNER else {"cause": cause.value}
+                return self._record("key.revoked", principal, record, **why)
+            case KeyLeaked():
+                return self._record_leak(event)
             case KeyExpirySet(principal=principal, record=record):
                 expires_at = None if record.expires_at is None else record.expires_at.isoformat()
                 return self._record("key.expiry_set", principal, record, expires_at=expires_at)
             case KeyDeleted(principal=principal, record=record):
                 return self._record("key.deleted", principal, record)
 
+    async def _record_rotation(
+        self, principal: Principal[Any], record: ApiKey, successor: ApiKey
+    ) -> None:
+        # The trail of the new key begins with where it comes from.
+        await self._record(
+            "key.created",
+            principal,
+            successor,
+            scopes=_scopes(successor),
+            predecessor=record.id,
+        )
+        await self._record("key.rotated", principal, record, successor=successor.id)
+
+    async def _record_leak(self, event: KeyLeaked) -> None:
+        record, sighting = event.record, event.sighting
+        known = await self._audit.list(
+            AuditQuery(action="key.leaked", target=record.id), limit=MAX_LEAKS
+        )
+        # A report that is sent again, or a key that is copied all over the place, must not fill the log.
+        if len(known.items) == MAX_LEAKS or sighting.url in {
+            entry.details.get("url") for entry in known.items
+        }:
+            return
+        await self._record(
+            "key.leaked",
+            None,
+            record,
+            reporter=sighting.reporter,
+            source=sighting.source,
+            url=sighting.url,
+            revoked=record.revoked_at == event.at,
+        )
+
     def _record(
-        self, action: str, principal: Principal[Any], record: ApiKey, **details: object
+        self, action: str, principal: Principal[Any] | None, record: ApiKey, **details: object
     ) -> Awaitable[None]:
         return self._audit.record(
-            action, principal=principal, target=record.id, details={"name": record.name, **details}
+            action,
+            principal=principal,
+            anonymous=principal is None,
+            target=record.id,
+            details={"name": record.name, **details},
         )
 
 

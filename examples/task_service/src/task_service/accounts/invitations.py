@@ -24,7 +24,8 @@ from task_service.errors import LinkInvalid, UsernameTaken
 from .audit import Audit
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password
-from .users import ADMIN, User, Users
+from .roles import ADMIN
+from .users import User, Users
 
 LINK_LIFETIME: Final = timedelta(days=7)
 

@@ -30,7 +30,8 @@ from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password, normalised
 from .sessions import Sessions
 from .throttle import LoginThrottle
-from .users import StoredPassword, User, Users, normalised_username
+from .usernames import normalised_username
+from .users import StoredPassword, User, Users
 
 _USERS = schema.users.c
 

@@ -3,13 +3,17 @@
 Three windows of 15 minutes count wrong passwords: for one account from one address, for one address, and for one
 account from anywhere (at most 100, NIST SP 800-63B-4, section 3.2.2). An attempt counts before it is checked, so a
 storm of parallel guesses is worth no more than the same guesses one by one; a right password takes its count back.
-Accounts that do not exist are counted like those that do.
+Accounts that do not exist are counted like those that do. What is counted is named by a keyed digest: people type their
+password where the name belongs, and it must not be found in a database or in Redis.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
+import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
@@ -17,7 +21,7 @@ from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter
 
-from msk_auth import Clock, TooManyAttempts
+from msk_auth import Clock, StoreUnavailable, TooManyAttempts
 
 WINDOW_MINUTES: Final = 15
 PER_PAIR: Final = 10
@@ -33,10 +37,16 @@ class LoginThrottle:
     Args:
         clock: The machine's own; the storage has one of its own too.
         storage: Where the counts are; in this process's memory by default.
+        key: For the digests; the same in all processes that share a storage.
+
+    Every method raises StoreUnavailable when the storage does not answer: what cannot be counted is not tried.
     """
 
-    def __init__(self, clock: Clock, storage: Storage | None = None) -> None:
+    def __init__(
+        self, clock: Clock, storage: Storage | None = None, *, key: bytes | None = None
+    ) -> None:
         self._clock = clock
+        self._key = secrets.token_bytes(32) if key is None else key
         self._limiter = FixedWindowRateLimiter(MemoryStorage() if storage is None else storage)
 
     async def attempt(self, account: str, address: str | None) -> None:
@@ -49,20 +59,22 @@ class LoginThrottle:
         Raises:
             TooManyAttempts: There were too many. The password must not be looked at.
         """
-        for limit, identifiers in _limits(account, address):
+        for limit, identifiers in self._limits(account, address):
             if not await self._limiter.hit(limit, *identifiers):
                 # Those after it are not counted: hammering on one's own closed door closes no other.
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))
 
     async def succeeded(self, account: str, address: str | None) -> None:
         """The password was right: forget all attempts of this account from this address, and this one elsewhere."""
-        (pair, identifiers), *others = _limits(account, address)
+        (pair, identifiers), *others = self._limits(account, address)
         await self._limiter.clear(pair, *identifiers)
         await self._take_back(others)
 
     async def withdrawn(self, account: str, address: str | None) -> None:
         """The password was not looked at after all: forget this attempt."""
-        await self._take_back(_limits(account, address))
+        with suppress(StoreUnavailable):
+            # It may be the reason why nothing was looked at. The count is forgotten with its window.
+            await self._take_back(self._limits(account, address))
 
     async def _take_back(self, limits: Iterable[_Limit]) -> None:
         for limit, identifiers in limits:
@@ -73,14 +85,21 @@ class LoginThrottle:
         left = math.ceil(stats.reset_time - self._clock.now().timestamp())
         return min(max(left, 1), limit.get_expiry())
 
+    def _limits(self, account: str, address: str | None) -> list[_Limit]:
+        network = throttled_network(address)
+        return [
+            (
+                RateLimitItemPerMinute(PER_PAIR, WINDOW_MINUTES),
+                self._name("pair", account, network),
+            ),
+            (RateLimitItemPerMinute(PER_ADDRESS, WINDOW_MINUTES), self._name("address", network)),
+            (RateLimitItemPerMinute(PER_ACCOUNT, WINDOW_MINUTES), self._name("account", account)),
+        ]
 
-def _limits(account: str, address: str | None) -> list[_Limit]:
-    network = throttled_network(address)
-    return [
-        (RateLimitItemPerMinute(PER_PAIR, WINDOW_MINUTES), ("pair", account, network)),
-        (RateLimitItemPerMinute(PER_ADDRESS, WINDOW_MINUTES), ("address", network)),
-        (RateLimitItemPerMinute(PER_ACCOUNT, WINDOW_MINUTES), ("account", account)),
-    ]
+    def _name(self, kind: str, *values: str) -> tuple[str, ...]:
+        # With their lengths, so that no two lists of values look alike.
+        told = "".join(f"{len(value)}:{value}" for value in (kind, *values))
+        return kind, hmac.digest(self._key, told.encode("utf-8", "replace"), "sha256").hex()[:40]
 
 
 def throttled_network(address: str | None) -> str:

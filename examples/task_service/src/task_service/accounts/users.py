@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Row, and_, insert, or_, select, update
@@ -23,20 +21,10 @@ from task_service.ids import is_id, new_id
 from .audit import Audit
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password
+from .roles import ADMIN, ROLE_PERMISSIONS, check_roles
+from .user_query import EVERYBODY, UserQuery, found_by
+from .usernames import MAX_USERNAME, is_username, normalised_username
 
-ADMIN: Final = "admin"
-
-_USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
-
-ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "user": _USER,
-        ADMIN: _USER | {"tasks:read_all", "admin:config", "admin:users", "admin:audit"},
-    }
-)
-"""What each role may do. A user may do what any of their roles may."""
-
-MAX_USERNAME: Final = 64
 MAX_PAGE: Final = 200
 
 _USERS = schema.users.c
@@ -158,7 +146,7 @@ class Users:
             connection: To read in a transaction that is open already.
         """
         name = normalised_username(username)
-        if not _is_username(name):
+        if not is_username(name):
             return None
         async with AsyncExitStack() as stack:
             if connection is None:
@@ -168,22 +156,23 @@ class Users:
             ).one_or_none()
         return None if row is None else StoredPassword(_user(row), row.password_hash)
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50) -> UserPage:
+    async def list(
+        self, query: UserQuery = EVERYBODY, *, cursor: str | None = None, limit: int = 50
+    ) -> UserPage:
         """A page of users, newest first.
 
         Args:
+            query: Which ones.
             cursor: The previous page's `next_cursor`.
             limit: How many at most, 1 to 200.
 
         Raises:
-            InputInvalid: The cursor or the limit is not acceptable.
+            InputInvalid: The query, the cursor or the limit is not acceptable.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise InputInvalid.of("limit", f"Ask for 1 to {MAX_PAGE} users.")
         statement = (
-            select(schema.users)
-            .order_by(_USERS.created_at.desc(), _USERS.id.desc())
-            .limit(limit + 1)
+            found_by(query).order_by(_USERS.created_at.desc(), _USERS.id.desc()).limit(limit + 1)
         )
         if cursor is not None:
             at, user_id = PageCursor.decode(cursor)
@@ -324,14 +313,6 @@ class Users:
         return user
 
 
-def normalised_username(username: str) -> str:
-    """A name as it is stored and compared: without spaces around it, NFKC, lower case."""
-    # Bounded before it is normalised; one character can become 18.
-    text = unicodedata.normalize("NFKC", username[: 2 * MAX_USERNAME].strip()).lower()
-    # Lower case of a composed character may be decomposed.
-    return unicodedata.normalize("NFKC", text)
-
-
 def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     """A new user's name and roles as they are stored.
 
@@ -340,7 +321,7 @@ def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...
     """
     errors: list[FieldError] = []
     name = normalised_username(username)
-    if not _is_username(name) or len(username) > MAX_USERNAME:
+    if not is_username(name) or len(username) > MAX_USERNAME:
         errors.append(
             FieldError(
                 "username", f"A name has 1 to {MAX_USERNAME} visible characters and no spaces."
@@ -354,23 +335,6 @@ def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...
     if errors:
         raise InputInvalid(errors)
     return name, checked
-
-
-def check_roles(roles: Iterable[str]) -> tuple[str, ...]:
-    """The roles, sorted and each once.
-
-    Raises:
-        InputInvalid: There is none, or one that is not in `ROLE_PERMISSIONS`.
-    """
-    chosen = tuple(sorted(set(roles)))
-    if not chosen or not set(chosen) <= ROLE_PERMISSIONS.keys():
-        raise InputInvalid.of("roles", f"Choose from: {', '.join(sorted(ROLE_PERMISSIONS))}.")
-    return chosen
-
-
-def _is_username(name: str) -> bool:
-    # Printable leaves out control and formatting characters, all spaces but the plain one, and half characters.
-    return 0 < len(name) <= MAX_USERNAME and name.isprintable() and " " not in name
 
 
 def _administers(roles: Iterable[str], disabled: bool, has_password: bool) -> bool:

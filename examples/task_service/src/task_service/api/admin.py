@@ -25,11 +25,13 @@ from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.invitations import Invitation, Invitations
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.shapes import audit_json, user_json
-from task_service.accounts.users import User, Users, normalised_username
+from task_service.accounts.user_query import UserQuery
+from task_service.accounts.usernames import normalised_username
+from task_service.accounts.users import User, Users
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit_export import Format, export
-from .json_body import JsonRoute
+from .json_route import JsonRoute, Limit
 
 CONFIG: Final = "admin:config"
 USERS: Final = "admin:users"
@@ -167,8 +169,16 @@ def admin_router(
         return await config.update(changes, by=principal)
 
     @router.get("/users", dependencies=[user_admin])
-    async def list_users(cursor: str | None = None, limit: int = 50) -> UserList:
-        page = await users.list(cursor=cursor, limit=limit)
+    async def list_users(
+        search: str | None = None,
+        role: str | None = None,
+        disabled: bool | None = None,
+        cursor: str | None = None,
+        limit: Limit = 50,
+    ) -> UserList:
+        """The users; `search` is a part of a name, or an id."""
+        query = UserQuery(search=search or None, role=role or None, disabled=disabled)
+        page = await users.list(query, cursor=cursor, limit=limit)
         return UserList(items=[_shown(user) for user in page.items], next_cursor=page.next_cursor)
 
     @router.post("/users", status_code=201)
@@ -220,7 +230,7 @@ def admin_router(
     async def list_audit(
         query: Annotated[AuditQuery, Depends(_query)],
         cursor: str | None = None,
-        limit: int = 50,
+        limit: Limit = 50,
     ) -> AuditList:
         """What happened. An `action` that ends with a dot, such as `key.`, means all that begin with it."""
         return shown_page(await audit.list(query, cursor=cursor, limit=limit))

@@ -17,7 +17,7 @@ from task_service.accounts.shapes import session_json
 from task_service.accounts.users import User
 from task_service.request_record import request_address
 
-from .json_body import JsonRoute
+from .json_route import JsonRoute
 
 
 class _Body(BaseModel):

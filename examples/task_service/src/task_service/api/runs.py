@@ -3,8 +3,10 @@
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 import asyncio
+import json
 import re
 from contextlib import aclosing, suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -14,13 +16,13 @@ from starlette.responses import PlainTextResponse
 from msk_auth import Clock, InputInvalid, Policy, Principal, Problem, require
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
+from task_service.handlers import Progress
 from task_service.tasks.follow import LogFollower
 from task_service.tasks.runs import Runs
 from task_service.tasks.shapes import LogLine, Run
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, Write
-from .json_body import JsonRoute
-from .trail import Trail
+from .json_route import JsonRoute
 
 RECHECK: Final = timedelta(seconds=2)
 """How long a stream goes on without asking again whether it may. A follower must give a heartbeat as often."""
@@ -37,7 +39,6 @@ def runs_router(
     auth: FastAPIAuth[User],
     runs: Runs,
     follower: LogFollower,
-    trail: Trail,
     *,
     clock: Clock,
     stopping: asyncio.Event,
@@ -48,7 +49,6 @@ def runs_router(
         auth: Guards them.
         runs: Where they are.
         follower: Follows logs; gives a heartbeat every :data:`RECHECK`.
-        trail: Where cancellations are recorded.
         clock: Measures when to ask again and when to show life.
         stopping: Set when the service is about to stop: streams end then.
     """
@@ -62,9 +62,7 @@ def runs_router(
 
     @router.post("/{runId}/cancel")
     async def cancel_run(principal: Annotated[Principal[User], starter], run_id: RunId) -> Run:
-        run = await runs.cancel(principal, run_id)
-        await trail.add(principal, "run.cancelled", run_id)
-        return run
+        return await runs.cancel(principal, run_id)
 
     @router.get("/{runId}/log", response_class=PlainTextResponse, responses=_LOG_RESPONSES)
     async def read_log(
@@ -99,6 +97,8 @@ def runs_router(
                             asked_at = clock.monotonic()
                         if isinstance(item, LogLine):
                             await write(_log_event(item).encode())
+                        elif isinstance(item, Progress):
+                            await write(_progress_event(item).encode())
                         elif clock.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
                             await write(HEARTBEAT)
                         else:
@@ -114,7 +114,7 @@ def runs_router(
 
 _LOG_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The log: events `log` and `end` as they happen, or the text so far with `Accept: text/plain`.",
+        "description": "The log: events `log`, `progress` and `end` as they happen, or the text so far with `Accept: text/plain`.",
         "content": {"text/event-stream": {}, "text/plain": {}},
     }
 }
@@ -122,6 +122,11 @@ _LOG_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 def _log_event(line: LogLine) -> ServerEvent:
     return ServerEvent("log", line.model_dump_json(), id=str(line.seq))
+
+
+def _progress_event(progress: Progress) -> ServerEvent:
+    # Without an id: whoever comes back asks for the log from where they were, and is told the latest of this anew.
+    return ServerEvent("progress", json.dumps(asdict(progress)))
 
 
 async def _whole_log(runs: Runs, run_id: str) -> str:

@@ -16,6 +16,7 @@ from task_service.tasks.runs import Runs
 from task_service.tasks.shapes import (
     NewTask,
     Run,
+    RunOptions,
     RunPage,
     RunState,
     Task,
@@ -24,8 +25,7 @@ from task_service.tasks.shapes import (
 )
 from task_service.tasks.tasks import Tasks
 
-from .json_body import JsonRoute
-from .trail import Trail
+from .json_route import JsonRoute, Limit
 
 TaskId = Annotated[str, Path(alias="taskId")]
 
@@ -37,7 +37,7 @@ class HandlerList(BaseModel):
 
 
 def tasks_router(
-    auth: FastAPIAuth[User], tasks: Tasks, runs: Runs, registry: HandlerRegistry, trail: Trail
+    auth: FastAPIAuth[User], tasks: Tasks, runs: Runs, registry: HandlerRegistry
 ) -> APIRouter:
     """The routes under `/api/tasks`, and the list of handlers that a task can name."""
     router = APIRouter(prefix="/api", tags=["Tasks"], route_class=JsonRoute)
@@ -53,8 +53,8 @@ def tasks_router(
     async def list_tasks(
         principal: Annotated[Principal[User], reader],
         cursor: str | None = None,
-        limit: int = DEFAULT_PAGE,
-        recent_runs: int = 0,
+        limit: Limit = DEFAULT_PAGE,
+        recent_runs: Limit = 0,
     ) -> TaskPage:
         """The tasks; with `recent_runs` each one has that many of its newest runs."""
         return await tasks.list(principal, cursor=cursor, limit=limit, recent=recent_runs)
@@ -64,7 +64,6 @@ def tasks_router(
         principal: Annotated[Principal[User], writer], new: NewTask, response: Response
     ) -> Task:
         task = await tasks.create(principal, new)
-        await trail.add(principal, "task.created", task.id, name=task.name, handler=task.handler)
         response.headers["location"] = f"/api/tasks/{task.id}"
         return task
 
@@ -76,24 +75,27 @@ def tasks_router(
     async def change_task(
         principal: Annotated[Principal[User], writer], task_id: TaskId, changes: TaskChanges
     ) -> Task:
-        task = await tasks.patch(principal, task_id, changes)
-        await trail.add(principal, "task.changed", task.id, fields=sorted(changes.model_fields_set))
-        return task
+        return await tasks.patch(principal, task_id, changes)
 
     @router.delete("/tasks/{taskId}", status_code=204)
     async def delete_task(principal: Annotated[Principal[User], writer], task_id: TaskId) -> None:
         await tasks.delete(principal, task_id)
-        await trail.add(principal, "task.deleted", task_id)
 
     @router.post("/tasks/{taskId}/run", status_code=202)
     async def run_task(
         principal: Annotated[Principal[User], starter],
         task_id: TaskId,
         response: Response,
+        options: RunOptions | None = None,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Run:
-        run = await runs.request(principal, task_id, idempotency_key=idempotency_key)
-        await trail.add(principal, "run.requested", run.id, task_id=task_id)
+        """Queue a run of the task, with its parameters as they are now."""
+        run = await runs.request(
+            principal,
+            task_id,
+            idempotency_key=idempotency_key,
+            priority=(options or RunOptions()).priority,
+        )
         response.headers["location"] = f"/api/runs/{run.id}"
         return run
 
@@ -102,7 +104,7 @@ def tasks_router(
         principal: Annotated[Principal[User], reader],
         task_id: TaskId,
         cursor: str | None = None,
-        limit: int = DEFAULT_PAGE,
+        limit: Limit = DEFAULT_PAGE,
         state: RunState | None = None,
     ) -> RunPage:
         return await runs.list(principal, task_id, cursor=cursor, limit=limit, state=state)

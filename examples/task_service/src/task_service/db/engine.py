@@ -26,6 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from msk_auth import ConfigurationError, StoreUnavailable
 
+from .impatience import connecting
+
 _log = logging.getLogger(__name__)
 
 _BLOCK_SECONDS: Final = 8.0
@@ -51,7 +53,7 @@ _PRAGMAS: Final = (
     "PRAGMA journal_size_limit = 16777216",
 )
 
-_POSTGRES_CONNECT: Final = {
+POSTGRES_CONNECT: Final = {
     "connect_timeout": _WAIT_SECONDS,
     # A machine that vanished without saying so is noticed in seconds, not hours.
     "keepalives_idle": 30,
@@ -99,7 +101,7 @@ class Database:
         parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite":
             return cls(_sqlite_engine(parsed, _WAIT_SECONDS))
-        return cls(_postgres_engine(parsed))
+        return cls(_postgres_engine(parsed, _BLOCK_SECONDS))
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
@@ -128,7 +130,7 @@ class Database:
     def with_patience(self, seconds: float) -> Database:
         """The same database once more, for work that may take and wait longer. Close it as well."""
         url = self.engine.url
-        engine = _sqlite_engine(url, seconds) if self._is_sqlite else _postgres_engine(url)
+        engine = _sqlite_engine(url, seconds) if self._is_sqlite else _postgres_engine(url, seconds)
         return Database(engine, block_seconds=seconds)
 
     async def close(self) -> None:
@@ -203,9 +205,12 @@ def parse_url(url: str) -> URL:
             )
 
 
-def _postgres_engine(url: URL) -> AsyncEngine:
+def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
     return create_async_engine(
-        url, hide_parameters=True, connect_args=dict(_POSTGRES_CONNECT), **_POOL
+        url,
+        hide_parameters=True,
+        connect_args={**POSTGRES_CONNECT, "async_creator_fn": connecting(statement_seconds)},
+        **_POOL,
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -143,9 +144,15 @@ runs = Table(
     Column("lease_expires_at", UtcMicroseconds),
     Column("log_bytes", Integer, nullable=False, server_default=text("0")),
     Column("log_truncated", Boolean, nullable=False, server_default=text("false")),
+    # Of several that wait, the lowest is claimed first, then the oldest.
+    Column("rank", Integer, nullable=False, server_default=text("0")),
+    # The fraction that is done, from 0 to 1, and a few words, if the present attempt's handler has reported them.
+    Column("progress", Float),
+    Column("progress_text", String(200)),
     Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),
     Index("ix_runs_state_created_at", "state", "created_at"),
     Index("ix_runs_owner_id_state", "owner_id", "state"),
+    Index("ix_runs_state_rank_created_at_id", "state", "rank", "created_at", "id"),
 )
 
 run_log = Table(
@@ -168,4 +175,36 @@ idempotency = Table(
     Column("task_id", String(32), nullable=False),
     Column("run_id", String(32), nullable=False),
     Column("created_at", UtcMicroseconds, nullable=False, index=True),
+)
+
+login_attempts = Table(
+    "login_attempts",
+    metadata,
+    # A keyed digest of account and address: people type their password where the name belongs.
+    Column("key", String(128), primary_key=True),
+    Column("attempts", Integer, nullable=False),
+    Column("expires_at", UtcMicroseconds, nullable=False, index=True),
+)
+
+secret_checks = Table(
+    "secret_checks",
+    metadata,
+    # The id of a pepper in `secrets.json`, and what tells whether another process has the same one.
+    Column("pepper_id", String(255), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+)
+
+schema_works_with = Table(
+    "schema_works_with",
+    metadata,
+    # A revision of this schema, and the newest revision known to older code that may go on beside it.
+    Column("revision", String(32), primary_key=True),
+    Column("code", String(32), primary_key=True),
+)
+
+queue_migrations = Table(
+    "queue_migrations",
+    metadata,
+    # The migrations of procrastinate's own tables that this database has; empty on SQLite.
+    Column("name", String(255), primary_key=True),
 )

@@ -27,6 +27,8 @@ in the entry point group `task_service.handlers`::
     [project.entry-points."task_service.handlers"]
     backup = "acme_handlers.backup:Backup"
 
+A handler that knows how far it has come says so with `RunContext.report_progress`.
+
 A run can be started again when its worker dies in the middle (`RunContext.attempt` counts), so a handler whose work
 must not happen twice uses `RunContext.run_id` as the idempotency key towards the other system.
 """
@@ -37,6 +39,7 @@ from .base import (
     HandlerParams,
     HandlerResult,
     LogSink,
+    Progress,
     RunContext,
     Stream,
 )
@@ -50,6 +53,7 @@ __all__ = [
     "HandlerRegistry",
     "HandlerResult",
     "LogSink",
+    "Progress",
     "RunContext",
     "Stream",
 ]

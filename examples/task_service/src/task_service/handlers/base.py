@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from msk_auth import Clock
+
+MAX_PROGRESS_TEXT = 200
+"""How many characters of a progress report's text are kept."""
 
 Stream = Literal["stdout", "stderr", "system"]
 """Where a piece of a run's log came from; `system` is the service's own voice."""
@@ -48,6 +52,23 @@ class HandlerResult:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        fraction: What is done of the whole, from 0 to 1.
+        text: A few words on what is being done, one line; None if there are none.
+    """
+
+    fraction: float
+    text: str | None = None
+
+
+def _report_to_nobody(_progress: Progress) -> None:
+    """Takes reports where nobody looks on."""
+
+
 class LogSink(Protocol):
     """Where a run's output goes."""
 
@@ -75,15 +96,38 @@ class RunContext:
     attempt: int
     clock: Clock
     sink: LogSink = field(repr=False)
+    progress: Callable[[Progress], None] = field(default=_report_to_nobody, repr=False)
 
     def log(self, stream: Stream, text: str) -> None:
         """Append text, with its own line ends, to the run's log. Never waits; what exceeds the bound is dropped."""
         self.sink.write(stream, text)
 
+    def report_progress(self, fraction: float, text: str | None = None) -> None:
+        """Say how far the run has come. Never waits, and may be called at any rate: one report a second is kept.
+
+        Args:
+            fraction: What is done of the whole, from 0 to 1. It may go back.
+            text: A few words on what is being done. What does not fit on a line is replaced by spaces; at most 200
+                characters are kept.
+
+        Raises:
+            ValueError: The fraction is no number from 0 to 1.
+        """
+        if not (math.isfinite(fraction) and 0 <= fraction <= 1):
+            raise ValueError(f"progress is a fraction from 0 to 1, not {fraction!r}")
+        self.progress(Progress(float(fraction), _one_line(text)))
+
     @property
     def log_full(self) -> bool:
         """True once further output is dropped, so that a handler can stop producing it."""
         return self.sink.full
+
+
+def _one_line(text: str | None) -> str | None:
+    if text is None:
+        return None
+    clean = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(clean.split())[:MAX_PROGRESS_TEXT] or None
 
 
 ParamsT = TypeVar("ParamsT", bound=HandlerParams)

@@ -5,6 +5,9 @@ The administrator's list (`allowed_commands`) holds absolute paths and bare name
 programs that are harmless with every option belong on the list: `date` does not, since `date --file` prints the
 contents of any file the service can read.
 
+Lines of the form `::progress 40 Copying` on its standard output are reports of its progress and not output; see
+:mod:`task_service.handlers.progress_lines`.
+
 The program gets an empty standard input, an environment of four variables without any of the service's secrets, and
 a fresh folder that is removed afterwards. It runs in a session of its own under :mod:`task_service.handlers.leash`.
 """
@@ -26,6 +29,7 @@ from msk_auth import InputInvalid
 
 from . import leash
 from .base import Handler, HandlerParams, HandlerResult, RunContext, Stream
+from .progress_lines import ProgressLines
 
 DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
 """What may be run before an administrator has listed anything: enough for the example task, harmless with any argument."""
@@ -157,9 +161,14 @@ async def _until_ended(process: asyncio.subprocess.Process, context: RunContext)
 
 async def _copy(source: asyncio.StreamReader, stream: Stream, context: RunContext) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    lines = ProgressLines(context.report_progress) if stream == "stdout" else None
     while chunk := await source.read(_READ_BYTES):
+        text = decoder.decode(chunk)
+        if lines is not None:
+            text = lines.feed(text)
         if context.log_full:
             await asyncio.sleep(_DISCARD_PAUSE)
         else:
-            context.log(stream, decoder.decode(chunk))
-    context.log(stream, decoder.decode(b"", final=True))
+            context.log(stream, text)
+    rest = decoder.decode(b"", final=True)
+    context.log(stream, rest if lines is None else lines.feed(rest) + lines.rest())

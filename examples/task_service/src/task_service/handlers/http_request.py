@@ -10,35 +10,27 @@ from __future__ import annotations
 
 import codecs
 import re
-import ssl
-from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 from httpx2 import (
     URL,
-    AsyncHTTPTransport,
-    ConnectError,
-    ConnectTimeout,
     HTTPError,
     InvalidURL,
-    Limits,
     Request,
     Response,
-    create_ssl_context,
 )
 from pydantic import Field, field_validator
 
 from msk_auth import InputInvalid
 
 from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, RunContext
+from .guarded import GuardedClient
 from .targets import Resolve, TargetGuard, TargetRefused, host_of, parse_url, port_of
 
 MAX_LOGGED_BODY = 64 * 1024
 """How many bytes of a response's body are read and logged."""
 MAX_REDIRECTS = 5
 
-_CONNECT_TIMEOUT = 10.0
-_ADDRESSES_TRIED = 3
 _FOLLOWING = frozenset({"GET", "HEAD"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -128,6 +120,7 @@ class HttpRequest(Handler[HttpRequestParams]):
     def __init__(self, environment: HandlerEnvironment, *, resolve: Resolve | None = None) -> None:
         super().__init__(environment)
         self._guard = TargetGuard(environment.allowed_networks, resolve)
+        self._client = GuardedClient(self._guard)
 
     async def check(self, params: HttpRequestParams) -> None:
         """Refuse an internal address at once; a name is judged by its addresses at the time of the run."""
@@ -153,8 +146,8 @@ class HttpRequest(Handler[HttpRequestParams]):
         for _ in range(MAX_REDIRECTS + 1):
             request = _request(params.method, url, headers, body)
             context.log("system", f"{params.method} {url}\n")
-            async with self._transport() as transport:
-                response = await self._send(transport, request, url)
+            async with self._client.transport() as transport:
+                response = await self._client.send(transport, request, url)
                 try:
                     context.log("system", f"{response.status_code} {response.reason_phrase}\n")
                     target = _redirect_target(params.method, url, response)
@@ -169,33 +162,6 @@ class HttpRequest(Handler[HttpRequestParams]):
             body = None
             url = target
         return HandlerResult(error=f"There were more than {MAX_REDIRECTS} redirects.")
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        # Reading the machine's certificates takes longer than a request; once is enough.
-        return create_ssl_context()
-
-    def _transport(self) -> AsyncHTTPTransport:
-        # The bare transport: no cookies, no netrc, no proxies, no redirects of its own; one connection per request.
-        return AsyncHTTPTransport(
-            verify=self._tls, trust_env=False, limits=Limits(max_keepalive_connections=0)
-        )
-
-    async def _send(self, transport: AsyncHTTPTransport, request: Request, url: URL) -> Response:
-        """Send to one of the checked addresses; the next one is tried only when there was no connection."""
-        addresses = (await self._guard.addresses(url))[:_ADDRESSES_TRIED]
-        request.extensions = {
-            "sni_hostname": host_of(url),
-            "timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": None, "pool": None},
-        }
-        for address in addresses[:-1]:
-            request.url = url.copy_with(host=str(address))
-            try:
-                return await transport.handle_async_request(request)
-            except (ConnectError, ConnectTimeout):
-                continue
-        request.url = url.copy_with(host=str(addresses[-1]))
-        return await transport.handle_async_request(request)
 
 
 def _request(method: str, url: URL, headers: dict[str, str], body: bytes | None) -> Request:

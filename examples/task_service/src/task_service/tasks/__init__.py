@@ -7,8 +7,9 @@ any moment: a run is claimed by one worker at a time and finished once.
 - `shapes`: tasks, runs and log lines as the API shows them
 - `tasks`: what an owner does with tasks
 - `runs`: what an owner does with runs
-- `claims`: what a worker does with runs
-- `runner`: the worker of this process; `run_log` collects what a run prints, `signals` wakes whoever waits for it
+- `claims`: what a worker does with runs; `leases` judges whether one is alive
+- `doorbell`: tells workers of runs that wait; `queue` does so on several machines
+- `runner`: the worker of this process; `execution` is one of its runs, `run_log` collects what a run prints, `signals` wakes whoever waits for it
 - `follow`: a run's log as it grows
 - `retention`: deletes what is old
 - `example`: the task with which a new service begins

@@ -2,18 +2,12 @@
 
 Every statement names the claim it belongs to (`claimed_by` and `attempt`), so what a worker does after its run was
 given to another changes nothing.
-
-A claim is a lease that its worker renews. `lease_expires_at` is written by the worker's clock and never compared
-with another machine's: :class:`LeaseWatch` takes a worker for dead when it has seen the same lease for the lease's
-whole length on its own monotonic clock. So neither clocks that differ nor one that is set by an hour take a run from
-a living worker or leave a dead one's run lying.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import and_, case, func, insert, literal, null, select, update
@@ -24,73 +18,16 @@ from msk_auth import Clock
 from msk_auth.stores.sqlalchemy import UtcMicroseconds
 from task_service.db.engine import Database
 from task_service.db.schema import run_log, runs, users
+from task_service.handlers import Progress
 
 from .config import RunConfig
+from .doorbell import Doorbell, SilentDoorbell
+from .leases import Claim, Outcome, Sighting
 from .run_log import LogBatch
 from .shapes import RunState
 
 MAX_ATTEMPTS = 3
 """How many workers a run may outlive: one that brings down every worker must not go round for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A run that a worker holds, with what it needs to execute it."""
-
-    run_id: str
-    worker_id: str
-    attempt: int
-    handler: str
-    params: Any
-    timeout_seconds: int
-    last_seq: int
-    log_bytes: int
-    log_truncated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended: a final state, and what the handler said."""
-
-    state: RunState
-    exit_code: int | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """A lease as it was seen: as long as nothing in it changes, nobody has renewed it."""
-
-    run_id: str
-    worker_id: str
-    attempt: int
-    lease_expires_at: datetime
-
-
-class LeaseWatch:
-    """Judges whether workers are alive by watching their leases.
-
-    Args:
-        clock: Only its monotonic side is used.
-        lease: The length of a lease; the same in every process of a deployment.
-    """
-
-    def __init__(self, clock: Clock, lease: timedelta) -> None:
-        self._clock = clock
-        self._lease = lease.total_seconds()
-        self._since: dict[Sighting, float] = {}
-        self._looked_at = clock.monotonic()
-
-    def expired(self, seen: Iterable[Sighting]) -> list[Sighting]:
-        """Those that have stood still for a lease's length, given all that are in the database now."""
-        now = self._clock.monotonic()
-        if now - self._looked_at > self._lease / 2:
-            # Whatever kept this process from looking (a sleeping machine, a stopped database) may have kept the
-            # workers from renewing: they get a whole lease again.
-            self._since = {}
-        self._looked_at = now
-        self._since = {each: self._since.get(each, now) for each in seen}
-        return [each for each, since in self._since.items() if now - since >= self._lease]
 
 
 class Claims:
@@ -102,35 +39,54 @@ class Claims:
         config: For the limit of runs at once; asked anew for each claim.
         worker_id: Unique for each start of a worker, on all machines; 64 characters at most.
         lease: How long a claim holds without being renewed.
+        doorbell: Tells workers elsewhere of runs that wait again.
 
     Every method raises StoreUnavailable when the database does not answer; whether the change was made is then open.
     """
 
     def __init__(
-        self, db: Database, clock: Clock, config: RunConfig, *, worker_id: str, lease: timedelta
+        self,
+        db: Database,
+        clock: Clock,
+        config: RunConfig,
+        *,
+        worker_id: str,
+        lease: timedelta,
+        doorbell: Doorbell | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
         self._config = config
         self._worker_id = worker_id
         self._lease = lease
+        self._doorbell: Doorbell = SilentDoorbell() if doorbell is None else doorbell
 
-    async def claim(self) -> Claim | None:
-        """Take the oldest queued run whose owner has fewer runs running than allowed; None if there is none."""
+    async def claim(self, wanted: str | None = None) -> Claim | None:
+        """Take a queued run whose owner has fewer runs running than allowed: of those of the lowest rank the oldest.
+
+        Args:
+            wanted: Only this one.
+
+        Returns:
+            None if there is none.
+        """
         limit = (await self._config.current()).max_concurrent_runs_per_user
         while True:
-            async with self._db.write() as connection:
-                candidate = await _oldest_claimable(connection, limit)
-                if candidate is None:
+            run_id = wanted
+            if run_id is None:
+                # Mostly there is nothing to do, and so no transaction to begin.
+                async with self._db.read() as connection:
+                    run_id = await _first_claimable(connection, limit)
+                if run_id is None:
                     return None
-                run_id, owner_id = candidate
-                # One claim at a time for each owner, or two workers could exceed the limit together. (SQLite has
-                # one writer anyway and ignores FOR UPDATE.)
-                await connection.execute(
-                    select(users.c.id).where(users.c.id == owner_id).with_for_update(key_share=True)
-                )
-                claim = await self._claim(connection, run_id, owner_id, limit)
-                if claim is not None:
+            async with self._db.write() as connection:
+                claim = None
+                owner_id = await _lock_owner(connection, run_id)
+                if owner_id is not None:
+                    claim = await self._claim(connection, run_id, owner_id, limit)
+                if claim is not None and wanted is None:
+                    await self._doorbell.unring(connection, run_id)
+                if claim is not None or wanted is not None:
                     return claim
             # Another worker was faster. Look again, with a new view of the table.
 
@@ -157,6 +113,8 @@ class Claims:
                 started_at=now,
                 claimed_by=self._worker_id,
                 lease_expires_at=now + self._lease,
+                progress=None,
+                progress_text=None,
             )
             .returning(
                 runs.c.attempt,
@@ -170,8 +128,9 @@ class Claims:
         row = result.one_or_none()
         if row is None:
             return None
-        last_seq = await connection.scalar(
-            select(func.coalesce(func.max(run_log.c.seq), 0)).where(run_log.c.run_id == run_id)
+        # Whoever has not written anything has no place to go on from.
+        last_seq = row.log_bytes and await connection.scalar(
+            select(func.max(run_log.c.seq)).where(run_log.c.run_id == run_id)
         )
         return Claim(
             run_id=run_id,
@@ -271,8 +230,12 @@ class Claims:
                         ),
                         **self._put_down(over=cancelled | hopeless),
                     )
+                    .returning(runs.c.state, runs.c.rank)
                 )
-                changed += result.rowcount
+                row = result.one_or_none()
+                changed += row is not None
+                if row is not None:
+                    await self._ring_again(connection, each.run_id, row.state, row.rank)
         return changed
 
     async def give_back(self, claim: Claim, batch: LogBatch | None) -> bool:
@@ -297,8 +260,12 @@ class Claims:
                     attempt=case((cancelled, runs.c.attempt), else_=runs.c.attempt - 1),
                     **self._put_down(over=cancelled),
                 )
+                .returning(runs.c.state, runs.c.rank)
             )
-            return result.rowcount == 1
+            row = result.one_or_none()
+            if row is not None:
+                await self._ring_again(connection, claim.run_id, row.state, row.rank)
+            return row is not None
 
     async def append(self, claim: Claim, batch: LogBatch) -> bool:
         """Add a batch to the log of a run; doing it again changes nothing.
@@ -308,6 +275,20 @@ class Claims:
         """
         async with self._db.write() as connection:
             return await _append(connection, claim, batch)
+
+    async def report(self, claim: Claim, progress: Progress) -> bool:
+        """Write down how far a run has come.
+
+        Returns:
+            False if the worker did not hold the run any more; then nothing was written.
+        """
+        async with self._db.write() as connection:
+            result = await connection.execute(
+                update(runs)
+                .where(_held(claim.run_id, claim.worker_id, claim.attempt))
+                .values(progress=progress.fraction, progress_text=progress.text)
+            )
+            return result.rowcount == 1
 
     async def finish(self, claim: Claim, outcome: Outcome, batch: LogBatch | None) -> bool:
         """End a run, together with the rest of its log.
@@ -337,6 +318,13 @@ class Claims:
             )
             return result.rowcount == 1
 
+    async def _ring_again(
+        self, connection: AsyncConnection, run_id: str, state: str, rank: int
+    ) -> None:
+        if state == RunState.QUEUED:
+            await self._doorbell.unring(connection, run_id)
+            await self._doorbell.ring(connection, run_id, rank)
+
     def _put_down(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
         """The columns of a run that nobody holds, whether it is `over` or waits again."""
         now = literal(self._clock.now(), UtcMicroseconds)
@@ -358,7 +346,21 @@ def _held(run_id: str, worker_id: str, attempt: int) -> ColumnElement[bool]:
     )
 
 
-async def _oldest_claimable(connection: AsyncConnection, limit: int) -> tuple[str, str] | None:
+async def _lock_owner(connection: AsyncConnection, run_id: str) -> str | None:
+    """The owner of a queued run; None if it does not wait any more.
+
+    One claim at a time for each owner, or two workers could exceed the limit together. (SQLite has one writer anyway
+    and ignores FOR UPDATE.)
+    """
+    owner_id: str | None = await connection.scalar(
+        select(users.c.id)
+        .where(users.c.id == runs.c.owner_id, runs.c.id == run_id, runs.c.state == RunState.QUEUED)
+        .with_for_update(of=users, key_share=True)
+    )
+    return owner_id
+
+
+async def _first_claimable(connection: AsyncConnection, limit: int) -> str | None:
     # Owners at their limit are few (they have running runs), so they are found once and not for each queued run.
     busy = (
         select(runs.c.owner_id)
@@ -366,14 +368,13 @@ async def _oldest_claimable(connection: AsyncConnection, limit: int) -> tuple[st
         .group_by(runs.c.owner_id)
         .having(func.count() >= limit)
     )
-    result = await connection.execute(
-        select(runs.c.id, runs.c.owner_id)
+    run_id: str | None = await connection.scalar(
+        select(runs.c.id)
         .where(runs.c.state == RunState.QUEUED, runs.c.owner_id.not_in(busy))
-        .order_by(runs.c.created_at, runs.c.id)
+        .order_by(runs.c.rank, runs.c.created_at, runs.c.id)
         .limit(1)
     )
-    row = result.one_or_none()
-    return None if row is None else (row.id, row.owner_id)
+    return run_id
 
 
 async def _append(connection: AsyncConnection, claim: Claim, batch: LogBatch) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from msk_auth import Clock
+from task_service.handlers import Progress
 
 from .runs import Runs
 from .shapes import LogLine
@@ -46,8 +47,10 @@ class LogFollower:
 
     async def follow_log(
         self, run_id: str, after_seq: int = 0
-    ) -> AsyncGenerator[LogLine | Heartbeat]:
+    ) -> AsyncGenerator[LogLine | Progress | Heartbeat]:
         """Give every piece after `after_seq`, and end when the run is over and its log is read to the end.
+
+        What the handler has reported of its progress is given when the reader comes and when it has changed.
 
         Whether the reader may see the run is asked of :meth:`Runs.get` before.
 
@@ -60,18 +63,25 @@ class LogFollower:
         """
         with self._signals.listening(run_id) as changed:
             spoke_at = self._clock.monotonic()
+            told: Progress | None = None
             while True:
                 changed.clear()
                 # In this order: once the run is over its log is complete, so nothing is missed.
-                over = await self._runs.is_over(run_id)
+                pulse = await self._runs.pulse(run_id)
                 lines = await self._runs.read_log(run_id, after_seq)
                 for line in lines:
                     after_seq = line.seq
                     yield line
-                if lines:
+                news = not pulse.is_over and pulse.progress != told
+                told = pulse.progress
+                if news:
+                    # Nothing after something: another attempt has begun.
+                    yield told or Progress(0.0)
+                if lines or news:
                     spoke_at = self._clock.monotonic()
+                if lines:
                     continue
-                if over:
+                if pulse.is_over:
                     return
                 await wait_for_event(changed, self._poll)
                 if self._clock.monotonic() - spoke_at >= self._heartbeat:

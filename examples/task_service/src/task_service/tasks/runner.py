@@ -19,18 +19,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from msk_auth import Clock, InputInvalid, StoreUnavailable
 from task_service.db.engine import Database
-from task_service.handlers import HandlerRegistry, HandlerResult, RunContext
+from task_service.handlers import HandlerRegistry, HandlerResult, Progress, RunContext
 from task_service.ids import new_id
 
-from .claims import Claim, Claims, LeaseWatch, Outcome
+from .claims import Claims
 from .config import RunConfig
+from .doorbell import Doorbell
+from .execution import Execution, Verdict, outcome_of
+from .leases import Claim, LeaseWatch, Outcome
+from .progress import RunProgress
 from .retention import Retention
-from .run_log import RunLog
 from .shapes import RunState
 from .signals import Signals, wait_for_event
 
@@ -43,32 +46,6 @@ _LOG_PAUSE: Final = 0.1
 _CLEAN_UP: Final = 5.0
 _MAX_BACKOFF: Final = 5.0
 _RETENTION_PAUSE: Final = 600.0
-_MAX_ERROR: Final = 500
-
-
-class _Verdict(Enum):
-    """Why a run is stopped from outside."""
-
-    CANCELLED = "somebody cancelled it"
-    LOST = "its lease could not be renewed, or another worker has it"
-    RELEASED = "this process is stopping"
-
-
-class _Execution:
-    """A run that this process executes."""
-
-    def __init__(self, claim: Claim, clock: Clock, renewed_at: float) -> None:
-        self.claim = claim
-        self.renewed_at = renewed_at
-        self.log = RunLog(
-            clock, last_seq=claim.last_seq, size=claim.log_bytes, truncated=claim.log_truncated
-        )
-        self.verdict: asyncio.Future[_Verdict] = asyncio.get_running_loop().create_future()
-
-    def stop(self, verdict: _Verdict) -> None:
-        """Decide, unless it is decided."""
-        if not self.verdict.done():
-            self.verdict.set_result(verdict)
 
 
 class Runner:
@@ -84,6 +61,8 @@ class Runner:
         worker_id: Unique for each start on all machines; made up if not given.
         lease: The length of a lease; see :data:`LEASE`.
         poll: How often to look when no bell rings.
+        doorbell: Tells other workers of runs that wait again.
+        on_duty: Asked before looking for work; while it says no, others do that.
     """
 
     def __init__(
@@ -98,21 +77,30 @@ class Runner:
         worker_id: str | None = None,
         lease: timedelta = LEASE,
         poll: timedelta = timedelta(seconds=1),
+        doorbell: Doorbell | None = None,
+        on_duty: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.worker_id = new_id("wrk") if worker_id is None else worker_id
         self._clock = clock
         self._registry = registry
         self._signals = signals
         self._concurrency = concurrency
-        self._claims = Claims(db, clock, config, worker_id=self.worker_id, lease=lease)
+        self._claims = Claims(
+            db, clock, config, worker_id=self.worker_id, lease=lease, doorbell=doorbell
+        )
         self._retention = Retention(db, clock, config)
         self._watch = LeaseWatch(clock, lease)
         self._lease = lease.total_seconds()
         self._poll = poll.total_seconds()
         self._looked_at: float | None = None
-        self._executions: dict[str, _Execution] = {}
+        self._on_duty = on_duty
+        self._executions: dict[str, Execution] = {}
+        self._claiming = 0
+        self._room = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
         self._grace = timedelta(0)
 
     @property
@@ -128,30 +116,51 @@ class Runner:
         self._grace = grace
         self._stopping.set()
         self._signals.bell.set()
+        self._room.set()
 
     async def run(self) -> None:
         """Work until :meth:`stop` is called. Cancelling it stops everything at once and writes nothing."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             loops = [
                 group.create_task(self._again_and_again(self._renew, self._lease / 3)),
                 group.create_task(self._again_and_again(self._fence, self._lease / 30)),
                 group.create_task(self._again_and_again(self._clean_up, _RETENTION_PAUSE)),
             ]
-            await self._control(group)
+            await self._control()
             await self._wind_down()
+            self._group = None
+            self._over.set()
             for loop in loops:
                 loop.cancel()
 
+    async def answer(self, run_id: str) -> None:
+        """Execute this run if it waits, and come back when it is over or not for this process.
+
+        While every place is taken this waits for one, so that whoever rings keeps further bells for workers with room.
+
+        Raises:
+            StoreUnavailable: The database does not answer. The run is found later.
+        """
+        while not self._stopping.is_set() and self._free <= 0:
+            self._room.clear()
+            await wait_for_event(self._room, self._poll)
+        if self._stopping.is_set() or self._group is None:
+            return
+        execution = await self._claim(run_id)
+        if execution is not None:
+            await execution.over.wait()
+
     # The loops
 
-    async def _control(self, group: asyncio.TaskGroup) -> None:
+    async def _control(self) -> None:
         backoff = 0.0
         while not self._stopping.is_set():
             self._signals.bell.clear()
             try:
                 await self._pass_on_cancellations()
                 await self._take_over()
-                await self._claim_all(group)
+                await self._claim_all()
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps nobody
                 # Not on the bell: it may ring all the time, and the database needs the rest.
                 backoff = min(_MAX_BACKOFF, max(self._poll, 2 * backoff))
@@ -162,14 +171,15 @@ class Runner:
                 await wait_for_event(self._signals.bell, self._poll)
 
     async def _again_and_again(self, do: Callable[[], Awaitable[None]], pause: float) -> None:
-        while True:
+        # Being cancelled ends it as a rule. A driver that loses its connection at that moment may swallow that.
+        while not self._over.is_set():
             try:
                 await do()
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps nobody
                 _complain("the runner failed to do something that it will try again", error)
-                await asyncio.sleep(min(pause, 1.0))
+                await wait_for_event(self._over, min(pause, 1.0))
             else:
-                await asyncio.sleep(pause)
+                await wait_for_event(self._over, pause)
 
     async def _renew(self) -> None:
         executions = list(self._executions.values())
@@ -182,14 +192,14 @@ class Runner:
             if each.claim.run_id in held:
                 each.renewed_at = began
             else:
-                each.stop(_Verdict.LOST)
+                each.stop(Verdict.LOST)
 
     async def _fence(self) -> None:
         # A third of the lease is left for the handler to stop.
         deadline = self._clock.monotonic() - self._lease * 2 / 3
         for each in self._executions.values():
             if each.renewed_at < deadline:
-                each.stop(_Verdict.LOST)
+                each.stop(Verdict.LOST)
 
     async def _clean_up(self) -> None:
         deleted = await self._retention.apply()
@@ -199,7 +209,7 @@ class Runner:
     async def _pass_on_cancellations(self) -> None:
         for run_id in self._signals.take_cancelled():
             if run_id in self._executions:
-                self._executions[run_id].stop(_Verdict.CANCELLED)
+                self._executions[run_id].stop(Verdict.CANCELLED)
 
     async def _take_over(self) -> None:
         """Once in a poll, whatever bells ring: hear of cancellations elsewhere, and of workers that died."""
@@ -211,30 +221,49 @@ class Runner:
         if claims:
             for run_id in await self._claims.cancelled(claims):
                 if run_id in self._executions:
-                    self._executions[run_id].stop(_Verdict.CANCELLED)
+                    self._executions[run_id].stop(Verdict.CANCELLED)
         expired = self._watch.expired(await self._claims.sightings(besides=claims))
         if expired:
             _log.warning("taking %d runs back from workers that stopped", len(expired))
             await self._claims.take_back(expired)
 
-    async def _claim_all(self, group: asyncio.TaskGroup) -> None:
-        while len(self._executions) < self._concurrency and not self._stopping.is_set():
-            began = self._clock.monotonic()
-            claim = await self._claims.claim()
-            if claim is None:
+    @property
+    def _free(self) -> int:
+        return self._concurrency - len(self._executions) - self._claiming
+
+    async def _claim_all(self) -> None:
+        if self._on_duty is not None and not await self._on_duty():
+            return
+        while self._free > 0 and not self._stopping.is_set():
+            if await self._claim() is None:
                 return
-            execution = _Execution(claim, self._clock, began)
-            self._executions[claim.run_id] = execution
-            task = group.create_task(self._execute(execution))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            self._signals.run_changed(claim.run_id)
+
+    async def _claim(self, wanted: str | None = None) -> Execution | None:
+        began = self._clock.monotonic()
+        self._claiming += 1
+        try:
+            claim = await self._claims.claim(wanted)
+        finally:
+            self._claiming -= 1
+        if claim is None:
+            return None
+        if self._group is None or self._stopping.is_set():
+            # It began to stop meanwhile, and so nobody executes this.
+            await self._claims.give_back(claim, None)
+            return None
+        execution = Execution(claim, self._clock, began)
+        self._executions[claim.run_id] = execution
+        task = self._group.create_task(self._execute(execution))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._signals.run_changed(claim.run_id)
+        return execution
 
     async def _wind_down(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._grace.total_seconds())
         for each in self._executions.values():
-            each.stop(_Verdict.RELEASED)
+            each.stop(Verdict.RELEASED)
         if self._tasks:
             # Time to stop, and a last chance for the database.
             await asyncio.wait(self._tasks, timeout=2 * _CLEAN_UP)
@@ -243,11 +272,13 @@ class Runner:
 
     # One run
 
-    async def _execute(self, execution: _Execution) -> None:
+    async def _execute(self, execution: Execution) -> None:
         run_id = execution.claim.run_id
         writing = asyncio.create_task(self._write_log(execution))
+        progress = RunProgress(partial(self._save_progress, execution.claim))
+        reporting = asyncio.create_task(progress.keep_saving())
         try:
-            end = await self._work(execution)
+            end = await self._work(execution, progress)
             execution.log.close()
             await writing
             await self._settle(execution, end)
@@ -256,21 +287,24 @@ class Runner:
             _complain(f"the run {run_id} could not be brought to an end", error)
         finally:
             writing.cancel()
+            reporting.cancel()
             del self._executions[run_id]
+            execution.over.set()
+            self._room.set()
             self._signals.run_changed(run_id)
             self._signals.bell.set()
 
-    async def _work(self, execution: _Execution) -> Outcome | _Verdict:
+    async def _work(self, execution: Execution, progress: RunProgress) -> Outcome | Verdict:
         """Let the handler work, and say how it ended or why it was stopped."""
         claim = execution.claim
-        work = asyncio.create_task(self._handle(execution))
+        work = asyncio.create_task(self._handle(execution, progress))
         try:
             waited_for: set[asyncio.Future[Any]] = {work, execution.verdict}
             await asyncio.wait(
                 waited_for, timeout=claim.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if work.done():
-                return _outcome(claim, work)
+                return outcome_of(claim, work)
         finally:
             work.cancel()
         await asyncio.wait({work}, timeout=_CLEAN_UP)
@@ -282,9 +316,9 @@ class Runner:
             said = f"The run took longer than {claim.timeout_seconds} seconds."
             return Outcome(RunState.TIMED_OUT, error=said)
         verdict = execution.verdict.result()
-        return Outcome(RunState.CANCELLED) if verdict is _Verdict.CANCELLED else verdict
+        return Outcome(RunState.CANCELLED) if verdict is Verdict.CANCELLED else verdict
 
-    async def _handle(self, execution: _Execution) -> HandlerResult:
+    async def _handle(self, execution: Execution, progress: RunProgress) -> HandlerResult:
         claim = execution.claim
         if claim.attempt > 1:
             execution.log.write(
@@ -297,11 +331,15 @@ class Runner:
         except InputInvalid as refusal:
             return HandlerResult(error=refusal.detail)
         context = RunContext(
-            run_id=claim.run_id, attempt=claim.attempt, clock=self._clock, sink=execution.log
+            run_id=claim.run_id,
+            attempt=claim.attempt,
+            clock=self._clock,
+            sink=execution.log,
+            progress=progress.report,
         )
         return await handler.run(params, context)
 
-    async def _write_log(self, execution: _Execution) -> None:
+    async def _write_log(self, execution: Execution) -> None:
         """Save what the handler prints, a tenth of a second later at most; the last batch goes with the outcome."""
         log = execution.log
         pause = _LOG_PAUSE
@@ -317,16 +355,20 @@ class Runner:
             else:
                 pause = _LOG_PAUSE
 
-    async def _save_batch(self, execution: _Execution) -> None:
+    async def _save_batch(self, execution: Execution) -> None:
         batch = execution.log.next_batch()
         if batch is not None:
             await self._claims.append(execution.claim, batch)
             execution.log.acknowledge()
             self._signals.run_changed(execution.claim.run_id)
 
-    async def _settle(self, execution: _Execution, end: Outcome | _Verdict) -> None:
+    async def _save_progress(self, claim: Claim, progress: Progress) -> None:
+        await self._claims.report(claim, progress)
+        self._signals.run_changed(claim.run_id)
+
+    async def _settle(self, execution: Execution, end: Outcome | Verdict) -> None:
         """Write down how it ended, for as long as it takes; a lost run is no longer ours to write about."""
-        if end is _Verdict.LOST:
+        if end is Verdict.LOST:
             _log.warning("stopped the run %s: %s", execution.claim.run_id, end.value)
             return
         pause = _LOG_PAUSE
@@ -339,40 +381,15 @@ class Runner:
                 await asyncio.sleep(pause)
                 pause = min(_MAX_BACKOFF, 2 * pause)
 
-    async def _try_to_settle(self, execution: _Execution, end: Outcome | _Verdict) -> bool:
+    async def _try_to_settle(self, execution: Execution, end: Outcome | Verdict) -> bool:
         log, claim = execution.log, execution.claim
         batch = log.next_batch()
         while log.has_more:
             await self._save_batch(execution)
             batch = log.next_batch()
-        if isinstance(end, _Verdict):
+        if isinstance(end, Verdict):
             return await self._claims.give_back(claim, batch)
         return await self._claims.finish(claim, end, batch)
-
-
-def _outcome(claim: Claim, work: asyncio.Task[HandlerResult]) -> Outcome | _Verdict:
-    if work.cancelled():
-        return Outcome(RunState.FAILED, error="The handler gave up.")
-    error = work.exception()
-    match error:
-        case None:
-            result = work.result()
-            if result.error is None:
-                return Outcome(RunState.SUCCEEDED, result.exit_code)
-            return Outcome(RunState.FAILED, result.exit_code, _one_line(result.error))
-        case StoreUnavailable():
-            # What is allowed could not be asked: nothing was begun.
-            return _Verdict.RELEASED
-        case _:
-            _log.error(
-                "the handler %s failed the run %s", claim.handler, claim.run_id, exc_info=error
-            )
-            return Outcome(RunState.FAILED, error="The handler failed. The service's log says why.")
-
-
-def _one_line(text: str) -> str:
-    clean = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(clean.split())[:_MAX_ERROR]
 
 
 def _complain(what: str, error: Exception) -> None:

@@ -21,12 +21,16 @@ from task_service.errors import (
     RunQueueFull,
     TaskNotFound,
 )
+from task_service.handlers import Progress
 from task_service.ids import is_id, new_id
 
 from .config import RunConfig
+from .doorbell import Doorbell, SilentDoorbell
+from .progress import Pulse
 from .queries import DEFAULT_PAGE, as_run, next_cursor, owned_by, page, visible_to
-from .shapes import LogLine, Run, RunPage, RunState
+from .shapes import LogLine, Run, RunPage, RunPriority, RunState
 from .signals import Signals
+from .witness import Witness, nobody
 
 MAX_QUEUED_PER_USER = 1000
 IDEMPOTENCY_LIFETIME = timedelta(hours=24)
@@ -58,18 +62,36 @@ class Runs:
         clock: Where to take the time from.
         config: The administrator's live settings.
         signals: The bells of this process.
+        doorbell: Tells workers elsewhere.
+        witness: Told of each change.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
 
-    def __init__(self, db: Database, clock: Clock, config: RunConfig, signals: Signals) -> None:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        config: RunConfig,
+        signals: Signals,
+        *,
+        doorbell: Doorbell | None = None,
+        witness: Witness = nobody,
+    ) -> None:
+        self._witness = witness
+        self._doorbell: Doorbell = SilentDoorbell() if doorbell is None else doorbell
         self._db = db
         self._clock = clock
         self._config = config
         self._signals = signals
 
     async def request(
-        self, principal: Principal[NamedT], task_id: str, *, idempotency_key: str | None = None
+        self,
+        principal: Principal[NamedT],
+        task_id: str,
+        *,
+        idempotency_key: str | None = None,
+        priority: RunPriority = RunPriority.NORMAL,
     ) -> Run:
         """Queue a run of one of the principal's own tasks.
 
@@ -78,6 +100,7 @@ class Runs:
             task_id: What to run, with the parameters it has now.
             idempotency_key: Asking again with the same key within 24 hours gives the run of the first time
                 (draft-ietf-httpapi-idempotency-key-header).
+            priority: Whether it goes before others that wait.
 
         Raises:
             TaskNotFound: The principal owns no such task.
@@ -135,10 +158,12 @@ class Runs:
                         longest if task.timeout_seconds is None else task.timeout_seconds, longest
                     ),
                     created_at=now,
+                    rank=priority.rank,
                 )
                 .returning(runs)
             )
             run = as_run(result.one())
+            await self._doorbell.ring(connection, run.id, priority.rank)
             if idempotency_key is not None:
                 await connection.execute(
                     insert(idempotency).values(
@@ -149,6 +174,7 @@ class Runs:
                         created_at=now,
                     )
                 )
+            await self._witness(connection, principal, "run.requested", run.id, task_id=task_id)
         self._signals.run_queued()
         return run
 
@@ -230,10 +256,13 @@ class Runs:
         now = self._clock.now()
         async with self._db.write() as connection:
             # Locks the row where several can write, so that it cannot change its state in between.
-            result = await connection.execute(select(runs.c.state).where(*own).with_for_update())
-            match result.scalar_one_or_none():
-                case None:
-                    raise RunNotFound
+            result = await connection.execute(
+                select(runs.c.state, runs.c.cancel_requested_at).where(*own).with_for_update()
+            )
+            before = result.one_or_none()
+            if before is None:
+                raise RunNotFound
+            match before.state:
                 case RunState.QUEUED:
                     values = {
                         "state": RunState.CANCELLED,
@@ -254,6 +283,10 @@ class Runs:
                 update(runs).where(*own).values(values).returning(runs)
             )
             run = as_run(changed.one())
+            if before.cancel_requested_at is None:
+                await self._witness(connection, principal, "run.cancelled", run_id)
+            if run.state is RunState.CANCELLED:
+                await self._doorbell.unring(connection, run_id)
         if run.state is RunState.RUNNING:
             self._signals.cancel_requested(run_id)
         self._signals.run_changed(run_id)
@@ -278,11 +311,19 @@ class Runs:
             )
             return [LogLine.model_validate(row) for row in result]
 
-    async def is_over(self, run_id: str) -> bool:
-        """True if the run has ended, or is not there any more."""
+    async def pulse(self, run_id: str) -> Pulse:
+        """Whether the run is over, and how far it has come."""
         async with self._db.read() as connection:
-            state = await connection.scalar(select(runs.c.state).where(runs.c.id == run_id))
-        return state is None or RunState(state).is_final
+            result = await connection.execute(
+                select(runs.c.state, runs.c.progress, runs.c.progress_text).where(
+                    runs.c.id == run_id
+                )
+            )
+            row = result.one_or_none()
+        if row is None:
+            return Pulse(True, None)
+        progress = None if row.progress is None else Progress(row.progress, row.progress_text)
+        return Pulse(RunState(row.state).is_final, progress)
 
     async def _earlier(
         self, connection: AsyncConnection, owner_id: str, key: str, task_id: str

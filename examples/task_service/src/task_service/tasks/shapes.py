@@ -35,6 +35,22 @@ class _Shown(BaseModel):
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
+class RunPriority(StrEnum):
+    """Which of several runs that wait is started first; of the same priority the one that has waited longest.
+
+    It changes nothing about how many runs of one user are running at once, so nobody can keep others waiting with it.
+    """
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+    @property
+    def rank(self) -> int:
+        """Where it stands: the lower, the sooner."""
+        return {RunPriority.LOW: 10, RunPriority.NORMAL: 0, RunPriority.HIGH: -10}[self]
+
+
 class RequestedWith(_Shown):
     """The credential with which a run was requested; `key_id` is an API key's public id."""
 
@@ -131,6 +147,13 @@ class _Taken(BaseModel):
         if not stripped or not stripped.isprintable():
             raise ValueError("The name must be one line of printable characters.")
         return stripped
+
+
+class RunOptions(_Taken):
+    """The body of `POST /api/tasks/{taskId}/run`, which may be missing."""
+
+    # Not strict, as an enumeration is text in JSON.
+    priority: Annotated[RunPriority, Field(strict=False)] = RunPriority.NORMAL
 
 
 class NewTask(_Taken):

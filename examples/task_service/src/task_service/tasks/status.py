@@ -1,5 +1,6 @@
 """What is going on in the service as a whole, for whoever operates it."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
@@ -62,10 +63,15 @@ class LeaseStatus(BaseModel):
 
 
 class WorkerStatus(BaseModel):
-    """The worker in this process, and how many runs it executes at once."""
+    """The worker in this process, and how many runs it executes at once.
+
+    Attributes:
+        elsewhere: How many processes are workers of the queue; null on SQLite, where there is no queue.
+    """
 
     id: str
     concurrency: int
+    elsewhere: int | None = None
 
 
 class SystemStatus(BaseModel):
@@ -86,11 +92,19 @@ class StatusReport:
         clock: Where to take the time from.
         worker: The worker in this process.
         verification_lease_ms: For how long a verification may be reused.
+        living_workers: Counts the workers of the queue, where there is one.
     """
 
     def __init__(
-        self, db: Database, clock: Clock, *, worker: WorkerStatus, verification_lease_ms: int
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        worker: WorkerStatus,
+        verification_lease_ms: int,
+        living_workers: Callable[[Database], Awaitable[int]] | None = None,
     ) -> None:
+        self._living_workers = living_workers
         self._db = db
         self._worker = worker
         self._service = ServiceStatus(
@@ -108,6 +122,7 @@ class StatusReport:
             StoreUnavailable: The database does not answer.
         """
         active = (RunState.QUEUED, RunState.RUNNING)
+        elsewhere = None if self._living_workers is None else await self._living_workers(self._db)
         async with self._db.read() as connection:
             dialect = connection.dialect
             size = await connection.scalar(text(_SIZE[dialect.name]))
@@ -146,6 +161,6 @@ class StatusReport:
                 running=found.get(RunState.RUNNING, (0, None))[0],
                 oldest_queued_at=oldest,
             ),
-            worker=self._worker,
+            worker=self._worker.model_copy(update={"elsewhere": elsewhere}),
             leases=listed,
         )

@@ -31,6 +31,7 @@ from .queries import (
 )
 from .shapes import NewTask, RunState, Task, TaskChanges, TaskPage, TaskWithRuns
 from .signals import Signals
+from .witness import Witness, nobody
 
 MAX_RECENT = 20
 """How many of its newest runs a listed task is shown with at most."""
@@ -45,6 +46,7 @@ class Tasks:
         registry: The handlers of this deployment.
         signals: The bells of this process.
         key_format: The format of this service's own API keys, which have no place in a task.
+        witness: Told of each change.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -57,7 +59,9 @@ class Tasks:
         signals: Signals,
         *,
         key_format: KeyFormat | None = None,
+        witness: Witness = nobody,
     ) -> None:
+        self._witness = witness
         self._db = db
         self._clock = clock
         self._registry = registry
@@ -75,8 +79,9 @@ class Tasks:
         """
         params = await self._accepted(new.handler, new.params)
         now = self._clock.now()
+        task_id = new_id("tsk")
         values = {
-            "id": new_id("tsk"),
+            "id": task_id,
             "owner_id": principal.owner.id,
             "name": new.name,
             "handler": new.handler,
@@ -87,6 +92,14 @@ class Tasks:
         }
         async with self._db.write() as connection:
             await connection.execute(insert(tasks).values(values))
+            await self._witness(
+                connection,
+                principal,
+                "task.created",
+                task_id,
+                name=new.name,
+                handler=new.handler,
+            )
         return Task.model_validate({**values, "last_run": None})
 
     async def list(
@@ -187,6 +200,10 @@ class Tasks:
                 )
                 row = result.one_or_none()
                 if row is not None:
+                    fields = sorted(changes.model_fields_set)
+                    await self._witness(
+                        connection, principal, "task.changed", task_id, fields=fields
+                    )
                     last_runs = await latest_runs(connection, [task_id])
                     return as_task(row, last_runs.get(task_id))
             # It was changed or deleted in between. Look again.
@@ -245,6 +262,7 @@ class Tasks:
                 .where(runs.c.id.in_(ids), runs.c.state == RunState.RUNNING)
                 .values(cancel_requested_at=now)
             )
+            await self._witness(connection, principal, "task.deleted", task_id)
         for run_id in ids:
             self._signals.run_changed(run_id)
             # Where it was only queued, nobody listens to this.

@@ -20,8 +20,22 @@ from starlette.responses import Response
 _FOREVER = "public, max-age=31536000, immutable"
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-# A line, or lines, with nothing else in them.
-_COMMENT = re.compile(r"^[ \t]*(?://.*|/\*[\s\S]*?\*/)[ \t]*$\n?", re.MULTILINE)
+# What a script is taken apart into: what stays as it is (strings, templates, regular expressions), comments, and gaps.
+# A slash begins a regular expression only where a value is expected; elsewhere it divides.
+_SCRIPT = re.compile(
+    r"""
+    (?P<kept> "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' | `(?:[^`\\]|\\.)*`
+      | (?:(?<=[(=:,!&|?>\[])|(?<=[(=:,!&|?>\[]\ )|(?<=return\ )) /(?![/*])(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/ )
+    | (?P<comment> //[^\n]* | /\*[\s\S]*?\*/ )
+    | (?P<gap> \s+ )
+    """,
+    re.VERBOSE,
+)
+_MARKS = frozenset("{}()[]<>=,;:?&|!*%+-/.\"'`")
+# A line that ends or begins with one of these goes on, or its end is a statement's end anyway.
+_GOES_ON = frozenset("{([,;:?&|=>")
+_CONTINUES = frozenset("})].,;:?&|=")
+_STYLE_COMMENT = re.compile(r"/\*[\s\S]*?\*/")
 _AROUND_MARKS = re.compile(r"\s*([{};,])\s*|(?<=:)\s+")
 
 
@@ -94,10 +108,11 @@ class Assets:
 
 
 def lean(suffix: str, source: str) -> str:
-    """A file without its comments, as far as they have lines of their own, and without indentation.
+    """A file without its comments and without the gaps that mean nothing.
 
-    Lines stay lines: only whole ones are left out, so a script means what it meant. That holds as long as no template
-    literal of a script spans lines, and no string in a stylesheet holds punctuation; a test sees to both.
+    Names stay names, and a line of a script ends where it ended unless it obviously goes on, so a script means what it
+    meant. That holds as long as no template of a script has another one inside and no string in a stylesheet holds
+    punctuation; tests see to both.
 
     Args:
         suffix: What kind of file it is, such as `.js`.
@@ -105,7 +120,35 @@ def lean(suffix: str, source: str) -> str:
     """
     if suffix == ".svg":
         return source
-    source = _COMMENT.sub("", source)
     if suffix == ".css":
-        return _AROUND_MARKS.sub(r"\1", source).replace(";}", "}")
-    return "".join(f"{line.strip()}\n" for line in source.splitlines() if line.strip())
+        return _AROUND_MARKS.sub(r"\1", _STYLE_COMMENT.sub("", source)).strip().replace(";}", "}")
+    return _lean_script(source)
+
+
+def _lean_script(source: str) -> str:
+    parts: list[str] = []
+    before, gap = "", "\n"  # the last character that was kept, and what has been left out since
+    at = 0
+    for found in _SCRIPT.finditer(source):
+        for text in (source[at : found.start()], found["kept"] or ""):
+            if text:
+                parts.append(_needed(before, gap, text[0]) + text)
+                before, gap = text[-1], ""
+        gap += found["gap"] or ""
+        if found["comment"]:
+            gap += " "
+        at = found.end()
+    if source[at:]:
+        parts.append(_needed(before, gap, source[at]) + source[at:])
+    return "".join(parts) + "\n"
+
+
+def _needed(before: str, gap: str, after: str) -> str:
+    """What must stay of a gap between two characters."""
+    if not before or not gap:
+        return ""
+    if "\n" in gap:
+        return "" if before in _GOES_ON or after in _CONTINUES else "\n"
+    if before in "+-" and after in "+-":
+        return " "
+    return "" if before in _MARKS or after in _MARKS else " "

@@ -24,6 +24,26 @@ export function poll(look, rest) {
   return again;
 }
 
+/** Let a form say what a list shows, with the choice kept in the address; `changed()` follows each change of it.
+ *  Returns what gives the choice. */
+export function filtering(form, changed) {
+  const address = new URLSearchParams(location.search);
+  for (const control of form.elements) if (control.name) control.value = address.get(control.name) ?? "";
+  const chosen = () => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
+  let waiting;
+  // Not with each letter; and once the fields are empty, after a reset.
+  const soon = (event) => {
+    if (event.type === "submit") event.preventDefault();
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      history.replaceState(null, "", `?${new URLSearchParams(chosen())}`);
+      changed();
+    }, event.type === "input" ? 200 : 0);
+  };
+  for (const type of [form.dataset.on, "reset", "submit"]) form.addEventListener(type, soon);
+  return chosen;
+}
+
 export class LiveList {
   items = [];
   more = false;

@@ -22,8 +22,9 @@ export async function startRun(taskId) {
 
 const MOST_CHUNKS = 5000;
 
-/** Show a run's output in `view` as it comes; `ended(run)` is called once. Returns what stops it. */
-export function followLog(runId, view, ended) {
+/** Show a run's output in `view` as it comes. `progressed({fraction, text})` is called when its handler says how far it
+ *  has come, `ended(run)` once. Returns what stops it. */
+export function followLog(runId, view, { progressed, ended }) {
   const source = new EventSource(`/api/runs/${runId}/log`);
   const note = (text) => view.append(h("span", { class: "system" }, text));
   let last = { text: "\n" };
@@ -37,6 +38,7 @@ export function followLog(runId, view, ended) {
     if (atEnd) view.scrollTop = view.scrollHeight;
     last = chunk;
   });
+  source.addEventListener("progress", ({ data }) => progressed(JSON.parse(data)));
   source.addEventListener("end", ({ data }) => {
     source.close();
     if (!view.childNodes.length) note("No output.");

@@ -9,7 +9,14 @@ import { schemaFields } from "./schema-form.js";
 const dialog = $("#task-dialog");
 export const taskForm = $("form", dialog);
 const { name, handler, timeout_seconds: timeout } = taskForm.elements;
-let handlers, params, edited, saved;
+let asked, handlers, params, edited, saved;
+
+/** The handlers of this deployment, asked for once. */
+export const allHandlers = () => {
+  asked ??= api("/handlers").then(({ items }) => items);
+  asked.catch(() => { asked = null; });
+  return asked;
+};
 
 function showParams() {
   const { description, params_schema: schema } = handlers[handler.selectedIndex];
@@ -22,7 +29,7 @@ handler.addEventListener("change", showParams);
 
 /** Open the form, empty or for `task`; `done(task)` is called with what the service saved. */
 export async function openTask(done, task = null) {
-  handlers ??= (await api("/handlers")).items;
+  handlers = await allHandlers();
   edited = task;
   saved = done;
   taskForm.reset();

@@ -7,17 +7,17 @@ const WITHOUT_ID = { system: "the service itself", none: "nobody who logged in" 
 
 const filter = (name, value, shown = value) => h("a", { href: `/admin/audit?${new URLSearchParams({ [name]: value })}` }, shown);
 /** A value of any kind as text. */
-export const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+export const plain = (value) => (Array.isArray(value) ? value.map(plain).join(", ") : typeof value === "string" ? value : JSON.stringify(value));
 
 function who({ actor, credential: { kind, id } }) {
   const how = kind === "api_key" ? ["with key ", h("code", {}, id)] : WITHOUT_ID[kind] ?? "logged in";
   return [actor && h("span", { class: "title" }, actor.username ?? actor.id), h("span", { class: "sub" }, how)];
 }
 
-const what = ({ action, details }) => [
-  h("code", { class: "title" }, action),
-  h("span", { class: "sub" }, Object.entries(details).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${plain(value)}`).join(" · ")),
-];
+function what({ action, details }) {
+  const said = Object.entries(details).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${plain(value)}`);
+  return [h("code", { class: "title" }, action), said.length > 0 && h("span", { class: "sub" }, said.join(" · "))];
+}
 
 const WHEN = ["When", ({ at }) => when(at)];
 const FROM = ["From", ({ address }) => quiet(address)];

@@ -1,12 +1,8 @@
 import { $, render, table } from "../dom.js";
-import { LiveList } from "../list.js";
+import { filtering, LiveList } from "../list.js";
 import { TRAIL } from "../trail.js";
 
-const form = $("#filter");
-const address = new URLSearchParams(location.search);
-for (const control of form.elements) if (control.name) control.value = address.get(control.name) ?? "";
-
-const chosen = () => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
+const chosen = filtering($("#filter"), changed);
 
 /** The beginning of a day of this place, as the API wants it. */
 function dayStart(day, later = 0) {
@@ -27,18 +23,10 @@ const entries = new LiveList("/admin/audit", {
 });
 
 function changed() {
-  history.replaceState(null, "", `?${new URLSearchParams(chosen())}`);
   for (const link of document.querySelectorAll("[data-format]")) {
     link.href = `/api/admin/audit/export?${new URLSearchParams({ ...query(), format: link.dataset.format })}`;
   }
   return entries.begin();
 }
 
-form.addEventListener("change", changed);
-// Once the fields are empty.
-form.addEventListener("reset", () => setTimeout(changed));
-form.addEventListener("submit", (event) => {
-  event.preventDefault();
-  changed();
-});
 await changed();

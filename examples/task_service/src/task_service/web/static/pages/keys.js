@@ -52,14 +52,14 @@ const COLUMNS = [
     rowTitle(key.id, key.name),
     h("code", { class: "sub" }, key.mask),
     key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("code", {}, key.replaced_by),
-      " · the old value was last seen ", when(key.last_used_at, "never")),
+      " · the old value was ", key.last_used_at ? ["last seen ", when(key.last_used_at)] : "never used"),
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
+  ["Status", ({ status }) => badge(status)],
   ["Scopes", ({ scopes }) => (!scopes ? quiet("All of mine") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
   ["Created", (key) => when(key.created_at), null, true],
   ["Last used", (key) => when(key.last_used_at), null, true],
   ["Expires", expiry, null, true],
-  ["Status", ({ status }) => badge(status)],
   ["Actions", actions, "row-actions"],
 ];
 
@@ -222,7 +222,8 @@ async function showTrail(key) {
   const { items, next_cursor: more } = await api(`/keys/${key.id}/audit?limit=100`);
   $("#trail-name").textContent = key.name;
   $("#trail-more").hidden = !more;
-  $("#trail-list").replaceChildren(table("Audit trail", OWN_TRAIL, items));
+  $("#trail-list").replaceChildren(items.length ? table("Audit trail", OWN_TRAIL, items)
+    : h("p", { class: "empty quiet" }, "The log keeps nothing of it any more."));
   open($("#trail"));
 }
 

@@ -16,6 +16,7 @@ const SHOWN = {
   "service.verification_lease_ms": (ms) => (ms ? `${ms} ms` : "No time"),
   "database.kind": (kind) => ({ sqlite: "SQLite", postgresql: "PostgreSQL" })[kind],
   "database.size_bytes": (size) => `${(size / 2 ** 20).toFixed(1)} MiB`,
+  "worker.elsewhere": (count) => count ?? "No queue",
   "queue.oldest_queued_at": (at) => when(at, "None waits"),
 };
 

@@ -4,35 +4,44 @@ import { confirm } from "../dialogs.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { followLog, isActive, startRun } from "../runs.js";
-import { openTask, taskForm } from "../task-dialog.js";
+import { allHandlers, openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
 import { plain } from "../trail.js";
 
 const page = $("#task");
 const { taskId } = page.dataset;
 const path = `/tasks/${encodeURIComponent(taskId)}`;
-let task, followed;
+let task, handlers, followed;
+let isUnused = false;
 let selected = new URLSearchParams(location.search).get("run");
 let stopFollowing = () => {};
 
+const bare = /^[\w./:=@%+,-]+$/;
+
 /** A parameter's value as it would be typed. */
-const typed = (value) => (Array.isArray(value) ? value.map((one) => (/^[\w./:=@%+,-]+$/.test(one) ? one : JSON.stringify(one))).join(" ") : plain(value));
+function typed(value) {
+  if (Array.isArray(value)) return value.map((one) => (bare.test(one) ? one : JSON.stringify(one))).join(" ");
+  const pairs = Object.entries(value);
+  return typeof value === "object" && pairs.every(([, one]) => typeof one === "string") ? pairs.map((pair) => pair.join(": ")).join("\n") : plain(value);
+}
 
 function drawTask() {
   document.title = `${task.name} · Task Service`;
   $("#name").textContent = task.name;
   $("#actions").hidden = false;
-  const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value) !== "{}");
+  const { properties } = handlers.find(({ name }) => name === task.handler)?.params_schema ?? {};
+  const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value));
   $("#about").hidden = false;
   fill($("#about"), task, {
     timeout_seconds: (seconds) => (seconds ? `${seconds} s` : "The service’s limit"),
     created_at: when,
     updated_at: when,
   });
-  $("#params").replaceChildren(...params.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("pre", {}, typed(value))))));
+  $("#params").replaceChildren(...params.map(([name, value]) => h("div", {}, h("dt", {}, properties?.[name]?.title ?? name), h("dd", {}, h("pre", {}, typed(value))))));
 }
 
 const state = $("#state");
+const progress = $("#progress");
 
 const runs = new LiveList(`${path}/runs`, {
   limit: 25,
@@ -44,6 +53,9 @@ const runs = new LiveList(`${path}/runs`, {
 function drawRuns() {
   $("#history").hidden = false;
   $("#empty").textContent = state.value ? "No run is in this state." : "It has not run yet.";
+  // Whoever has just made it wants to know how to start it.
+  const unused = !state.value && !runs.items.length;
+  if (unused !== isUnused) $("details").open = isUnused = unused;
   if (!runs.items.some(({ id }) => id === selected)) selected = runs.items[0]?.id;
   render($("#list"),
     h("ul", { class: "list runs" }, runs.items.map((run) => h("li", {}, h("a", {
@@ -74,9 +86,18 @@ function drawRun(run) {
   if (followed === run.id) return;
   stopFollowing();
   followed = run.id;
-  stopFollowing = followLog(run.id, $("#log"), (ended) => {
-    if (isActive(run)) say(`${task.name}: ${stateWords(ended.state)}.`);
-    runs.refresh().catch(() => {});
+  progress.hidden = true;
+  stopFollowing = followLog(run.id, $("#log"), {
+    progressed({ fraction, text }) {
+      progress.hidden = false;
+      $("progress", progress).value = fraction;
+      $("span", progress).textContent = [`${Math.floor(fraction * 100)} %`, text].filter(Boolean).join(" · ");
+    },
+    ended(last) {
+      progress.hidden = true;
+      if (isActive(run)) say(`${task.name}: ${stateWords(last.state)}.`);
+      runs.refresh().catch(() => {});
+    },
   });
 }
 
@@ -114,7 +135,7 @@ $("#delete")?.addEventListener("click", () => confirm({
 }));
 
 try {
-  task = await api(path);
+  [task, handlers] = await Promise.all([api(path), allHandlers()]);
   drawTask();
   await runs.begin();
   if (hasDraft(taskForm)) edit();
@@ -122,5 +143,6 @@ try {
   $("#name").textContent = "Task";
   $("#problem").prepend(problem.message);
   $("#problem").hidden = false;
+  $("details").hidden = true;
 }
 page.ariaBusy = null;

@@ -2,12 +2,13 @@ import { api } from "../api.js";
 import { $, badge, button, h, me, render, rowTitle, say, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft, restoreDraft } from "../forms.js";
-import { LiveList } from "../list.js";
+import { filtering, LiveList } from "../list.js";
 import { when } from "../time.js";
 
 const users = new LiveList("/admin/users", {
   limit: 100,
   rest: 30_000,
+  query: filtering($("#filter"), () => users.begin()),
   draw: () => render($("#list"), table("Users", COLUMNS, users.items, ({ disabled }) => disabled && "ended")),
 });
 
@@ -42,10 +43,10 @@ const COLUMNS = [
     rowTitle(user.id, user.username),
     h("code", { class: "sub" }, user.id),
   ], "main"],
+  ["Status", (user) => badge(status(user))],
   ["Roles", ({ roles }) => tags(roles)],
   ["Created", (user) => when(user.created_at), null, true],
   ["Last login", (user) => when(user.last_login_at), null, true],
-  ["Status", (user) => badge(status(user))],
   ["Actions", actions, "row-actions"],
 ];
 

@@ -1,4 +1,4 @@
-"""What `task-service doctor` looks at: whatever keeps the service from starting, each with what to do about it.
+"""What `task-service doctor` looks at: whatever keeps the service from working, each with what to do about it.
 
 It changes nothing: what does not exist yet is made by `serve`.
 """
@@ -8,35 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sqlalchemy import make_url
+from limits.aio.storage import MemoryStorage
 
 from msk_auth import MskAuthError, SystemClock
+from task_service.accounts.attempts import RedisAttempts
+from task_service.handlers import HandlerEnvironment, HandlerRegistry
+from task_service.secrets_file import FILE_NAME, load_or_create_secrets
+from task_service.server import bind
+from task_service.settings import Settings, load_settings
 
-from .db.engine import Database
-from .db.migrate import is_migrated
-from .handlers import HandlerEnvironment, HandlerRegistry
-from .secrets_file import FILE_NAME, load_or_create_secrets
-from .server import bind
-from .settings import Settings, load_settings
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found in one place.
-
-    Attributes:
-        subject: Where it was looked.
-        ok: Whether the service can start with it.
-        said: What it is like and, if it is not right, what to do.
-    """
-
-    subject: str
-    ok: bool
-    said: str
+from .database import examine_database
+from .finding import Finding
 
 
 def examine() -> Iterator[Finding]:
@@ -49,8 +34,11 @@ def examine() -> Iterator[Finding]:
         return
     yield Finding("settings", True, f"people reach the service at {settings.base_url}")
     yield _data_folder(settings.data_dir)
-    yield _secrets(settings)
-    yield _database(settings)
+    finding, fingerprints = _secrets(settings)
+    yield finding
+    yield from asyncio.run(_database(settings, fingerprints))
+    if settings.redis_url is not None:
+        yield asyncio.run(_redis(settings.redis_url))
     yield _handlers(settings)
     yield _port(settings)
 
@@ -75,46 +63,41 @@ def _data_folder(folder: Path) -> Finding:
     return Finding(subject, True, str(folder))
 
 
-def _secrets(settings: Settings) -> Finding:
+def _secrets(settings: Settings) -> tuple[Finding, Mapping[str, str] | None]:
     file = settings.data_dir / FILE_NAME
     try:
         if not file.exists():
-            return Finding("secrets", True, f"{file} does not exist yet; it is made at first start")
-        load_or_create_secrets(settings.data_dir, SystemClock().now())
+            said = f"{file} does not exist yet; it is made at first start"
+            return Finding("secrets", True, said), None
+        secrets = load_or_create_secrets(settings.data_dir, SystemClock().now())
     except MskAuthError as error:
-        return Finding("secrets", False, str(error))
+        return Finding("secrets", False, str(error)), None
     except OSError as error:
-        return Finding("secrets", False, f"{file}: {error.strerror}")
-    return Finding("secrets", True, f"{file} is readable by its owner only")
+        return Finding("secrets", False, f"{file}: {error.strerror}"), None
+    return Finding("secrets", True, f"{file} is readable by its owner only"), secrets.fingerprints
 
 
-def _database(settings: Settings) -> Finding:
-    url = make_url(settings.database_url)
-    shown = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        return Finding("database", True, f"{shown} does not exist yet; it is made at first start")
+async def _database(settings: Settings, fingerprints: Mapping[str, str] | None) -> list[Finding]:
+    return [finding async for finding in examine_database(settings, fingerprints)]
+
+
+async def _redis(url: str) -> Finding:
+    clock = SystemClock()
     try:
-        migrated = asyncio.run(_is_migrated(settings.database_url))
+        storage = RedisAttempts(url, clock, MemoryStorage())
     except MskAuthError as error:
-        return Finding(
-            "database",
-            False,
-            f"{shown} does not answer ({error}); see that it runs and that"
-            " TASK_SERVICE_DATABASE_URL is right",
-        )
-    if not migrated:
-        return Finding(
-            "database", True, f"{shown} answers; its schema is brought to this version at start"
-        )
-    return Finding("database", True, f"{shown} answers and has this version's schema")
-
-
-async def _is_migrated(url: str) -> bool:
-    db = Database.open(url)
+        return Finding("redis", False, str(error))
     try:
-        return await is_migrated(db)
+        if await storage.check():
+            return Finding("redis", True, "answers, and counts attempts to log in")
     finally:
-        await db.close()
+        await storage.close()
+    return Finding(
+        "redis",
+        False,
+        "does not answer, and the database counts in its place; see that it runs and that"
+        " TASK_SERVICE_REDIS_URL is right",
+    )
 
 
 def _handlers(settings: Settings) -> Finding:

@@ -1,21 +1,37 @@
-"""How bodies are read: only as strict JSON, and what is wrong is told after the guards have spoken.
+"""How requests are read: bodies only as strict JSON, query parameters once each and numbers as digits.
 
-FastAPI parses a body before it asks the dependencies, so a caller without credentials would be told what is wrong with
+What is wrong is told after the guards have spoken. FastAPI parses a body before it asks the dependencies, so a caller without credentials would be told what is wrong with
 it. :class:`JsonRoute` lets a body that cannot be read pass as one that no model accepts, and says why afterwards.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BeforeValidator
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 from msk_auth import InputInvalid
+
+_DIGITS: Final = re.compile(r"[0-9]{1,9}")
+
+
+def _plain_number(value: object) -> object:
+    # Pydantic reads a number from `1_0`, ` 10`, `+10` and `10.0` as well.
+    if isinstance(value, str) and _DIGITS.fullmatch(value) is None:
+        raise ValueError("This must be a number, written with digits only.")
+    return value
+
+
+Limit = Annotated[int, BeforeValidator(_plain_number)]
+"""How many are wanted, in a query."""
 
 # The answer repeats what it refuses.
 _MAX_NAME: Final = 200
@@ -27,7 +43,11 @@ _UNREADABLE: Final = object()
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no member twice, names one can show."""
+    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no member twice, names one can show.
+
+    A query parameter that is given twice is refused like any other value of a wrong type: readers on the way could
+    disagree on which one counts.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that reads strictly."""
@@ -48,8 +68,18 @@ class JsonRoute(APIRoute):
         return read_strictly
 
 
+class _SingleParams(QueryParams):
+    def get(self, key: str, default: Any = None) -> Any:
+        values = self.getlist(key)
+        return values if len(values) > 1 else super().get(key, default)
+
+
 class _StrictRequest(Request):
     complaint: str | None = None
+
+    @property
+    def query_params(self) -> QueryParams:
+        return _SingleParams(self.scope["query_string"])
 
     async def json(self) -> Any:
         try:

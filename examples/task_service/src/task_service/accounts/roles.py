@@ -1,0 +1,37 @@
+"""What the roles allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from msk_auth import InputInvalid
+
+ADMIN: Final = "admin"
+
+_USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
+
+ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "user": _USER,
+        ADMIN: _USER | {"tasks:read_all", "admin:config", "admin:users", "admin:audit"},
+    }
+)
+"""What each role may do. A user may do what any of their roles may."""
+
+
+def check_roles(roles: Iterable[str], *, field: str = "roles") -> tuple[str, ...]:
+    """The roles, sorted and each once.
+
+    Args:
+        roles: What was asked for.
+        field: What it is called where it was asked for.
+
+    Raises:
+        InputInvalid: There is none, or one that is not in `ROLE_PERMISSIONS`.
+    """
+    chosen = tuple(sorted(set(roles)))
+    if not chosen or not set(chosen) <= ROLE_PERMISSIONS.keys():
+        raise InputInvalid.of(field, f"Choose from: {', '.join(sorted(ROLE_PERMISSIONS))}.")
+    return chosen

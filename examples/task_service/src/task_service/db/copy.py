@@ -1,0 +1,128 @@
+"""Everything of one database into another, such as from SQLite to PostgreSQL: all of it or nothing.
+
+What is copied keeps its ids and times, and API keys keep their digests; with the same `secrets.json` they go on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Table, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import ConfigurationError
+
+from .engine import Database, parse_url
+from .migrate import SchemaState, migrate, schema_state
+from .schema import metadata, queue_migrations, schema_works_with
+
+_BATCH: Final = 500
+# Large databases take their time.
+_SECONDS: Final = 3600.0
+# The migrations of the target write these.
+_ABOUT_THE_SCHEMA: Final = frozenset({queue_migrations.name, schema_works_with.name})
+TABLES: Final = tuple(
+    table for table in metadata.sorted_tables if table.name not in _ABOUT_THE_SCHEMA
+)
+"""What is copied, each table after those that it refers to."""
+
+
+async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
+    """Copy everything. Nobody can write into the source meanwhile.
+
+    Args:
+        source_url: A database of this version's schema. It is not changed.
+        target_url: An empty database; its tables are made.
+
+    Returns:
+        From each table's name how many rows were copied.
+
+    Raises:
+        ConfigurationError: The source is missing or of another version, or the target is not empty. Nothing was
+            copied.
+        StoreUnavailable: A database does not answer. Nothing was copied.
+    """
+    _check_apart(source_url, target_url)
+    async with _patient(source_url, must_exist=True) as source, _patient(target_url) as target:
+        if await schema_state(source) is not SchemaState.CURRENT:
+            raise ConfigurationError(
+                "The database to copy from does not have this version's schema."
+                " Run task-service migrate with it first."
+            )
+        await migrate(target)
+        async with source.write() as reading, target.write() as writing:
+            await _refuse_unless_empty(writing)
+            copied = {table.name: await _copy(table, reading, writing) for table in TABLES}
+            if writing.dialect.name == "postgresql":
+                # The next entry goes on where the copied ones end.
+                await writing.execute(
+                    text(
+                        "SELECT setval(pg_get_serial_sequence('audit', 'id'),"
+                        " (SELECT coalesce(max(id), 0) + 1 FROM audit), false)"
+                    )
+                )
+            await _verify(copied, reading, writing)
+        return copied
+
+
+async def _copy(table: Table, reading: AsyncConnection, writing: AsyncConnection) -> int:
+    copied = 0
+    order = [*table.primary_key.columns]
+    async with reading.stream(select(table).order_by(*order)) as result:
+        async for rows in result.mappings().partitions(_BATCH):
+            await writing.execute(insert(table), [dict(row) for row in rows])
+            copied += len(rows)
+    return copied
+
+
+async def _verify(
+    copied: dict[str, int], reading: AsyncConnection, writing: AsyncConnection
+) -> None:
+    for table in TABLES:
+        counts = [
+            await connection.scalar(select(func.count()).select_from(table))
+            for connection in (reading, writing)
+        ]
+        if counts != [copied[table.name]] * 2:
+            raise ConfigurationError(
+                f"The table {table.name} has {counts[0]} rows, and its copy {counts[1]}."
+                " Nothing was copied. Is something else working on one of the databases?"
+            )
+
+
+async def _refuse_unless_empty(connection: AsyncConnection) -> None:
+    for table in TABLES:
+        if await connection.scalar(
+            select(func.count()).select_from(select(table).limit(1).subquery())
+        ):
+            raise ConfigurationError(
+                f"The database to copy to is not empty: {table.name} has rows. Nothing was copied."
+                " Give it an empty database."
+            )
+
+
+def _check_apart(source_url: str, target_url: str) -> None:
+    one, other = parse_url(source_url), parse_url(target_url)
+    if one == other:
+        raise ConfigurationError("The database to copy to is the one to copy from.")
+
+
+@asynccontextmanager
+async def _patient(url: str, *, must_exist: bool = False) -> AsyncGenerator[Database]:
+    parsed = parse_url(url)
+    if must_exist and parsed.get_backend_name() == "sqlite" and not _exists(parsed.database):
+        raise ConfigurationError(f"There is no database file {parsed.database}.")
+    hasty = Database.open(url)
+    db = hasty.with_patience(_SECONDS)
+    try:
+        yield db
+    finally:
+        await db.close()
+        await hasty.close()
+
+
+def _exists(path: str | None) -> bool:
+    return Path(path or "").is_file()

@@ -1,0 +1,214 @@
+"""The doorbell of several machines: a queue of procrastinate in the same PostgreSQL database.
+
+A job is put there in the transaction that queues its run. A worker that has room fetches it, claims the run by its row,
+and keeps the job until the run is over; so a worker without room leaves the jobs to others. A job whose worker died is
+put back by a periodic task that the workers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from procrastinate import App, JobContext, PsycopgConnector
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Status
+from psycopg import AsyncConnection as AsyncPsycopg
+from sqlalchemy import URL, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import StoreUnavailable
+from task_service.db.engine import POSTGRES_CONNECT, Database, parse_url
+
+from .signals import wait_for_event
+
+_log = logging.getLogger(__name__)
+
+Answer = Callable[[str], Awaitable[None]]
+
+HEARTBEAT_SECONDS: Final = 5.0
+STALLED_SECONDS: Final = 20.0
+"""After how long without a heartbeat a worker is taken for dead."""
+
+_QUEUE: Final = "runs"
+_TASK: Final = "execute_run"
+# Seconds stand last: every fifteen seconds.
+_RESCUE: Final = "* * * * * */15"
+_POLL_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 2.0
+_STOP_SECONDS: Final = 3.0
+# The listener needs one beside these; the runs themselves are read and written through the service's own pool.
+_MAX_CONNECTIONS: Final = 2
+
+_UNRING: Final = text(
+    "DELETE FROM procrastinate_jobs WHERE queueing_lock = :run_id AND status = 'todo'"
+)
+_ALIVE: Final = text(
+    "SELECT count(*) FROM procrastinate_workers"
+    " WHERE last_heartbeat > now() - make_interval(secs => :seconds)"
+)
+
+
+class QueueDoorbell:
+    """Rings by putting jobs into the queue.
+
+    Args:
+        url: The URL of the service's PostgreSQL database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._app = _app(parse_url(url))
+
+    async def ring(self, connection: AsyncConnection, run_id: str, rank: int) -> None:
+        """Put a job into the queue; see :class:`~.doorbell.Doorbell`."""
+        driver = (await connection.get_raw_connection()).driver_connection
+        job = self._app.configure_task(
+            _TASK, queue=_QUEUE, queueing_lock=run_id, priority=-rank, connection=driver
+        )
+        try:
+            await job.defer_async(run_id=run_id)
+        except ConnectorException as error:
+            raise StoreUnavailable from error
+
+    async def unring(self, connection: AsyncConnection, run_id: str) -> None:
+        """Take the job out of the queue, if no worker has it yet."""
+        await connection.execute(_UNRING, {"run_id": run_id})
+
+
+async def living_workers(db: Database) -> int:
+    """How many workers have given a sign of life lately, by the clock of the database.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    async with db.read() as connection:
+        return await connection.scalar(_ALIVE, {"seconds": STALLED_SECONDS}) or 0
+
+
+async def listen(url: str, answer: Answer, *, concurrency: int, stop: asyncio.Event) -> None:
+    """Be a worker of the queue until `stop` is set, whatever becomes of the database meanwhile.
+
+    Args:
+        url: The URL of the service's PostgreSQL database.
+        answer: Called with the id of a run whose bell rang; returns when this process has nothing to do with it any
+            more. Several at once.
+        concurrency: How many.
+        stop: Ends it. What `answer` is doing then is cancelled.
+    """
+    # It logs each job twice and each lost connection with a traceback. What matters is logged here.
+    logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
+    _tell_failures_in_a_line(asyncio.get_running_loop())
+    stopping = asyncio.create_task(stop.wait(), name="stop of the queue")
+    try:
+        while not stop.is_set():
+            working = asyncio.create_task(_work(url, answer, concurrency), name="queue")
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # It ends in order then, and takes itself off the list of workers.
+                working.cancel()
+            # A frozen database must not keep this process from stopping.
+            await asyncio.wait({working}, timeout=_STOP_SECONDS)
+            if not stop.is_set():
+                ended = None if working.cancelled() else working.exception()
+                why = "" if ended is None else f" ({type(ended).__name__})"
+                _log.warning("the queue cannot be listened to%s; runs are still looked for", why)
+                await wait_for_event(stop, _PAUSE_SECONDS)
+    finally:
+        stopping.cancel()
+
+
+async def _work(url: str, answer: Answer, concurrency: int) -> None:
+    app = _app(parse_url(url))
+
+    @app.task(name=_TASK, queue=_QUEUE)
+    async def execute_run(run_id: str) -> None:
+        try:
+            await answer(run_id)
+        except StoreUnavailable as error:
+            # The run waits in its row, and is found there.
+            _log.warning("could not answer for the run %s: %s", run_id, error)
+
+    @app.periodic(cron=_RESCUE)
+    @app.task(name="rescue", queue=_QUEUE, queueing_lock="rescue", pass_context=True)
+    async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001 - always given
+        await _rescue(context.app)
+
+    async with app.open_async():
+        await app.run_worker_async(
+            queues=[_QUEUE],
+            concurrency=concurrency,
+            fetch_job_polling_interval=_POLL_SECONDS,
+            # What a job waits for goes on without it.
+            shutdown_graceful_timeout=0,
+            update_heartbeat_interval=HEARTBEAT_SECONDS,
+            stalled_worker_timeout=STALLED_SECONDS,
+            delete_jobs="always",
+            install_signal_handlers=False,
+        )
+
+
+def _tell_failures_in_a_line(loop: asyncio.AbstractEventLoop) -> None:
+    """Procrastinate leaves tasks behind when the database goes away; their failures are no mistakes of ours."""
+    otherwise = loop.get_exception_handler()
+
+    def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), ConnectorException):
+            _log.warning("the queue left something undone, because the database did not answer")
+        elif otherwise is None:
+            loop.default_exception_handler(context)
+        else:
+            otherwise(loop, context)
+
+    loop.set_exception_handler(tell)
+
+
+async def put_back_stalled(url: str) -> None:
+    """Put the jobs of dead workers back into the queue, now; the workers do it every fifteen seconds.
+
+    Raises:
+        ConnectorException: The database does not answer.
+    """
+    app = _app(parse_url(url))
+    async with app.open_async():
+        await _rescue(app)
+
+
+async def _rescue(app: App) -> None:
+    """Put the jobs of dead workers back; a run that was queued again meanwhile has a new one."""
+    manager = app.job_manager
+    await manager.prune_stalled_workers(STALLED_SECONDS)
+    for job in await manager.get_stalled_jobs(
+        queue=_QUEUE, seconds_since_heartbeat=STALLED_SECONDS
+    ):
+        try:
+            await manager.retry_job(job)
+        except ConnectorException:
+            await manager.finish_job(job, Status.ABORTED, delete_job=True)
+
+
+async def _autocommit(connection: AsyncPsycopg[Any]) -> None:
+    await connection.set_autocommit(True)
+
+
+def _app(url: URL) -> App:
+    parts: dict[str, Any] = {
+        "host": url.host,
+        "port": url.port,
+        "dbname": url.database,
+        "user": url.username,
+        "password": url.password,
+        **url.query,
+    }
+    kwargs = {name: value for name, value in parts.items() if value is not None}
+    return App(
+        connector=PsycopgConnector(
+            kwargs={**POSTGRES_CONNECT, **kwargs},
+            # It sends one statement at a time; each would cost two round trips more for a transaction.
+            configure=_autocommit,
+            min_size=1,
+            max_size=_MAX_CONNECTIONS,
+            timeout=POSTGRES_CONNECT["connect_timeout"],
+        )
+    )

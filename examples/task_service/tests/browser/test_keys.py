@@ -1,0 +1,116 @@
+"""The list of keys: what it points out, with a remedy that is one click away, and how it is searched and sorted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from .conftest import Open
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+def _key(number: int, name: str, **members: float | str | list[str] | None) -> dict[str, object]:
+    """A key as the API shows it; by default made 10 days ago, used since, and good for long."""
+
+    def ago(days: float) -> str:
+        return (NOW - timedelta(days=days)).isoformat().replace("+00:00", "Z")
+
+    key_id = f"{number:012}"
+    return {
+        "id": key_id,
+        "name": name,
+        "mask": f"msk_{key_id}_…",
+        "owner_id": "usr_0000000000000000",
+        "scopes": None,
+        "created_at": ago(10 + number),
+        "expires_at": ago(-200),
+        "last_used_at": ago(1),
+        "revoked_at": None,
+        "replaced_by": None,
+        "status": "active",
+        **{
+            member: ago(value) if isinstance(value, int | float) else value
+            for member, value in members.items()
+        },
+    }
+
+
+async def _show(page: Page, *keys: dict[str, object]) -> None:
+    """Open the page of keys at :data:`NOW`, with just these in the list."""
+
+    async def answer(route: Route) -> None:
+        await route.fulfill(json={"items": list(keys), "next_cursor": None})
+
+    await page.clock.set_fixed_time(NOW)
+    await page.route("**/api/keys?*", answer)
+    await page.goto("/keys")
+    await expect(page.get_by_role("table")).to_be_visible()
+
+
+async def test_what_an_owner_should_look_at_is_one_click_from_its_remedy(open_page: Open) -> None:
+    page, _ = await open_page(alone=True)
+    await _show(
+        page,
+        _key(1, "unused", last_used_at=None),
+        _key(2, "idle", last_used_at=91),
+        _key(3, "endless", expires_at=None, scopes=["tasks:run"]),
+        _key(4, "soon over", expires_at=-6.5),
+        _key(5, "fine"),
+        _key(6, "over", status="expired", last_used_at=None, expires_at=1),
+        _key(7, "brand new", created_at=1, last_used_at=None),
+    )
+
+    def row(name: str):
+        return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
+
+    for name, hint in (("unused", "Never used"), ("idle", "Idle for 90 days")):
+        revoke = row(name).get_by_role("button", name=f"{hint}: Revoke {name}")
+        await revoke.click()
+        await expect(page.get_by_role("dialog", name=f"Revoke {name}?")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(revoke).to_be_focused()
+    await row("endless").get_by_role("button", name="Never expires: Replace endless").click()
+    dialog = page.get_by_role("dialog", name="New API Key")
+    await expect(dialog.get_by_label("Name", exact=True)).to_have_value("endless")
+    await expect(dialog.get_by_label("tasks:run")).to_be_checked()
+    await expect(dialog.get_by_label("tasks:write")).not_to_be_checked()
+    await page.keyboard.press("Escape")
+    await expect(row("soon over").locator(".warn")).to_have_text("in 7 days")
+    for name in ("fine", "over", "brand new"):
+        await expect(row(name).locator(".hints button")).to_have_count(0)
+    await expect(page.locator("td .warn")).to_have_count(1)
+
+
+async def test_keys_are_searched_filtered_and_sorted(open_page: Open) -> None:
+    page, _ = await open_page(alone=True)
+    await _show(
+        page,
+        _key(1, "build", expires_at=-300, last_used_at=5),
+        _key(2, "Alarm", expires_at=-100, last_used_at=None),
+        _key(3, "copy", expires_at=None, last_used_at=2),
+        _key(4, "done", status="revoked", revoked_at=1),
+    )
+    names = page.locator("td.main .title")
+    for order, expected in (
+        ("Newest first", ["build", "Alarm", "copy", "done"]),
+        ("Last used", ["done", "copy", "build", "Alarm"]),
+        ("Expires first", ["Alarm", "done", "build", "copy"]),
+        ("Name", ["Alarm", "build", "copy", "done"]),
+    ):
+        await page.get_by_label("Sort").select_option(order)
+        await expect(names).to_have_text(expected)
+    await page.get_by_role("button", name="Active 3").click()
+    await expect(names).to_have_text(["Alarm", "build", "copy"])
+    await page.get_by_label("Search by name or id").fill("000000000003")
+    await expect(names).to_have_text(["copy"])
+    await expect(page.get_by_role("button", name="Active 1")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    assert page.url.endswith("/keys?status=active&search=000000000003&sort=name")
+    await page.reload()
+    await expect(names).to_have_text(["copy"])

@@ -1,0 +1,104 @@
+"""A PostgreSQL of a test's own, which may be stopped, frozen and killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.faults.nursery import until
+from sqlalchemy import make_url
+from tests.databases import _answers, _free_port, _postgres_binaries, _server_user
+
+
+class OwnPostgres:
+    """A server on a port of this machine; use :func:`own_postgres`.
+
+    Args:
+        binaries: Where PostgreSQL's programs are.
+        folder: Where its data and its log go.
+        as_user: What `subprocess` needs to start it as somebody other than root.
+        settings: More of its settings.
+    """
+
+    def __init__(
+        self, binaries: Path, folder: Path, as_user: dict[str, object], settings: dict[str, str]
+    ) -> None:
+        self._folder = folder
+        self._as_user = as_user
+        self.port = _free_port()
+        self.url = make_url(f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres")
+        more = [word for name in settings for word in ("-c", f"{name}={settings[name]}")]
+        self._command = [
+            *(str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder)),
+            *("-h", "127.0.0.1", "-p", str(self.port), *more),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def service_url(self) -> str:
+        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, **self._as_user)
+        until(lambda: _answers(self.url), f"PostgreSQL starts, see {self._folder}/log")
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT ends the sessions and stops; SIGQUIT is as a crash."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            log = (self._folder / "log").read_text("utf-8", "replace")
+            pytest.fail(f"PostgreSQL does not stop:\n{log[-3000:]}")
+
+    def freeze(self) -> None:
+        """Stop every one of its processes where it is: connections stay, and nobody answers."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.thaw()
+            self.stop()
+
+    def _pids(self) -> list[int]:
+        assert self._process is not None
+        main = self._process.pid
+        # The first, so that none is born while the others are counted.
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        return [main, *map(int, children)]
+
+
+@contextmanager
+def own_postgres(**settings: str) -> Iterator[OwnPostgres]:
+    """A running PostgreSQL with an empty database; nothing of it is left afterwards."""
+    binaries, user = _postgres_binaries(), _server_user()
+    if binaries is None or user is None:
+        pytest.skip("PostgreSQL's programs are not installed: apt-get install postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="task-service-postgres-"))
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    as_user: dict[str, object] = {"cwd": folder, "start_new_session": True}
+    if user.pw_uid != os.geteuid():
+        as_user |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    server = OwnPostgres(binaries, folder, as_user, settings)
+    try:
+        words = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "-N", "-D", str(folder / "data"))
+        subprocess.run([binaries / "initdb", *words], check=True, capture_output=True, **as_user)
+        server.start()
+        yield server
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)

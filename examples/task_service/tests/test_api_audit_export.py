@@ -1,0 +1,102 @@
+"""The audit log as a download, over a real connection: however long it is and however its reader behaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+import httpx2
+import pytest
+from examples.task_service.tests.service_support import Caller, Service, on_a_port
+
+from task_service.accounts.audit import AuditEntry, AuditPage, AuditQuery
+
+pytestmark = pytest.mark.anyio
+
+ROUTE = "/api/admin/audit/export"
+
+
+class EndlessLog:
+    """Stands for a log of any length: each page is half a megabyte, and there is always another one."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+    async def list(
+        self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50
+    ) -> AuditPage:
+        assert cursor == (str(self.pages) if self.pages else None)
+        await asyncio.sleep(0)  # as a database would
+        self.pages += 1
+        entry = AuditEntry(
+            id=self.pages,
+            at=datetime(2026, 1, 1, tzinfo=UTC),
+            action="key.created",
+            actor_id=None,
+            actor_name=None,
+            credential_kind="system",
+            credential_id=None,
+            target=None,
+            address=None,
+            details={"text": "x" * 500_000},
+        )
+        return AuditPage((entry,), str(self.pages))
+
+
+@pytest.fixture
+async def endless(service: Service, monkeypatch: pytest.MonkeyPatch) -> EndlessLog:
+    log = EndlessLog()
+    monkeypatch.setattr(service.services.audit, "list", log.list)
+    return log
+
+
+@pytest.fixture
+async def origin(service: Service) -> AsyncIterator[str]:
+    async with on_a_port(service) as origin:
+        yield origin
+
+
+async def _stands_still(count: Callable[[], int]) -> int:
+    """What it is once it has not grown for a while."""
+    async with asyncio.timeout(20):
+        before, now = -1, count()
+        while now != before:
+            await asyncio.sleep(0.3)
+            before, now = now, count()
+    return now
+
+
+async def test_an_export_waits_for_its_reader_and_ends_with_them(
+    origin: str, admin: Caller, endless: EndlessLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="task_service.access")
+
+    def ended() -> bool:
+        return any(getattr(record, "route", None) == ROUTE for record in caplog.records)
+
+    headers = {"Authorization": admin.http.headers["Authorization"]}
+    async with httpx2.AsyncClient(base_url=origin, headers=headers) as http:
+        async with http.stream("GET", f"{ROUTE}?format=jsonl") as response:
+            assert response.status_code == 200
+            assert response.headers["content-disposition"] == 'attachment; filename="audit.jsonl"'
+            # Nobody reads on: what is in between is what sockets hold, and not the log.
+            assert 1 <= await _stands_still(lambda: endless.pages) < 60
+            assert not ended()
+        # The reader is gone.
+        async with asyncio.timeout(20):
+            while not ended():  # noqa: ASYNC110 - a log sets no events
+                await asyncio.sleep(0.05)
+    pages = endless.pages
+    assert await _stands_still(lambda: endless.pages) == pages
+
+
+async def test_a_head_request_for_an_export_reads_no_log_to_its_end(
+    origin: str, admin: Caller, endless: EndlessLog
+) -> None:
+    headers = {"Authorization": admin.http.headers["Authorization"]}
+    async with httpx2.AsyncClient(base_url=origin, headers=headers) as http:
+        response = await http.head(ROUTE)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/csv; charset=utf-8"
+    assert await _stands_still(lambda: endless.pages) < 60

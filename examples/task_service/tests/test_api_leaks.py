@@ -1,0 +1,169 @@
+"""Ending keys without a login, in the service: throttled, recorded, and seen by the key's owner."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.service_support import (
+    USER_PASSWORD,
+    Caller,
+    Service,
+    expect,
+    problem,
+    running_service,
+    secrets_in,
+    wrong_fields,
+)
+from examples.task_service.tests.test_handlers_http_request import LOOPBACK, answer, serving
+from pydantic import ValidationError
+from tests.leaks.support import Reporter, match, report
+
+from task_service import app as app_module
+from task_service.accounts.public_throttle import REVOCATIONS
+from task_service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+GITHUB = Reporter("k1")
+
+
+def signed(body: bytes) -> dict[str, str]:
+    return {
+        "content-type": "application/json",
+        "github-public-key-identifier": "k1",
+        "github-public-key-signature": GITHUB.sign(body, "k1"),
+    }
+
+
+@pytest.fixture
+async def listening(template: Path, tmp_path: Path) -> AsyncIterator[Service]:
+    """A service that takes what a server on this machine publishes for GitHub's keys."""
+    async with (
+        serving(lambda _: answer("200 OK", GITHUB.document())) as published,
+        running_service(
+            template,
+            tmp_path / "data",
+            github_keys_url=f"http://127.0.0.1:{published.port}/keys",
+            http_allowed_networks=LOOPBACK,
+        ) as service,
+    ):
+        yield service
+
+
+async def trail(person: Caller, key_id: str) -> list[tuple[str, str, dict[str, object]]]:
+    items = expect(await person.get(f"/api/keys/{key_id}/audit"), 200)["items"]
+    return [(each["action"], each["credential"]["kind"], each["details"]) for each in items]
+
+
+async def test_whoever_holds_a_key_ends_it(service: Service, user: Caller) -> None:
+    created = await user.new_key(name="CI")
+    stranger = service.caller()
+    for _ in range(2):
+        response = await stranger.post("/api/revoke", {"token": created["key"]})
+        assert expect(response, 200) == {}
+        assert response.headers["cache-control"] == "no-store"
+    refused = await service.caller(created["key"]).get("/api/auth/me")
+    assert problem(refused) == (401, "key_revoked")
+    shown = expect(await user.get(f"/api/keys/{created['id']}"), 200)
+    assert shown["status"] == "revoked"
+    # Twice asked, once done.
+    assert await trail(user, created["id"]) == [
+        ("key.revoked", "none", {"name": "CI", "cause": "possession"}),
+        ("key.created", "interactive", {"name": "CI", "scopes": None}),
+    ]
+
+
+async def test_a_form_does_as_well_and_half_a_key_is_told(service: Service, user: Caller) -> None:
+    created = await user.new_key()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    stranger = service.caller()
+    half = f"token={created['key'][:40]}".encode()
+    refused = await stranger.post("/api/revoke", headers=form, content=half)
+    assert wrong_fields(refused) == {"token"}
+    assert secrets_in(refused.text) == []
+    whole = f"token={created['key']}".encode()
+    expect(await stranger.post("/api/revoke", headers=form, content=whole), 200)
+
+
+async def test_an_address_revokes_only_so_often(service: Service, user: Caller) -> None:
+    created = await user.new_key()
+    stranger = service.caller()
+    for _ in range(REVOCATIONS):
+        assert wrong_fields(await stranger.post("/api/revoke", {"token": "x"})) == {"token"}
+    refused = await stranger.post("/api/revoke", {"token": created["key"]})
+    assert problem(refused) == (429, "too_many_attempts")
+    assert 1 <= int(refused.headers["retry-after"]) <= 900
+    expect(await service.caller(created["key"]).get("/api/auth/me"), 200)
+    # Reports and logins have counts of their own.
+    assert problem(await stranger.post("/api/leaks/github", [])) == (403, "signature_invalid")
+    await service.log_in("ulf", USER_PASSWORD)
+
+
+async def test_a_report_revokes_and_its_owner_sees_where(listening: Service) -> None:
+    user = await listening.log_in("ulf", USER_PASSWORD)
+    created = await user.new_key(name="CI")
+    body = report(match(created["key"]), match("msk_nothing"))
+    for _ in range(2):
+        response = await listening.caller().post(
+            "/api/leaks/github", content=body, headers=signed(body)
+        )
+        labels = [label["label"] for label in expect(response, 200)]
+        assert labels == ["true_positive", "false_positive"]
+        assert secrets_in(response.text) == []
+    refused = await listening.caller(created["key"]).get("/api/auth/me")
+    assert problem(refused) == (401, "key_revoked")
+    assert (await trail(user, created["id"]))[0] == (
+        "key.leaked",
+        "none",
+        {
+            "name": "CI",
+            "reporter": "github",
+            "source": "commit",
+            "url": "https://github.com/o/r/blob/1/.env",
+            "revoked": True,
+        },
+    )
+    assert len(await trail(user, created["id"])) == 2
+
+
+async def test_a_forged_report_does_nothing(listening: Service) -> None:
+    user = await listening.log_in("ulf", USER_PASSWORD)
+    created = await user.new_key()
+    body = report(match(created["key"]))
+    forged = signed(b"[]")
+    response = await listening.caller().post("/api/leaks/github", content=body, headers=forged)
+    assert problem(response) == (403, "signature_invalid")
+    expect(await listening.caller(created["key"]).get("/api/auth/me"), 200)
+
+
+async def test_where_github_cannot_be_asked(template: Path, tmp_path: Path) -> None:
+    # Nothing listens there, and the service may not go there either.
+    url = "https://127.0.0.1:9/keys"
+    async with running_service(template, tmp_path / "data", github_keys_url=url) as service:
+        response = await service.caller().post(
+            "/api/leaks/github", content=b"[]", headers=signed(b"[]")
+        )
+        assert problem(response) == (503, "signing_keys_unavailable")
+        assert response.headers["retry-after"] == "120"
+
+
+async def test_an_address_reports_only_so_often(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "LEAK_REPORTS", 3)
+    async with running_service(template, tmp_path / "data") as service:
+        stranger = service.caller()
+        for _ in range(3):
+            assert (await stranger.post("/api/leaks/github", [])).status_code == 403
+        refused = await stranger.post("/api/leaks/github", [])
+        assert problem(refused) == (429, "too_many_attempts")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.org/keys", "ftp://example.org/", "https://", "keys", "https://a:b@c/"]
+)
+def test_keys_come_over_tls(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ValidationError, match="write an address that begins with https://"):
+        Settings(data_dir=tmp_path, github_keys_url=url)

@@ -1,0 +1,302 @@
+"""Several processes on one PostgreSQL: what one does the others know, whoever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argon2.profiles import CHEAPEST
+from examples.task_service.tests.runs_support import fresh_postgres
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    Service,
+    expect,
+    make_template,
+    problem,
+    run_elsewhere,
+    running_service,
+    wrong_fields,
+)
+from sqlalchemy import text
+from tests.databases import postgres_database
+
+from msk_auth import ConfigurationError
+from task_service.accounts.throttle import PER_PAIR
+from task_service.app import create_app
+from task_service.settings import Settings
+from task_service.shared_secrets import forget_secrets
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Deployment:
+    url: str
+    folder: Path
+    count: int = 0
+
+    @asynccontextmanager
+    async def process(self, **settings: Any) -> AsyncIterator[Service]:
+        """One more process that serves, with the same secrets."""
+        self.count += 1
+        async with running_service(
+            self.folder / "template",
+            self.folder / f"data {self.count}",
+            database_url=self.url,
+            **settings,
+        ) as service:
+            yield service
+
+    @asynccontextmanager
+    async def worker(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        """A `task-service worker` in a process of its own; it must stop in order."""
+        settings = {
+            "TASK_SERVICE_DATA_DIR": str(self.folder / "template"),
+            "TASK_SERVICE_DATABASE_URL": self.url,
+        }
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "task_service", "worker", *words),
+            env={**os.environ, **settings},
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The name of a database with users in it, and the data folder that goes with it; each test gets a copy."""
+    folder = tmp_path_factory.mktemp("machines") / "data"
+    with postgres_database() as url:
+        plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        run_elsewhere(make_template(folder, database_url=plain))
+        yield str(url.database), folder
+
+
+@pytest.fixture
+async def deployment(prepared: tuple[str, Path], tmp_path: Path) -> AsyncIterator[Deployment]:
+    database, folder = prepared
+    shutil.copytree(folder, tmp_path / "template")
+    async with fresh_postgres(database) as url:
+        yield Deployment(url, tmp_path)
+
+
+async def _say(service: Service, statement: str) -> None:
+    async with service.services.db.write() as connection:
+        await connection.execute(text(statement))
+
+
+async def test_a_key_used_twice_at_once_in_two_processes_makes_one_run(
+    deployment: Deployment,
+) -> None:
+    async with AsyncExitStack() as stack:
+        services = [
+            await stack.enter_async_context(deployment.process(execute_runs="never"))
+            for _ in range(2)
+        ]
+        ada = [await service.log_in("ada", ADMIN_PASSWORD) for service in services]
+        task = await ada[0].new_task()
+        answers = await asyncio.gather(
+            *(
+                person.post(
+                    f"/api/tasks/{task['id']}/run",
+                    headers={"Idempotency-Key": f"key {number}".replace(" ", "-")},
+                )
+                for number in range(3)
+                for person in ada * 4
+            )
+        )
+        ids = {expect(answer, 202)["id"] for answer in answers}
+        assert len(ids) == 3
+        runs = expect(await ada[1].get(f"/api/tasks/{task['id']}/runs"), 200)["items"]
+        assert {run["id"] for run in runs} == ids
+
+
+async def test_guessing_at_two_processes_is_no_way_around_the_limit(deployment: Deployment) -> None:
+    async with AsyncExitStack() as stack:
+        services = [
+            await stack.enter_async_context(deployment.process(execute_runs="never"))
+            for _ in range(2)
+        ]
+        wrong = {"username": "ada", "password": "not this one"}
+        for number in range(PER_PAIR):
+            answered = await services[number % 2].caller().post("/api/auth/login", wrong)
+            assert problem(answered) == (401, "login_failed")
+        for service in services:
+            answered = await service.caller().post("/api/auth/login", wrong)
+            assert problem(answered) == (429, "too_many_attempts")
+            assert 0 < int(answered.headers["retry-after"]) <= 900
+
+
+async def test_who_serves_stands_in_only_while_no_worker_lives(deployment: Deployment) -> None:
+    async with deployment.process() as service:
+        ada = await service.log_in("ada", ADMIN_PASSWORD)
+        task = await ada.new_task()
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
+
+        assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 0
+        await _say(service, "INSERT INTO procrastinate_workers DEFAULT VALUES")
+        assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 1
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        # Longer than it ever waits before it looks again.
+        await asyncio.sleep(1.5)
+        assert expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"] == "queued"
+
+        await _say(
+            service, "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 minute'"
+        )
+        assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
+
+
+async def test_who_shall_execute_nothing_executes_nothing_and_who_always_shall_listens(
+    deployment: Deployment,
+) -> None:
+    async with deployment.process(execute_runs="never") as front:
+        ada = await front.log_in("ada", ADMIN_PASSWORD)
+        task = await ada.new_task()
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        await asyncio.sleep(1.5)
+        assert expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"] == "queued"
+        async with deployment.process(execute_runs="always"):
+            assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
+
+
+async def test_a_run_elsewhere_is_followed_cancelled_within_seconds_and_given_back(
+    deployment: Deployment,
+) -> None:
+    async with (
+        deployment.process(execute_runs="never") as service,
+        deployment.worker("--concurrency", "1", "--grace", "0") as worker,
+    ):
+        ada = await service.log_in("ada", ADMIN_PASSWORD)
+        expect(await ada.patch("/api/admin/config", {"allowed_commands": ["sh"]}), 200)
+        argv = ["sh", "-c", "echo begun; sleep 60"]
+        task = await ada.new_task(params={"argv": argv})
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        principal = await service.services.authenticator.authenticate(
+            [ada.http.headers["authorization"].encode()]
+        )
+        loop = asyncio.get_running_loop()
+        said = ""
+        async with asyncio.timeout(40):
+            # As the route does; the test's transport gives an answer only when it is complete.
+            async for item in service.services.follower.follow_log(run["id"]):
+                said += getattr(item, "text", "")
+                if said == "begun\n":
+                    break
+        await service.services.runs.get(principal, run["id"])
+        began = loop.time()
+        cancelled = expect(await ada.post(f"/api/runs/{run['id']}/cancel"), 200)
+        assert cancelled["state"] == "running"
+        assert (await ada.wait_for_run(run["id"]))["state"] == "cancelled"
+        assert loop.time() - began < 10
+
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        async with asyncio.timeout(20):
+            while True:
+                if expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"] == "running":
+                    break
+                await asyncio.sleep(0.05)
+        worker.send_signal(signal.SIGTERM)
+        assert await worker.wait() == 0
+        again = expect(await ada.get(f"/api/runs/{run['id']}"), 200)
+        assert (again["state"], again["attempt"]) == ("queued", 0)
+
+
+async def test_a_priority_is_asked_for_and_shown_nowhere(deployment: Deployment) -> None:
+    async with deployment.process(execute_runs="never") as service:
+        ada = await service.log_in("ada", ADMIN_PASSWORD)
+        task = await ada.new_task()
+        path = f"/api/tasks/{task['id']}/run"
+        for body in ({"priority": "high"}, {"priority": "low"}, {}):
+            run = expect(await ada.post(path, body), 202)
+            assert "priority" not in run
+        async with service.services.db.read() as connection:
+            found = await connection.execute(
+                text(
+                    "SELECT rank, priority FROM runs"
+                    " JOIN procrastinate_jobs ON queueing_lock = runs.id ORDER BY rank"
+                )
+            )
+            assert [tuple(row) for row in found] == [(-10, 10), (0, 0), (10, -10)]
+        assert wrong_fields(await ada.post(path, {"priority": "urgent"})) == {"priority"}
+        assert wrong_fields(await ada.post(path, {"priority": 1})) == {"priority"}
+        assert wrong_fields(await ada.post(path, {"speed": "high"})) == {"speed"}
+
+
+async def test_a_process_with_other_secrets_does_not_serve(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    async with deployment.process(execute_runs="never") as service:
+        other = create_app(
+            Settings(data_dir=tmp_path / "stranger", database_url=deployment.url),
+            password_hashing=CHEAPEST,
+        )
+        with pytest.raises(ConfigurationError, match=r"Copy secrets\.json from a machine"):
+            async with other.router.lifespan_context(other):
+                pass
+        await other.state.services.close()
+
+        await forget_secrets(service.services.db)
+        other = create_app(
+            Settings(data_dir=tmp_path / "stranger", database_url=deployment.url),
+            password_hashing=CHEAPEST,
+        )
+        async with other.router.lifespan_context(other):
+            assert other.state.services.fingerprints.keys() != service.services.fingerprints.keys()
+        # Whoever has the old ones does not start again.
+        with pytest.raises(ConfigurationError, match="not those with which the keys"):
+            await service.services.agree_on_secrets()
+
+
+async def test_a_new_pepper_beside_an_old_one_is_no_stranger(deployment: Deployment) -> None:
+    async with deployment.process(execute_runs="never") as service:
+        agreed = dict(service.services.fingerprints)
+        rotated = {**agreed, "new": "f" * 64}
+        for fingerprints, fits in (
+            (agreed, True),
+            (rotated, True),
+            ({"new": "f" * 64}, True),
+            ({"new": "0" * 64}, False),
+            ({**agreed, "new": "0" * 64}, False),
+            ({"unknown": "f" * 64}, False),
+        ):
+            object.__setattr__(service.services, "fingerprints", fingerprints)
+            if fits:
+                await service.services.agree_on_secrets()
+            else:
+                with pytest.raises(ConfigurationError):
+                    await service.services.agree_on_secrets()
+
+
+async def test_sqlite_loads_nothing_of_the_queue(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from task_service.app import create_app\n"
+        "from task_service.settings import Settings\n"
+        "async def main():\n"
+        "    app = create_app(Settings(data_dir=Path(sys.argv[1])))\n"
+        "    async with app.router.lifespan_context(app):\n"
+        "        print(*sorted({'procrastinate', 'redis', 'psycopg'} & sys.modules.keys()))\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, str(tmp_path / "data")), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert out.decode().split() in ([], ["psycopg"])

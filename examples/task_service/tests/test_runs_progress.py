@@ -1,0 +1,216 @@
+"""How far a run has come: what a handler may report, how often it is written, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from examples.task_service.tests.runs_support import ANN
+from examples.task_service.tests.test_runs_runner import Blocker, World, sqlite, world
+
+from msk_auth import StoreUnavailable, SystemClock
+from task_service.handlers import HandlerResult, Progress, RunContext
+from task_service.handlers.progress_lines import ProgressLines
+from task_service.tasks.follow import LogFollower
+from task_service.tasks.progress import Pulse, RunProgress
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["sqlite", "world"]
+
+
+class NoLog:
+    full = False
+
+    def write(self, stream: str, text: str) -> None:
+        raise AssertionError("nothing is logged here")
+
+
+def context(reports: list[Progress]) -> RunContext:
+    return RunContext("run_1", 1, SystemClock(), NoLog(), reports.append)
+
+
+# What a handler may say
+
+
+def test_a_report_is_a_fraction_and_one_line_of_text() -> None:
+    reports: list[Progress] = []
+    it = context(reports)
+    it.report_progress(0)
+    it.report_progress(0.25, " two\n lines\x00 ")
+    it.report_progress(1, "x" * 500)
+    it.report_progress(0.5, " \t")
+    assert reports == [
+        Progress(0.0),
+        Progress(0.25, "two lines"),
+        Progress(1.0, "x" * 200),
+        Progress(0.5),
+    ]
+
+
+@pytest.mark.parametrize("fraction", [-0.01, 1.01, 40, float("nan"), float("inf")])
+def test_what_is_no_fraction_is_refused(fraction: float) -> None:
+    reports: list[Progress] = []
+    with pytest.raises(ValueError, match="a fraction from 0 to 1"):
+        context(reports).report_progress(fraction)
+    assert reports == []
+
+
+def test_a_context_without_anybody_who_looks_on_takes_reports() -> None:
+    RunContext("run_1", 1, SystemClock(), NoLog()).report_progress(0.5)
+
+
+# What a command may say
+
+
+def reported(*pieces: str) -> tuple[str, list[tuple[float, str | None]]]:
+    """What is left for the log, and what was reported."""
+    reports: list[tuple[float, str | None]] = []
+    lines = ProgressLines(lambda fraction, text: reports.append((fraction, text)))
+    left = "".join(lines.feed(piece) for piece in pieces)
+    return left + lines.rest(), reports
+
+
+@pytest.mark.parametrize(
+    ("line", "report"),
+    [
+        ("::progress 40\n", (0.4, None)),
+        ("::progress 40%\n", (0.4, None)),
+        ("::progress 12.5 Copying the files\n", (0.125, "Copying the files")),
+        ("::progress 0 \n", (0.0, "")),
+        ("::progress 100", (1.0, None)),
+    ],
+)
+def test_a_line_reports(line: str, report: tuple[float, str | None]) -> None:
+    assert reported(f"before\n{line}") == ("before\n", [report])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "::progress 101\n",
+        "::progress -1\n",
+        "::progress\n",
+        "::progress forty\n",
+        "::progress 4e1\n",
+        " ::progress 40\n",
+        "::Progress 40\n",
+        "done ::progress 40\n",
+        "::progress 40Copying\n",
+    ],
+)
+def test_a_line_that_looks_alike_is_output(line: str) -> None:
+    assert reported(line) == (line, [])
+
+
+def test_reports_are_found_however_the_output_is_cut() -> None:
+    output = "one\n::progress 10 a\ntwo ::progress 9\n::progress 20 b\n::pro\n:: three"
+    for size in range(1, len(output) + 1):
+        pieces = [output[at : at + size] for at in range(0, len(output), size)]
+        left, reports = reported(*pieces)
+        assert left == "one\ntwo ::progress 9\n::pro\n:: three", size
+        assert reports == [(0.1, "a"), (0.2, "b")], size
+
+
+def test_only_what_may_become_a_report_is_held_back() -> None:
+    lines = ProgressLines(lambda *_: None)
+    assert lines.feed("Password:") == "Password:"
+    assert lines.feed(" ok\n::") == " ok\n"
+    assert lines.feed("x") == "::x"
+    assert lines.feed("\n::progress 5 " + "y" * 2000) == "\n::progress 5 " + "y" * 2000
+
+
+# How it is written
+
+
+async def test_only_the_latest_of_many_reports_is_written() -> None:
+    saved: list[Progress] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def save(progress: Progress) -> None:
+        saved.append(progress)
+        begun.set()
+        await go_on.wait()
+
+    it = RunProgress(save, pause=0)
+    keeping = asyncio.create_task(it.keep_saving())
+    it.report(Progress(0.1))
+    await asyncio.wait_for(begun.wait(), 5)
+    begun.clear()
+    for percent in range(11, 100):
+        it.report(Progress(percent / 100))
+    go_on.set()
+    await asyncio.wait_for(begun.wait(), 5)
+    it.report(Progress(0.99))  # nothing new
+    for _ in range(5):
+        await asyncio.sleep(0)
+    keeping.cancel()
+    assert saved == [Progress(0.1), Progress(0.99)]
+
+
+async def test_a_report_is_tried_again_while_the_database_does_not_answer() -> None:
+    tries: list[Progress] = []
+    done = asyncio.Event()
+
+    async def save(progress: Progress) -> None:
+        tries.append(progress)
+        if len(tries) < 3:
+            raise StoreUnavailable
+        done.set()
+
+    it = RunProgress(save, pause=0)
+    keeping = asyncio.create_task(it.keep_saving())
+    it.report(Progress(0.5, "half"))
+    await asyncio.wait_for(done.wait(), 5)
+    keeping.cancel()
+    assert tries == [Progress(0.5, "half")] * 3
+
+
+# Who is told
+
+
+async def _next_report(items: AsyncIterator[object]) -> Progress:
+    async with asyncio.timeout(10):
+        return await anext(item async for item in items if isinstance(item, Progress))
+
+
+async def test_whoever_follows_a_run_is_told_and_the_next_attempt_begins_anew(
+    world: World,
+) -> None:
+    first, second = Blocker(), Blocker()
+    attempts = iter((first, second))
+
+    async def work(context: RunContext) -> HandlerResult:
+        blocker = next(attempts)
+        if blocker is first:
+            context.report_progress(0.25, "A quarter")
+        return await blocker(context)
+
+    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(milliseconds=50))
+    async with world.running() as runner:
+        run = await world.request(work)
+        items = follower.follow_log(run.id)
+        assert await _next_report(items) == Progress(0.25, "A quarter")
+        # It is no part of the run's own shape, which other programs rely on.
+        assert "progress" not in (await world.runs.get(ANN, run.id)).model_dump()
+        late = follower.follow_log(run.id)
+        assert await _next_report(late) == Progress(0.25, "A quarter")
+        await late.aclose()
+        runner.stop(timedelta(0))
+        await asyncio.wait_for(first.stopped.wait(), 10)
+    async with world.running():
+        await asyncio.wait_for(second.started.wait(), 10)
+        assert await _next_report(items) == Progress(0.0)
+        assert await world.runs.pulse(run.id) == Pulse(is_over=False, progress=None)
+        second.release.set()
+        await world.until(run, "succeeded")
+        assert (await world.runs.pulse(run.id)).is_over
+        assert [item async for item in items if isinstance(item, Progress)] == []
+
+
+async def test_a_run_that_is_gone_is_over(sqlite: World) -> None:
+    pulse = await sqlite.runs.pulse("run_" + "a" * 16)
+    assert pulse.is_over
+    assert pulse.progress is None
