@@ -1,12 +1,107 @@
-"""Run every measurement, one after the other."""
+"""Measure: everything, or what is named.
 
-from . import adapters, growth, scan, verification
+python -m benchmarks [NAME…] [--quick | --full] [--minutes MINUTES] [--write]
+"""
 
-for title, measurement in (
-    ("One verification, in process", verification),
-    ("One request, in process", adapters),
-    ("From a thousand keys to a million", growth),
-    ("Scanning for keys", scan),
-):
-    print(f"\n{title}\n")
-    measurement.main()
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from .chart import draw
+from .result import Result, table
+from .timing import Scale
+
+ASSETS = Path(__file__).parents[1] / "docs" / "assets" / "benchmarks"
+NAMES = (
+    "verification",
+    "authoritative",
+    "concurrency",
+    "handling",
+    "adapters",
+    "growth",
+    "revocation",
+    "memory",
+    "imports",
+    "scan",
+)
+"""Every measurement, each a module of its own; the documentation shows them in this order."""
+
+APART = ("service", "soak")
+"""Measured only when they are named: each starts a deployment of its own, and takes its time."""
+
+
+def measure(name: str, scale: Scale) -> Result:
+    """Run one of :data:`NAMES` or :data:`APART`."""
+    result: Result = importlib.import_module(f"benchmarks.{name}").run(scale)
+    options = " --full" * scale.is_full + " --quick" * scale.is_quick
+    if name == "soak":
+        options += f" --minutes {scale.minutes:g}"
+    command = f"python -m benchmarks {name}{options}"
+    made = replace(result, measured={**result.measured, "command": command})
+    # What is printed is what is kept, digit by digit.
+    return Result.from_json(made.to_json())
+
+
+def write(result: Result, folder: Path) -> None:
+    """Keep a result as `<name>.json` and its chart as `<name>.svg`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{result.name}.json").write_text(result.to_json(), "utf-8")
+    (folder / f"{result.name}.svg").write_text(draw(result), "utf-8")
+
+
+def report(result: Result) -> str:
+    """The result for a terminal, in Markdown."""
+    facts = "\n".join(f"- {name}: {value}" for name, value in result.measured.items() if value)
+    return f"## {result.title}\n\n{result.method}\n\n{table(result)}\n\n{facts}\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure what things cost, in turns."
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"one of {', '.join(NAMES)}; apart from them {', '.join(APART)}",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="show that it works: the figures mean nothing"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="up to ten million keys, which takes long"
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"keep results and charts in docs/{'/'.join(ASSETS.parts[-2:])}",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=30, help="how long a soak lasts (default: %(default)s)"
+    )
+    parser.add_argument("--to", type=Path, default=ASSETS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - {*NAMES, *APART}
+    if unknown:
+        parser.error(f"there is no measurement {', '.join(sorted(unknown))}")
+    if options.quick and options.full:
+        parser.error("--quick and --full are opposites")
+    scale = Scale(is_quick=options.quick, is_full=options.full, minutes=options.minutes)
+    for name in options.names or NAMES:
+        began = time.monotonic()
+        result = measure(name, scale)
+        print(report(result), flush=True)
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+        if options.write:
+            write(result, options.to)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,162 +1,209 @@
-"""What guarding a route costs, per request: nothing, a hand-written dictionary, and this library.
+"""Requests per second through each adapter, against the same route with no guard and with a hand-written dictionary.
 
-The three are measured in turns within one run, in process and without a network, so that their
-ratios hold on any machine::
-
-    python -m benchmarks.adapters
+Each way is a server of its own. All servers of a framework run at the same time, share one core and are asked in
+turns, so all but one of them rest; whoever asks has the other core, and so has the database.
 """
 
-# No `from __future__ import annotations`: FastAPI reads the annotations of local names.
+from __future__ import annotations
 
-import asyncio
-import gc
-import hashlib
-import statistics
-import time
-from collections.abc import Callable
-from typing import Annotated, Any
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
-from fastapi import Depends, FastAPI, HTTPException
-from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from sqlalchemy import URL
 
-from msk_auth import AsyncAuthenticator, Owner, Principal, SystemClock, local_principal
-from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.integrations.starlette import StarletteAuth
-from msk_auth.stores.memory import AsyncMemoryKeyStore
+from msk_auth import KeyFormat
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 
-ROUNDS = 40
-REQUESTS = 250
-WAYS = ("none", "dictionary", "msk_auth")
+from . import load, subjects
+from .applications import FRAMEWORKS, Way
+from .machine import cores, describe
+from .result import Aim, Chart, Column, Result, Row, Spread
+from .serve import Setup
+from .timing import Scale
 
-OWNER = Owner("ada", frozenset({"tasks:read"}), "ada")
-
-
-async def find_owner(_owner_id: str) -> Owner[str]:
-    return OWNER
+ROOT = Path(__file__).parents[1]
+LEASE_MS = 250
+NONE = "no authentication"
+DICTIONARY = "dictionary"
+LEASED = f"leased, {LEASE_MS} ms"
+DICTIONARY_REFUSES = "dictionary, refuses"
 
 
-class Dictionary:
-    """What people write by hand: the digest of the header's value in a dictionary."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One row: which server is asked, and with which credential."""
 
-    def __init__(self, key: str) -> None:
-        self._users = {hashlib.sha256(key.encode()).digest(): "ada"}
-
-    def find(self, connection: HTTPConnection) -> str:
-        scheme, _, key = connection.headers.get("authorization", "").partition(" ")
-        user = self._users.get(hashlib.sha256(key.encode()).digest())
-        if scheme.lower() != "bearer" or user is None:
-            raise HTTPException(401)
-        return user
+    name: str
+    server: str
+    credential: str
+    is_accepted: bool = True
+    against: str = ""
+    at_least: float | None = None
 
 
-def fastapi_app(way: str, authenticator: AsyncAuthenticator[str], key: str) -> FastAPI:
-    """An application with one route, guarded in this way."""
-    auth = FastAPIAuth(authenticator)
-    app = auth.install(FastAPI(openapi_url=None))
-    by_hand = Dictionary(key)
+class Servers:
+    """Servers that run until the end of the `with`."""
 
-    async def user(connection: HTTPConnection) -> str:
-        return by_hand.find(connection)
+    def __enter__(self) -> Servers:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.serve"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
 
-    async def none() -> Response:
-        return JSONResponse("ada")
+    def __exit__(self, *error: object) -> None:
+        # They end when nothing more can come.
+        self._process.communicate(timeout=60)
 
-    async def dictionary(user: Annotated[str, Depends(user)]) -> Response:
-        return JSONResponse(user)
+    def start(self, setup: Setup) -> int:
+        """Serve this; the port.
 
-    async def msk_auth(principal: Annotated[Principal[str], auth.principal]) -> Response:
-        return JSONResponse(principal.user)
-
-    app.get("/")({"none": none, "dictionary": dictionary, "msk_auth": msk_auth}[way])
-    return app
-
-
-def starlette_app(way: str, authenticator: AsyncAuthenticator[str], key: str) -> Starlette:
-    """An application with one route, guarded in this way."""
-    auth = StarletteAuth(authenticator)
-    by_hand = Dictionary(key)
-
-    async def none(request: Request) -> Response:
-        return JSONResponse("ada")
-
-    async def dictionary(request: Request) -> Response:
-        return JSONResponse(by_hand.find(request))
-
-    @auth.require()
-    async def msk_auth(request: Request) -> Response:
-        return JSONResponse(auth.principal(request).user)
-
-    endpoint = {"none": none, "dictionary": dictionary, "msk_auth": msk_auth}[way]
-    return auth.install(Starlette(routes=[Route("/", endpoint)]))
+        Raises:
+            RuntimeError: It is not served.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(setup.to_json() + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{setup.framework} is not served")
+        return int(line)
 
 
-async def request_many(app: Any, key: str) -> float:
-    """The seconds of processor time that one request takes, on average."""
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    statuses: set[int] = set()
-
-    async def send(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            statuses.add(message["status"])
-
-    headers = [(b"host", b"x"), (b"accept", b"*/*"), (b"authorization", b"Bearer " + key.encode())]
-    began = time.thread_time()
-    for _ in range(REQUESTS):
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": "/",
-            "raw_path": b"/",
-            "query_string": b"",
-            "root_path": "",
-            "headers": headers,
-            "client": ("192.0.2.1", 1),
-            "server": ("192.0.2.2", 80),
-            "state": {},
-        }
-        await app(scope, receive, send)
-    took = time.thread_time() - began
-    assert statuses == {200}, statuses
-    return took / REQUESTS
+def fresh_key(url: URL) -> str:
+    """A key that a database has."""
+    with subjects.engine_of(url) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        auth = subjects.authenticator(store)
+        key = auth.create_key(subjects.interactive(), name="benchmark").value.reveal()
+        store.close()
+    return key
 
 
-async def measure(build: Callable[[str, AsyncAuthenticator[str], str], Any]) -> dict[str, float]:
-    """Microseconds of processor time per request for each way, the median of all rounds."""
-    authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
-    created = await authenticator.create_key(
-        local_principal(OWNER, at=SystemClock().now()), name="benchmark"
+def measure(
+    servers: Servers,
+    framework: str,
+    urls: Mapping[str, URL],
+    keys: Mapping[str, str],
+    scale: Scale,
+) -> list[Row]:
+    """The rows of one framework."""
+    ours, unknown = keys["SQLite"], KeyFormat().generate().reveal()
+    ways = [
+        Asked(NONE, NONE, ours),
+        Asked(DICTIONARY, DICTIONARY, ours, against=NONE),
+        Asked(LEASED, LEASED, ours, against=DICTIONARY, at_least=0.95),
+        *(Asked(f"reads {name}", name, keys[name], against=DICTIONARY) for name in urls),
+        Asked(DICTIONARY_REFUSES, DICTIONARY, unknown, is_accepted=False, against=DICTIONARY),
+        Asked("malformed key, refused", LEASED, "msk_not_a_key", False, LEASED, 1.0),
+        # It is looked for, so it is compared with a key that is looked for.
+        Asked("unknown key, refused", "SQLite", unknown, False, "reads SQLite", 1.0),
+    ]
+    ports: dict[str, int] = {}
+    for name in dict.fromkeys(way.server for way in ways):
+        database = name if name in urls else "SQLite"
+        guard: Way = "msk_auth"
+        if name in {NONE, DICTIONARY}:
+            guard = "none" if name == NONE else "dictionary"
+        setup = Setup(
+            framework=framework,
+            way=guard,
+            key=keys[database],
+            url=urls[database].render_as_string(hide_password=False),
+            lease_ms=LEASE_MS if name == LEASED else 0,
+            cores=sorted(cores()[0]),
+        )
+        ports[name] = servers.start(setup)
+    loads = in_turns(ways, ports, scale)
+    return [_row(framework, way, loads) for way in ways]
+
+
+def in_turns(
+    ways: Sequence[Asked], ports: dict[str, int], scale: Scale
+) -> dict[str, list[load.Load]]:
+    """Every way in every round, after one round that is not counted."""
+    seconds = 0.01 if scale.is_quick else 1.0
+    warming_up = 0.3
+    loads: dict[str, list[load.Load]] = {way.name: [] for way in ways}
+    first = 0 if scale.is_quick else -1
+    for number in range(first, scale.pick(1, 7)):
+        # Another one begins each round.
+        for way in (*ways[number:], *ways[:number]) if number > 0 else ways:
+            found = load.ask(
+                ports[way.server],
+                way.credential,
+                seconds if number >= 0 else warming_up,
+                scale.pick(2, load.CONNECTIONS),
+            )
+            expected = 0 if way.is_accepted else found.total
+            if found.refused != expected:
+                raise RuntimeError(f"{way.name}: {found.refused} of {found.total} were refused")
+            if number >= 0:
+                loads[way.name].append(found)
+    return loads
+
+
+def _row(framework: str, way: Asked, loads: dict[str, list[load.Load]]) -> Row:
+    own = loads[way.name]
+    cells = {
+        "rate": Spread.of([each.per_second for each in own]),
+        "p50": Spread.of([each.p50 for each in own]),
+        "p99": Spread.of([each.p99 for each in own]),
+    }
+    aim = None
+    if way.against:
+        cells["ratio"] = Spread.of(
+            [
+                mine.per_second / other.per_second
+                for mine, other in zip(own, loads[way.against], strict=True)
+            ]
+        )
+        if way.at_least is not None:
+            aim = Aim("ratio", "at least", way.at_least)
+    return Row(framework, way.name, cells, way.against, aim)
+
+
+def run(scale: Scale, frameworks: Sequence[str] = FRAMEWORKS) -> Result:
+    """Measure it."""
+    measured = describe("fastapi", "starlette", "litestar", "flask", "uvicorn", "gunicorn")
+    before = os.sched_getaffinity(0)
+    with ExitStack() as stack:
+        urls = {"SQLite": stack.enter_context(subjects.sqlite_url())}
+        postgres = stack.enter_context(subjects.postgres_url())
+        if postgres is not None:
+            urls["PostgreSQL"] = postgres
+        keys = {name: fresh_key(url) for name, url in urls.items()}
+        # Inherited by whatever asks.
+        os.sched_setaffinity(0, cores()[1])
+        stack.callback(os.sched_setaffinity, 0, before)
+        servers = stack.enter_context(Servers())
+        rows = [
+            row
+            for framework in frameworks
+            for row in measure(servers, framework, urls, keys, scale)
+        ]
+    return Result(
+        name="adapters",
+        title="Requests per second",
+        method=f"{load.CONNECTIONS} connections that ask again as soon as they are answered ({load.generator()}), on"
+        " one core; the server on the other. ASGI under uvicorn with httptools and uvloop, Flask under gunicorn with"
+        " four threads. Ratios are of requests per second: more is better.",
+        columns=[
+            Column("rate", "Requests per second"),
+            Column("p50", "p50", "ms"),
+            Column("p99", "p99", "ms"),
+            Column("ratio", "Ratio"),
+        ],
+        rows=rows,
+        chart=Chart("bars", "requests per second", "rate"),
+        measured=measured,
     )
-    key = created.value.reveal()
-    apps = {way: build(way, authenticator, key) for way in WAYS}
-    rounds: dict[str, list[float]] = {way: [] for way in WAYS}
-    gc.disable()
-    for _ in range(ROUNDS):
-        for way in WAYS:
-            rounds[way].append(await request_many(apps[way], key))
-        gc.collect()
-    gc.enable()
-    return {way: statistics.median(times) * 1e6 for way, times in rounds.items()}
-
-
-def main() -> None:
-    """Print a table: microseconds per request, and how much the guard adds."""
-    print(f"{'':10} {'':12} {'µs/request':>10} {'added':>8} {'ratio':>7}")
-    for name, build in (("FastAPI", fastapi_app), ("Starlette", starlette_app)):
-        times = asyncio.run(measure(build))
-        for way, microseconds in times.items():
-            added = microseconds - times["none"]
-            ratio = microseconds / times["none"]
-            print(f"{name:10} {way:12} {microseconds:10.1f} {added:8.1f} {ratio:7.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,164 +1,210 @@
-"""How the cost of an operation grows with the table: a thousand keys against a million, a tenth of them one owner's.
+"""How the cost of an operation grows with the table, from a thousand keys to a million, or to ten with `--full`.
 
-    python -m benchmarks.growth [URL]
-
-The measure is the bare driver's own read of a row by its primary key: nothing should grow faster than that. Without a
-URL it is SQLite in a temporary folder; a PostgreSQL URL must name a database in which two tables may be made and dropped.
+The tables of all sizes are there at once and take turns, so that a growth is a ratio of one run. The measure is the
+bare driver's own read of a row by its primary key: a verification should not grow faster than that. A tenth of each
+table is one owner's, whose keys are in every state.
 """
 
 from __future__ import annotations
 
-import secrets
-import statistics
-import sys
-import tempfile
+import gc
+import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, create_engine, insert, make_url, text
+import psycopg
+from sqlalchemy import URL, Engine
 
-from msk_auth import ApiKey, KeyQuery, KeyStatus
-from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, prepare_sqlite
+from msk_auth import (
+    Authenticator,
+    KeyLimitReached,
+    KeyLimits,
+    KeyStatus,
+    Owner,
+    SystemClock,
+    local_principal,
+)
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 
-SIZES = (1_000, 1_000_000)
-ROUNDS = 300
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-OWNER = "the-owner"
-_METADATA = MetaData()
-_TABLE = api_key_table(_METADATA, "growth_keys")
+from . import subjects
+from .growth_tables import BIG_OWNER, Filled, fill
+from .machine import describe
+from .result import Aim, Chart, Column, Result, Row, Spread, number
+from .timing import Scale, ratios
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+QUICK_SIZES = (1_000, 2_000)
+TEN_MILLION = 10_000_000
+LIMIT = 40
+READ = "bare driver's read"
+VERIFY = "verification"
+MOST_GROWTH = 1.2
+# Calls of each operation in each round; what writes waits for the disk, so it is called less often.
+READS, WRITES = 40, 4
+_NOTHING: frozenset[str] = frozenset()
+
+Operation = Callable[[], object]
 
 
-def new_id(number: int) -> str:
-    # Spread over the whole index, as real ids are.
-    return f"{number * 2_654_435_761 % 2**32:08x}{number:06d}"
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What is measured on one table; each call of an operation is about another key."""
+
+    by_name: dict[str, tuple[Operation, int]]
 
 
-def record(number: int, owner_id: str) -> ApiKey:
-    return ApiKey(
-        id=new_id(number),
-        name="name of a key",
-        owner_id=owner_id,
-        digest=f"sha256:{secrets.token_hex(32)}",
-        scopes=None,
-        created_at=NOW + timedelta(seconds=number),
-        # The owner has keys in every state; half of them are active.
-        revoked_at=NOW if number % 4 == 1 else None,
-        expires_at=NOW if number % 4 == 3 else None,
+def find_owner(owner_id: str) -> Owner[str]:
+    """Any owner there could be, at no cost."""
+    return Owner(owner_id, _NOTHING, owner_id)
+
+
+@contextmanager
+def operations(engine: Engine, filled: Filled) -> Iterator[Operations]:
+    """On one table."""
+    store = SQLAlchemyKeyStore(engine, filled.table)
+    auth = Authenticator(store, find_owner=find_owner, hasher=subjects.hasher())
+    limited = Authenticator(store, find_owner=find_owner, key_limits=KeyLimits(max_active=LIMIT))
+    owner: Owner[str] = Owner(BIG_OWNER, frozenset(), BIG_OWNER)
+    who = local_principal(owner, at=SystemClock().now())
+    keys = cycle(filled.keys)
+    created: list[str] = []
+
+    def verify() -> object:
+        return auth.authenticate([f"Bearer {next(keys)}".encode()])
+
+    def create() -> None:
+        created.append(auth.create_key(who, name="benchmark").value.id)
+
+    def refuse() -> None:
+        with suppress(KeyLimitReached):
+            limited.create_key(who, name="benchmark")
+            raise AssertionError("the owner has as many keys as allowed")
+
+    def revoke() -> object:
+        return auth.revoke_key(who, created.pop())
+
+    with reader(engine, filled) as read:
+        yield Operations(
+            {
+                READ: (read, READS),
+                VERIFY: (verify, READS),
+                "list a page": (lambda: auth.list_keys(who), READS // 4),
+                "list active keys": (
+                    lambda: auth.list_keys(who, status=KeyStatus.ACTIVE),
+                    READS // 4,
+                ),
+                "create": (create, WRITES),
+                # As many as are created just before.
+                "revoke": (revoke, WRITES),
+                "refuse, limit reached": (refuse, WRITES),
+            }
+        )
+    store.close()
+
+
+@contextmanager
+def reader(engine: Engine, filled: Filled) -> Iterator[Operation]:
+    """The bare driver's read of a row by its primary key, on a connection of its own."""
+    ids = cycle([key[4:16] for key in filled.keys])
+    columns = ", ".join(column.name for column in filled.table.columns)
+    statement = f"SELECT {columns} FROM {filled.table.name} WHERE id = "
+    connection: Any
+    options: dict[str, Any] = {}
+    if engine.dialect.name == "sqlite":
+        connection = sqlite3.connect(str(engine.url.database), isolation_level=None)
+        statement += "?"
+    else:
+        address = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        connection = psycopg.connect(address, autocommit=True)
+        statement, options = f"{statement}%s", {"prepare": True}
+
+    def read() -> None:
+        assert len(connection.execute(statement, (next(ids),), **options).fetchall()) == 1
+
+    try:
+        yield read
+    finally:
+        connection.close()
+
+
+def measure(tables: dict[int, Operations], scale: Scale) -> dict[tuple[str, int], list[float]]:
+    """Microseconds of each operation on each table, one figure for each round."""
+    samples: dict[tuple[str, int], list[float]] = {}
+    names = list(next(iter(tables.values())).by_name)
+    first = 0 if scale.is_quick else -1
+    gc.disable()
+    for turn in range(first, scale.pick(1, 40)):
+        for name in names:
+            for size, table in tables.items():
+                operation, calls = table.by_name[name]
+                calls = 1 if scale.is_quick else calls
+                began = time.perf_counter()
+                for _ in range(calls):
+                    operation()
+                took = (time.perf_counter() - began) / calls * 1e6
+                if turn >= 0:
+                    samples.setdefault((name, size), []).append(took)
+        gc.collect()
+    gc.enable()
+    return samples
+
+
+def rows(
+    database: str, sizes: Sequence[int], samples: dict[tuple[str, int], list[float]]
+) -> list[Row]:
+    """A row for each operation: its time on each table, how it grew, and that against the bare read."""
+    first, last = sizes[0], sizes[-1]
+    made: list[Row] = []
+    bare = ratios(samples[READ, last], samples[READ, first])
+    for name in dict.fromkeys(name for name, _ in samples):
+        cells = {str(size): Spread.of(samples[name, size]) for size in sizes}
+        growth = ratios(samples[name, last], samples[name, first])
+        cells["growth"] = Spread.of(growth)
+        aim = None
+        if name != READ:
+            cells["ratio"] = Spread.of(ratios(growth, bare))
+            if name == VERIFY:
+                aim = Aim("ratio", "at most", MOST_GROWTH)
+        made.append(Row(database, name, cells, aim=aim))
+    return made
+
+
+def on(database: str, url: URL, sizes: Sequence[int], scale: Scale) -> list[Row]:
+    """The rows of one database."""
+    with subjects.engine_of(url) as engine, ExitStack() as stack:
+        tables = {
+            size: stack.enter_context(operations(engine, fill(engine, size))) for size in sizes
+        }
+        return rows(database, sizes, measure(tables, scale))
+
+
+def run(scale: Scale) -> Result:
+    """Measure it."""
+    measured = describe("sqlalchemy", "psycopg")
+    sizes = QUICK_SIZES if scale.is_quick else SIZES
+    if scale.is_full:
+        sizes = (*sizes, TEN_MILLION)
+    with subjects.sqlite_url(is_empty=True) as url:
+        made = on("SQLite", url, sizes, scale)
+    with subjects.postgres_url(is_empty=True) as postgres:
+        if postgres is not None:
+            made += on("PostgreSQL", postgres, sizes, scale)
+    return Result(
+        name="growth",
+        title="Growth with the number of keys",
+        method="The tables of all sizes are in one database and take turns. Each call is about another key. A tenth of"
+        f" each table is one owner's, whose keys are listed; the limit that it is refused by is {LIMIT}. Growth is the time"
+        " on the largest table over that on the smallest; its ratio is that growth over the bare read's.",
+        columns=[
+            *(Column(str(size), f"{number(size)} keys", "µs", x=size) for size in sizes),
+            Column("growth", "Growth"),
+            Column("ratio", "Over the bare read's growth"),
+        ],
+        rows=made,
+        chart=Chart("lines", "time of one operation, µs", x_axis="keys in the table"),
+        measured=measured,
     )
-
-
-def fill(engine: Engine, first: int, end: int) -> None:
-    """Add the records with these numbers; every tenth is the owner's."""
-    columns = _TABLE.c.keys()
-    for start in range(first, end, 20_000):
-        rows: list[dict[str, Any]] = []
-        for number in range(start, min(start + 20_000, end)):
-            made = record(number, OWNER if number % 10 < 1 else f"owner-{number // 20}")
-            rows.append({name: getattr(made, name) for name in columns})
-        with engine.begin() as connection:
-            connection.execute(insert(_TABLE), rows)
-    with engine.begin() as connection:
-        connection.execute(text("ANALYZE"))
-
-
-def measure(operation: Callable[[int], object]) -> float:
-    """The median time of an operation, in microseconds."""
-    times: list[float] = []
-    for round_number in range(ROUNDS):
-        began = time.perf_counter()
-        operation(round_number)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e6
-
-
-def operations(
-    engine: Engine, store: SQLAlchemyKeyStore, size: int
-) -> Iterator[tuple[str, Callable[[int], object]]]:
-    raw = engine.raw_connection()
-    driver: Any = raw.driver_connection
-    place = "?" if engine.dialect.name == "sqlite" else "%s"
-    by_key = f"SELECT * FROM growth_keys WHERE id = {place}"
-
-    def anywhere(number: int) -> int:
-        return number * 7919 % size
-
-    yield (
-        "bare driver, by primary key",
-        lambda n: driver.execute(by_key, (new_id(anywhere(n)),)).fetchall(),
-    )
-    raw.close()
-    yield "find (authenticate)", lambda n: store.find(new_id(anywhere(n)))
-    yield "list a page", lambda _: store.list(KeyQuery(OWNER, NOW, limit=51))
-
-    def list_in_the_middle(_number: int) -> object:
-        after = (NOW + timedelta(seconds=size // 2), "")
-        return store.list(KeyQuery(OWNER, NOW, after=after, limit=51))
-
-    yield "list a page in the middle", list_in_the_middle
-    yield "list active keys", lambda _: store.list(KeyQuery(OWNER, NOW, KeyStatus.ACTIVE, limit=51))
-
-    def create(number: int) -> object:
-        made = record(10_000_000 + size + number, f"new-{number // 50}")
-        return store.insert(made, max_active=100, now=NOW)
-
-    yield "create, limit 100", create
-
-    def create_for_the_owner(number: int) -> object:
-        made = record(20_000_000 + size + number, OWNER)
-        return store.insert(made, max_active=None, now=NOW)
-
-    yield "create for the owner", create_for_the_owner
-
-    def refuse(number: int) -> object:
-        try:
-            return store.insert(record(30_000_000 + number * 4, OWNER), max_active=40, now=NOW)
-        except Exception as limit_reached:  # noqa: BLE001 - the limit, which is what is measured
-            return limit_reached
-
-    yield "refuse the owner's 41st", refuse
-
-    def revoke(number: int) -> object:
-        return store.revoke(new_id(20_000_000 + size + number), owner_id=OWNER, at=NOW)
-
-    yield "revoke", revoke
-
-
-def run(engine: Engine) -> None:
-    """Measure at each size and print how the times grew."""
-    _METADATA.drop_all(engine)
-    _METADATA.create_all(engine)
-    results: list[dict[str, float]] = []
-    filled = 0
-    for size in SIZES:
-        fill(engine, filled, size)
-        filled = size
-        store = SQLAlchemyKeyStore(engine, _TABLE)
-        store.find("")
-        results.append({name: measure(work) for name, work in operations(engine, store, size)})
-        store.close()
-    print(f"{'median, µs':32}" + "".join(f"{size:>12,}" for size in SIZES) + f"{'growth':>10}")
-    for name, few in results[0].items():
-        many = results[1][name]
-        print(f"{name:32}{few:12.1f}{many:12.1f}{many / few:10.2f}")
-    _METADATA.drop_all(engine)
-
-
-def main() -> None:
-    """Run on the database that was named, or on SQLite."""
-    if len(sys.argv) > 1:
-        engine = create_engine(make_url(sys.argv[1]))
-        run(engine)
-        engine.dispose()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        engine = create_engine(f"sqlite:///{Path(folder) / 'growth.db'}")
-        prepare_sqlite(engine)
-        run(engine)
-        engine.dispose()
-
-
-if __name__ == "__main__":
-    main()

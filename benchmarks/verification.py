@@ -1,167 +1,183 @@
-"""What one verification costs in process, against the least work that could do it.
+"""What one verification costs the processor, against the least work that could do it.
 
-The least work reads the header, takes the id out of the key, looks a digest up in a dictionary, makes the HMAC of the
-key and compares the two in constant time. All are measured in turns within one run, so that their ratios hold::
-
-    python -m benchmarks.verification
+For a key that is: read the header, take the id out of the key, look a digest up in a dictionary, make the HMAC of the
+key, compare the two in constant time. For a login token: take it apart, make the HMAC, compare, read the claims, look
+at the time. What is compared with a database is in `authoritative`.
 """
 
 from __future__ import annotations
 
-import gc
+import asyncio
+import base64
 import hmac
-import statistics
-import tempfile
+import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
+from typing import Any
 
-from sqlalchemy import create_engine
+from msk_auth import AlgorithmName, Authenticator, KeyRing, Problem, SigningKey, TokenProfile
+from msk_auth.core.keys import checksum
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
-from msk_auth import (
-    AlgorithmName,
-    Authenticator,
-    KeyHasher,
-    KeyRing,
-    KeyStore,
-    Owner,
-    PepperRing,
-    Problem,
-    SigningKey,
-    SystemClock,
-    TokenProfile,
-    local_principal,
-)
-from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, prepare_sqlite
-from msk_auth.stores.sqlalchemy.migrations import upgrade
+from . import subjects
+from .machine import describe
+from .result import Chart, Column, Result
+from .timing import Call, Scale, Work, rows, take_turns
 
-ROUNDS = 30
-CALLS = 400
-OWNER = Owner("ada", frozenset({"tasks:read"}), "ada")
-PEPPER = b"a pepper of at least 32 bytes...."
 ALGORITHMS: tuple[AlgorithmName, ...] = ("HS256", "ES256", "Ed25519", "RS256")
-
-Work = Callable[[], object]
-
-
-def find_owner(_owner_id: str) -> Owner[str]:
-    return OWNER
+KEY, TOKEN, REFUSED = "API key", "Login token", "Refused"
+LEAST_KEY = "least work for a key"
+LEAST_TOKEN = "least work for an HS256 token"
 
 
-def authenticator(
-    store: KeyStore, *tokens: TokenProfile, leased: bool = False
-) -> Authenticator[str]:
-    return Authenticator(
-        store,
-        find_owner=find_owner,
-        hasher=KeyHasher(PepperRing({"a": PEPPER}, current="a")),
-        tokens=tokens,
-        lease=timedelta(seconds=5) if leased else None,
-    )
-
-
-def verify(auth: Authenticator[str], credential: str) -> Work:
+def accept(auth: Authenticator[str], credential: str) -> Call:
+    """A verification that succeeds."""
     header = [f"Bearer {credential}".encode()]
+    auth.authenticate(header)
     return lambda: auth.authenticate(header)
 
 
-def refuse(auth: Authenticator[str], credential: str) -> Work:
+def refuse(auth: Authenticator[str], credential: str, code: str) -> Call:
+    """A verification that fails, and with this code only."""
     header = [f"Bearer {credential}".encode()]
 
     def work() -> None:
         try:
             auth.authenticate(header)
-        except Problem:
-            return
-        raise AssertionError("this credential must be refused")
+        except Problem as problem:
+            if problem.code == code:
+                return
+        raise AssertionError(f"this credential must be refused with {code}")
 
+    work()
     return work
 
 
-def least_work(credential: str) -> Work:
+def least_for_a_key(credential: str) -> Call:
+    """See the module."""
     header = f"Bearer {credential}".encode()
-    digests = {credential[4:16]: hmac.digest(PEPPER, credential.encode(), "sha256")}
+    digests = {credential[4:16]: hmac.digest(subjects.PEPPER, credential.encode(), "sha256")}
 
     def work() -> None:
         key = header.decode().split(" ")[1]
-        digest = hmac.digest(PEPPER, key.encode(), "sha256")
+        digest = hmac.digest(subjects.PEPPER, key.encode(), "sha256")
         assert hmac.compare_digest(digest, digests[key[4:16]])
 
     return work
 
 
-@contextmanager
-def sqlite_store() -> Iterator[SQLAlchemyKeyStore]:
-    with tempfile.TemporaryDirectory() as folder:
-        engine = create_engine(f"sqlite:///{Path(folder) / 'keys.db'}")
-        prepare_sqlite(engine)
-        upgrade(engine)
-        store = SQLAlchemyKeyStore(engine)
-        yield store
-        store.close()
-        engine.dispose()
+def least_for_a_token(secret: bytes, token: str) -> Call:
+    """See the module."""
+    header = f"Bearer {token}".encode()
+
+    def work() -> None:
+        signed, _, signature = header.decode().split(" ")[1].rpartition(".")
+        digest = hmac.digest(secret, signed.encode(), "sha256")
+        assert hmac.compare_digest(digest, _decode(signature))
+        claims: dict[str, Any] = json.loads(_decode(signed.partition(".")[2]))
+        assert claims["exp"] > time.time()
+
+    return work
 
 
-def measure(works: dict[str, Work]) -> dict[str, list[float]]:
-    """Microseconds of processor time per call, one figure for each round."""
-    rounds: dict[str, list[float]] = {name: [] for name in works}
-    gc.disable()
-    for _ in range(ROUNDS):
-        for name, work in works.items():
-            began = time.thread_time()
-            for _ in range(CALLS):
-                work()
-            rounds[name].append((time.thread_time() - began) / CALLS * 1e6)
-        gc.collect()
-    gc.enable()
-    return rounds
+def bare_signature_check(key: SigningKey, token: str) -> Call:
+    """The cryptography alone."""
+    signed, _, signature = token.rpartition(".")
+    message, raw = signed.encode(), _decode(signature)
+
+    def work() -> None:
+        assert key.verify(message, raw)
+
+    return work
 
 
-def main() -> None:
-    """Print a table: microseconds per verification and the ratio to the least work."""
-    now = SystemClock().now()
-    with sqlite_store() as on_disk:
-        memory = MemoryKeyStore()
-        principal = local_principal(OWNER, at=now)
-        key, disk_key = (
-            authenticator(store).create_key(principal, name="benchmark").value.reveal()
-            for store in (memory, on_disk)
+def works(runner: asyncio.Runner) -> Iterator[Work]:
+    """Everything that is measured here, ready to be called."""
+    store = MemoryKeyStore()
+    keys = {name: SigningKey.generate("k", name) for name in ALGORITHMS}
+    profiles = {
+        name: TokenProfile(issuer=name, audience="a", keys=KeyRing([key]))
+        for name, key in keys.items()
+    }
+    plain = subjects.authenticator(store, tokens=tuple(profiles.values()))
+    leased = subjects.authenticator(
+        store, tokens=tuple(profiles.values()), lease=subjects.LONG_LEASE
+    )
+    now = plain.clock.now()
+    tokens = {
+        name: profile.issue(subject="ada", now=now, lifetime=timedelta(hours=1))
+        for name, profile in profiles.items()
+    }
+    key = plain.create_key(subjects.interactive(), name="benchmark").value.reveal()
+    header = [f"Bearer {key}".encode()]
+    # The record again, in a store of the other kind.
+    other_store = AsyncMemoryKeyStore()
+    runner.run(other_store.insert(store.find(key[4:16]), max_active=None, now=now))  # type: ignore[arg-type]
+    other = subjects.async_authenticator(other_store, lease=subjects.LONG_LEASE)
+
+    async def awaited() -> object:
+        return await other.authenticate(header)
+
+    unknown = plain.rules.key_format.generate().reveal()
+
+    yield Work(KEY, LEAST_KEY, least_for_a_key(key))
+    yield Work(KEY, "key, leased", accept(leased, key), LEAST_KEY, 1.6)
+    yield Work(KEY, "key, leased, awaited", awaited, LEAST_KEY, 1.6, is_async=True)
+    yield Work(KEY, "key, read from memory", accept(plain, key), LEAST_KEY)
+
+    yield Work(TOKEN, LEAST_TOKEN, least_for_a_token(keys["HS256"].export(), tokens["HS256"]))
+    for name, token in tokens.items():
+        yield Work(TOKEN, f"{name}, leased", accept(leased, token), LEAST_TOKEN, 1.6)
+    for name, token in tokens.items():
+        reference = LEAST_TOKEN
+        if name != "HS256":
+            reference = f"{name}, signature check alone"
+            yield Work(TOKEN, reference, bare_signature_check(keys[name], token))
+        yield Work(TOKEN, f"{name}, first sight", accept(plain, token), reference)
+
+    broken = key[:-1] + ("0" if key[-1] != "0" else "1")
+    for what, credential, code, at_most in (
+        ("malformed key", "msk_not_a_key", "key_malformed", 1.0),
+        ("wrong checksum", broken, "key_malformed", 1.0),
+        ("unknown key", unknown, "key_unknown", None),
+        ("wrong secret", _with_another_secret(key, plain), "key_unknown", None),
+        ("forged token", tokens["HS256"][:-4] + "AAAA", "token_invalid", None),
+    ):
+        yield Work(REFUSED, what, refuse(leased, credential, code), LEAST_KEY, at_most)
+
+
+def run(scale: Scale) -> Result:
+    """Measure it."""
+    measured = describe("pyjwt", "cryptography")
+    with asyncio.Runner() as runner:
+        made = list(works(runner))
+        samples = take_turns(
+            made, rounds=scale.pick(2, 60), seconds=scale.pick(1, 80) / 10_000, runner=runner
         )
-        profiles = {
-            name: TokenProfile(
-                issuer=name, audience="a", keys=KeyRing([SigningKey.generate("k", name)])
-            )
-            for name in ALGORITHMS
-        }
-        tokens = {
-            name: profile.issue(subject="ada", now=now, lifetime=timedelta(hours=1))
-            for name, profile in profiles.items()
-        }
-        plain = authenticator(memory, *profiles.values())
-        leased = authenticator(memory, *profiles.values(), leased=True)
-        wrong = plain.rules.key_format.generate().reveal()
-        works = {
-            "least work": least_work(key),
-            "key, leased": verify(leased, key),
-            "key, memory": verify(plain, key),
-            "key, SQLite": verify(authenticator(on_disk), disk_key),
-            "JWT HS256, leased": verify(leased, tokens["HS256"]),
-            **{f"JWT {name}": verify(plain, token) for name, token in tokens.items()},
-            "malformed key": refuse(plain, "msk_not_a_key"),
-            "wrong checksum": refuse(plain, key[:-1] + ("0" if key[-1] != "0" else "1")),
-            "unknown key": refuse(plain, wrong),
-        }
-        rounds = measure(works)
-    least = statistics.median(rounds["least work"])
-    print(f"{'':20} {'µs':>8} {'spread':>15} {'ratio':>7}")
-    for name, times in rounds.items():
-        median = statistics.median(times)
-        low, *_, high = statistics.quantiles(times, n=10)
-        print(f"{name:20} {median:8.2f} {low:7.2f}–{high:<7.2f} {median / least:7.2f}")
+    return Result(
+        name="verification",
+        title="One verification, in process",
+        method="Processor time of one call of `authenticate`, with everything in memory; blocking, except where it"
+        " says awaited. A lease lasts 5 seconds here, so that nearly every call finds one.",
+        columns=[Column("time", "Time", "µs"), Column("ratio", "Ratio")],
+        rows=rows(made, samples),
+        chart=Chart(
+            "bars",
+            "processor time of one verification, µs",
+            "time",
+            is_logarithmic=True,
+        ),
+        measured=measured,
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _with_another_secret(key: str, auth: Authenticator[str]) -> str:
+    """A key that is well-formed, has the id of this one, and another secret."""
+    key_format = auth.rules.key_format
+    body = key[:17] + key_format.generate().reveal()[17:49]
+    return body + checksum(body)
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

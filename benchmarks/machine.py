@@ -1,0 +1,51 @@
+"""When and on what something was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+
+def describe(*packages: str) -> dict[str, str]:
+    """Date, machine and versions, for people to read.
+
+    Args:
+        packages: Whose versions matter here.
+    """
+    load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{_processor()}, {os.cpu_count()} cores, {_memory()}",
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": ", ".join(f"{name} {version(name)}" for name in packages),
+        "load before": f"{load} (processes that wanted a core, over 1, 5 and 15 minutes)",
+    }
+
+
+def cores() -> tuple[set[int], set[int]]:
+    """The cores for a server and for whoever asks it: apart if there are two, else all for both."""
+    available = sorted(os.sched_getaffinity(0))
+    if len(available) < 2:
+        return set(available), set(available)
+    return {available[0]}, {available[1]}
+
+
+def _processor() -> str:
+    text = _read("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def _memory() -> str:
+    found = re.search(r"^MemTotal:\s*(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)
+    return f"{int(found[1]) / 2**20:.0f} GiB of memory" if found else "unknown memory"
+
+
+def _read(path: str) -> str:
+    place = Path(path)
+    return place.read_text("utf-8") if place.exists() else ""
