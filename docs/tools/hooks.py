@@ -1,0 +1,104 @@
+"""What happens while the site is built: generated parts, diagrams, `llms.txt`, and a look at the result.
+
+A page says `<!-- generated: settings -->` where a part is made from the code. What is made here
+cannot go stale, and what cannot be made stops the build.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mkdocs.exceptions import PluginError
+
+# MkDocs loads this file by its path, from wherever it was started.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from docs.tools import (
+    benchmarks_page,
+    built_site,
+    commands_page,
+    diagrams,
+    http_api_page,
+    llms,
+    peers,
+    settings_page,
+)
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.nav import Navigation
+    from mkdocs.structure.pages import Page
+
+_MARKER: Final = re.compile(r"<!-- generated: ([a-z-]+) -->")
+_TEST: Final = re.compile(r"`([\w/]+\.py::\w+)`")
+
+GENERATED: Final[dict[str, Callable[[], str]]] = {
+    "commands": cache(commands_page.render),
+    "http-api": cache(http_api_page.render),
+    "peers": cache(peers.render),
+    "settings": cache(settings_page.render),
+    "benchmark-aims": cache(benchmarks_page.render_aims),
+    **{
+        f"benchmark-{name}": cache(partial(benchmarks_page.render, name))
+        for name in benchmarks_page.names()
+    },
+}
+"""From the name in a marker to what takes its place."""
+
+_pages: dict[str, llms.Source] = {}
+
+
+def fill_in(markdown: str) -> str:
+    """The page with every marker replaced.
+
+    Raises:
+        KeyError: A marker names nothing that can be made.
+    """
+    return _MARKER.sub(lambda match: GENERATED[match[1]](), markdown)
+
+
+def breakable(markdown: str) -> str:
+    """The page with the names of tests, which are sentences, broken into lines like sentences."""
+
+    def broken(match: re.Match[str]) -> str:
+        name = re.sub("(/|::|_)", r"\1<wbr>", match[1])
+        return f'<code class="test">{name}</code>'
+
+    return _TEST.sub(broken, markdown)
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Fill in what is generated, and put diagrams into the page itself."""
+    filled = fill_in(markdown)
+    _pages[page.file.src_uri] = llms.Source(
+        title=str(page.title), url=page.url, markdown=filled, meta=dict(page.meta)
+    )
+    folder = Path(page.file.abs_src_path or "").parent
+    return breakable(benchmarks_page.inline(diagrams.inline(filled, folder), folder))
+
+
+def on_nav(nav: Navigation, **_: Any) -> Navigation:
+    """Remember the order of the pages for `llms.txt`."""
+    llms.ORDER[:] = llms.sections(nav.items)
+    return nav
+
+
+def on_post_build(*, config: MkDocsConfig, **_: Any) -> None:
+    """Write `llms.txt` and `llms-full.txt`, and refuse a site that asks other hosts for anything.
+
+    Raises:
+        PluginError: A page would load something from another host, or refers to something that is
+            not there.
+    """
+    site = Path(config.site_dir)
+    base = str(config.site_url)
+    (site / "llms.txt").write_text(llms.index(config.site_name, base, _pages), "utf-8")
+    (site / "llms-full.txt").write_text(llms.everything(config.site_name, _pages), "utf-8")
+    found = built_site.problems(site, base)
+    if found:
+        raise PluginError("The built site is not right:\n" + "\n".join(found))

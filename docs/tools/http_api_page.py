@@ -1,0 +1,172 @@
+"""The HTTP API of the task service as Markdown, from its OpenAPI document and its route audit.
+
+The document says what is sent and answered; the audit says who gets through. Rendered here, so that
+the site needs no script of another host for it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from msk_auth.testing import Access, AuditedRoute, list_routes
+from task_service.app import create_app
+from task_service.settings import Settings
+
+Json: TypeAlias = Mapping[str, Any]
+
+_METHODS: Final = ("get", "post", "put", "patch", "delete")
+_SHARED: Final = {"401", "403", "503"}
+_REF: Final = "#/components/schemas/"
+
+
+@cache
+def load() -> tuple[Json, dict[str, AuditedRoute]]:
+    """The OpenAPI document, and from `METHOD /path` to what the route demands."""
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(Settings(data_dir=Path(folder)))
+        document = app.openapi()
+        routes = {
+            f"{method} {route.path}": route
+            for route in list_routes(app).routes
+            for method in route.methods
+        }
+    return document, routes
+
+
+@cache
+def render() -> str:
+    """Every operation by its tag, then every shape."""
+    document, routes = load()
+    by_tag: dict[str, list[str]] = {}
+    for path, method, operation in operations(document):
+        section = "\n\n".join(_operation(path, method, operation, routes))
+        by_tag.setdefault(operation.get("tags", ["Other"])[0], []).append(section)
+    parts: list[str] = []
+    for tag, sections in by_tag.items():
+        parts += [f"## {tag}", *sections]
+    parts.append("## Shapes")
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        parts += _shape(name, schema)
+    return "\n\n".join(parts)
+
+
+def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    """Path, method and description of every operation."""
+    for path, item in document["paths"].items():
+        for method in _METHODS:
+            if method in item:
+                yield path, method.upper(), item[method]
+
+
+def _operation(
+    path: str, method: str, operation: Json, routes: Mapping[str, AuditedRoute]
+) -> Iterator[str]:
+    yield f"### {method} {path}"
+    said = [_sentence(str(operation.get("summary", "")))]
+    description = " ".join(str(operation.get("description", "")).split())
+    yield " ".join([*said, description]).strip()
+    yield _access(routes.get(f"{method} {path}"), operation)
+    parameters = operation.get("parameters", [])
+    if parameters:
+        rows = [
+            f"| `{each['name']}` | {each['in']} | {type_of(each['schema'])} |"
+            f" {_note(each['schema'], each.get('required', False), each.get('description'))} |"
+            for each in parameters
+        ]
+        yield "\n".join(["| parameter | in | type | |", "|---|---|---|---|", *rows])
+    body = _content(operation.get("requestBody", {}))
+    if body is not None:
+        yield f"Body: {type_of(body)}"
+        if "properties" in body:
+            yield _members(body)
+    for status, response in sorted(operation["responses"].items()):
+        if status in _SHARED:
+            continue
+        content = _content(response)
+        shape = "" if content is None else f", {type_of(content)}"
+        words = str(response.get("description", "")).replace("Successful Response", "Done.")
+        yield f"**{status}**{shape}. {words}".rstrip()
+
+
+def _sentence(summary: str) -> str:
+    # FastAPI makes "List Key Audit" out of a function's name.
+    words = summary.capitalize() if summary.istitle() else summary
+    return re.sub(r"\bi\b", "I", words.rstrip(".")) + "."
+
+
+def _access(route: AuditedRoute | None, operation: Json) -> str:
+    if route is None or route.access is Access.UNDECLARED or not operation.get("security"):
+        return "Needs no credentials."
+    words = {
+        Access.INTERACTIVE: "**A login only**: API keys are refused with `interactive_required`.",
+        Access.AUTHENTICATED: "A login or an API key.",
+        Access.PERMISSIONS: "A login or an API key.",
+        Access.PUBLIC: "Needs no credentials.",
+    }[route.access]
+    if route.permissions:
+        words += " Permission: " + ", ".join(f"`{each}`" for each in route.permissions) + "."
+    return words
+
+
+def _content(part: Json) -> Json | None:
+    for media in part.get("content", {}).values():
+        return media.get("schema")  # type: ignore[no-any-return]
+    return None
+
+
+def _shape(name: str, schema: Json) -> Iterator[str]:
+    yield f"### {name}"
+    description = " ".join(str(schema.get("description", "")).split())
+    if description:
+        yield description
+    if "enum" in schema:
+        yield "One of " + ", ".join(f"`{each}`" for each in schema["enum"]) + "."
+    if schema.get("properties"):
+        yield _members(schema)
+
+
+def _members(schema: Json) -> str:
+    required = set(schema.get("required", ()))
+    rows = [
+        f"| `{name}` | {type_of(each)} | {_note(each, name in required, each.get('description'))} |"
+        for name, each in schema["properties"].items()
+    ]
+    return "\n".join(["| member | type | |", "|---|---|---|", *rows])
+
+
+def type_of(schema: Json) -> str:
+    """The type of a value, with links to the shapes of this page."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(_REF)
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(type_of(each) for each in schema["anyOf"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{each}`" for each in schema["enum"])
+    kinds = schema.get("type", "any")
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    if "array" in names:
+        names[names.index("array")] = f"list of {type_of(schema.get('items', {}))}"
+    if "string" in names and "format" in schema:
+        names[names.index("string")] = str(schema["format"])
+    return " or ".join(names)
+
+
+def _note(schema: Json, required: bool, description: str | None) -> str:
+    words = [" ".join((description or "").split())]
+    if required:
+        words.append("required")
+    low = schema.get("minimum", schema.get("minLength"))
+    high = schema.get("maximum", schema.get("maxLength"))
+    if low is not None and high is not None:
+        words.append(f"{low} to {high}")
+    if schema.get("default") is not None:
+        words.append(f"`{schema['default']}` by default")
+    return "; ".join(word for word in words if word).replace("|", "\\|")

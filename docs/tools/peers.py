@@ -1,0 +1,128 @@
+"""Compares packages by using them: `python docs/tools/peers.py` installs them into a throwaway environment.
+
+With `--write` the answers go to `docs/assets/peers.json`, from which the page "Comparison with peers"
+is made. Nothing of that page's table is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from msk_auth import SystemClock
+
+Answers: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+ROOT: Final = Path(__file__).parents[2]
+RESULT: Final = ROOT / "docs" / "assets" / "peers.json"
+
+PACKAGES: Final = (
+    "keyshield[aiocache,argon2,fastapi,sqlalchemy]==2.0.1",
+    "djangorestframework-api-key==3.1.0",
+    "flask-jwt-extended==4.7.4",
+    "fastapi-users==15.0.5",
+)
+"""What is compared with. Raise a version, run the script, and look at what changed."""
+
+# What the packages need for the probe, and leave to their users.
+BESIDE: Final = ("aiosqlite", "django>=5.2,<6", "djangorestframework", "httpx")
+
+QUESTIONS: Final[Mapping[str, str]] = {
+    "microseconds": "time to verify a key, read from SQLite",
+    "writes_on_each_request": "writes to the database on each request",
+    "key_has_an_owner": "a key belongs to somebody",
+    "routes_open_as_shipped": "routes that make keys, mounted as documented and without further ado",
+    "missing": "answer without credentials",
+    "challenge": "its `WWW-Authenticate`",
+    "revoked": "answer to a revoked key",
+    "revoked_accepted_from_cache": "a key that another process revoked, with the package's cache",
+    "revoked_active_again": "and what that does to the record",
+}
+"""The rows of the table: from the name of an answer to what it is about."""
+
+
+def ask() -> Answers:
+    """Install the packages and run the probe.
+
+    Raises:
+        subprocess.CalledProcessError: They could not be installed, or the probe failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "env" / "bin" / "python"
+        uv = Path(sys.executable).parent / "uv"
+        run = [str(uv), "pip", "install", "--quiet", "--python", str(python)]
+        subprocess.run(  # noqa: S603 - our own words
+            [str(uv), "venv", "--quiet", "--python", sys.executable, str(python.parents[1])],
+            check=True,
+        )
+        library = f"{ROOT}[fastapi,sqlalchemy]"
+        subprocess.run([*run, library, *PACKAGES, *BESIDE], check=True)  # noqa: S603 - as above
+        probe = Path(__file__).with_name("peers_probe.py")
+        printed = subprocess.run(  # noqa: S603 - as above
+            [str(python), str(probe)], check=True, stdout=subprocess.PIPE, text=True, cwd=folder
+        ).stdout
+    answers: Answers = json.loads(printed)
+    return answers
+
+
+def render() -> str:
+    """The table, from the answers that were written last."""
+    written = json.loads(RESULT.read_text("utf-8"))
+    return f"{table(written['answers'])}\n\nAsked on {written['date']}."
+
+
+def table(answers: Answers) -> str:
+    """One column for each package, one row for each question."""
+    header = " | ".join(f"{name} {each['version']}" for name, each in answers.items())
+    lines = [f"| | {header} |", "|---" * (len(answers) + 1) + "|"]
+    for question, words in QUESTIONS.items():
+        cells = " | ".join(_cell(question, each) for each in answers.values())
+        lines.append(f"| {words} | {cells} |")
+    return "\n".join(lines)
+
+
+def _cell(question: str, answers: Mapping[str, Any]) -> str:
+    value = answers[question]
+    if question == "challenge":
+        return "none" if value is None else f"`{value}`"
+    if value is None:
+        return "–"
+    match question:
+        case "microseconds":
+            bare = answers.get("microseconds_without_delay")
+            return _time(value) + ("" if bare is None else f" ({_time(bare)} without its delay)")
+        case "missing" | "revoked":
+            return str(value)
+        case "routes_open_as_shipped":
+            return "**open to everybody**" if value else "guarded"
+        case "revoked_accepted_from_cache":
+            return "**accepted**" if value else "refused"
+        case "revoked_active_again":
+            return "**active again**" if value else "stays revoked"
+    return "yes" if value else "no"
+
+
+def _time(microseconds: float) -> str:
+    return f"{microseconds / 1000:.0f} ms" if microseconds >= 10_000 else f"{microseconds:.0f} µs"
+
+
+def main() -> None:
+    """Ask, print the table, and write the answers if that was asked for."""
+    parser = argparse.ArgumentParser(description="Compare packages by using them.")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULT.name} anew")
+    given = parser.parse_args()
+    answers = ask()
+    sys.stdout.write(table(answers) + "\n")
+    if given.write:
+        date = SystemClock().now().date()
+        RESULT.write_text(json.dumps({"date": str(date), "answers": answers}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What the pages tell people to type exists: commands, options, settings, files."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from docs.tools import commands_page
+
+from msk_auth.cli import build_parser
+from task_service.settings import PREFIX, Settings
+
+from .tutorial import blocks
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples" / "task_service" / "README.md",
+    *sorted(DOCS.rglob("*.md")),
+]
+SHELL = {"bash", "console", "sh", "shell"}
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines(page: Path) -> Iterator[str]:
+    """The lines of shell on a page, without prompts and with continued lines joined."""
+    for block in blocks(page):
+        if block.language in SHELL:
+            text = re.sub(r"^\$ ", "", block.text, flags=re.MULTILINE)
+            yield from re.sub(r"\\\n\s*", " ", text).splitlines()
+
+
+def calls(page: Path, command: str) -> Iterator[list[str]]:
+    """The arguments with which a page calls a command."""
+    for line in lines(page):
+        words = shlex.split(line, comments=True)
+        for index, word in enumerate(words):
+            is_first = index == 0 or words[index - 1] in {"|", "&&", "sudo"}
+            if word.endswith(f"/bin/{command}") or (word == command and is_first):
+                arguments = words[index + 1 :]
+                ends = [i for i, each in enumerate(arguments) if each in {"|", ">", ">>", "&&"}]
+                yield arguments[: min(ends, default=len(arguments))]
+
+
+LIBRARY = [(named(page), call) for page in PAGES for call in calls(page, "msk-auth")]
+SERVICE = [(named(page), call) for page in PAGES for call in calls(page, "task-service")]
+MAKE = [(named(page), call) for page in PAGES for call in calls(page, "make")]
+
+
+@pytest.mark.parametrize(("page", "arguments"), LIBRARY)
+def test_a_call_of_the_library_s_command_is_accepted(page: str, arguments: list[str]) -> None:
+    assert build_parser().parse_args(arguments).run is not None
+
+
+def found(arguments: list[str]) -> tuple[click.Command, list[str]]:
+    for words, command in commands_page.commands():
+        called = list(words[1:])
+        if arguments[: len(called)] == called:
+            return command, arguments[len(called) :]
+    raise AssertionError(f"there is no command task-service {' '.join(arguments)}")
+
+
+@pytest.mark.parametrize(("page", "arguments"), SERVICE)
+def test_a_call_of_the_service_s_command_is_accepted(page: str, arguments: list[str]) -> None:
+    command, rest = found(arguments)
+    assert command.make_context(command.name, rest, resilient_parsing=False) is not None
+
+
+@pytest.mark.parametrize(("page", "arguments"), MAKE)
+def test_what_is_to_be_made_can_be_made(page: str, arguments: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (target, *_) = [word for word in arguments if "=" not in word] or ["help"]
+    assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE)
+
+
+def test_there_are_calls_to_check() -> None:
+    assert {call[0] for _, call in LIBRARY} >= {"scan", "rules", "routes"}
+    assert {call[0] for _, call in SERVICE} >= {"doctor", "users"}
+    assert MAKE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_setting_that_a_page_names_exists(page: Path) -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    written = re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", page.read_text("utf-8"))
+    assert set(written) - known == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(lines(page))], ids=named)
+def test_the_shell_can_read_every_line(page: Path) -> None:
+    script = "\n".join(re.sub(r"\{\w+\}", "id", line) for line in lines(page))
+    result = subprocess.run(
+        ["bash", "-n"], input=script, capture_output=True, text=True, check=False
+    )
+    assert result.stderr == ""
+
+
+# The tutorial that deploys the service.
+
+
+def test_the_unit_fits_the_page() -> None:
+    page = DOCS / "tutorials" / "deploy.md"
+    text = page.read_text("utf-8")
+    unit = configparser.RawConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "examples" / "task_service" / "deploy" / "task-service.service")
+    service = unit["Service"]
+    command = shlex.split(service["ExecStart"])
+    assert command[0] == "/opt/task-service/.venv/bin/task-service"
+    assert found(command[1:])[1] == []
+    assert service["EnvironmentFile"].removeprefix("-") == "/etc/task-service.env"
+    assert f"/var/lib/{service['StateDirectory']}" == "/var/lib/task-service"
+    for written in (
+        "deploy/task-service.service /etc/systemd/system/",
+        "cd /opt/task-service\n",
+        f"useradd --system --home-dir /var/lib/{service['User']}",
+        "`/etc/task-service.env`",
+    ):
+        assert written in text
+
+    (environment,) = (block.text for block in blocks(page) if block.language == "ini")
+    settings = dict(line.split("=", 1) for line in environment.splitlines())
+    read = Settings(
+        **{name.removeprefix(PREFIX).lower(): value for name, value in settings.items()}
+    )
+    assert read.base_url == "https://tasks.example.org"
+    assert read.database_url.endswith("/var/lib/task-service/task-service.sqlite3")
+
+
+def test_what_is_installed_is_there() -> None:
+    text = (DOCS / "tutorials" / "deploy.md").read_text("utf-8")
+    assert "-r requirements/run.txt" in text
+    assert "--no-deps --no-build-isolation . ./examples/task_service" in text
+    for path in ("requirements/run.txt", "pyproject.toml", "examples/task_service/pyproject.toml"):
+        assert (ROOT / path).is_file()
+    # Without isolation the builder comes from the pinned requirements.
+    assert re.search(r"^hatchling==", (ROOT / "requirements" / "run.txt").read_text(), re.MULTILINE)

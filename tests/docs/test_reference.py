@@ -1,0 +1,186 @@
+"""Everything public is documented: names, settings, commands, operations, codes. And nothing that is not there."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from docs.tools import commands_page, http_api_page, settings_page
+from markdown.extensions.toc import slugify
+
+from msk_auth import PROBLEM_BASE
+from msk_auth.cli import build_parser
+from task_service.settings import PREFIX, Settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+
+# Where an application may import from.
+PUBLIC_MODULES = [
+    "msk_auth",
+    "msk_auth.argon2",
+    "msk_auth.integrations.fastapi",
+    "msk_auth.integrations.flask",
+    "msk_auth.integrations.litestar",
+    "msk_auth.integrations.starlette",
+    "msk_auth.leaks",
+    "msk_auth.leaks",
+    "msk_auth.stores.memory",
+    "msk_auth.stores.sqlalchemy",
+    "msk_auth.stores.sqlalchemy.migrations",
+    "msk_auth.testing",
+    "msk_auth.testing.adapter",
+]
+
+
+def documented_names() -> Counter[str]:
+    pages = sorted((REFERENCE / "api").glob("*.md"))
+    return Counter(
+        name
+        for page in pages
+        for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
+    )
+
+
+def public_names(module: str) -> set[str]:
+    names = {f"{module}.{name}" for name in importlib.import_module(module).__all__}
+    # The contract is a name of the module above it.
+    return names - {"msk_auth.testing.adapter.AdapterContract"}
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_every_public_name_is_on_a_page_of_the_reference(module: str) -> None:
+    missing = public_names(module) - documented_names().keys()
+    assert not missing, "add `::: name` to a page of docs/reference/api"
+
+
+def test_only_public_names_are_documented_and_each_once() -> None:
+    public = set().union(*map(public_names, PUBLIC_MODULES))
+    assert documented_names() == Counter(public)
+
+
+def test_every_module_with_public_names_is_in_the_list() -> None:
+    package = ROOT / "src" / "msk_auth"
+    found = {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in package.rglob("*.py")
+        if re.search(r"^__all__ = ", path.read_text("utf-8"), re.MULTILINE)
+    }
+    private = {name for name in found if re.search(r"\._(?!_)", name)}
+    # A command, not a library; and a package whose names are those of the root.
+    assert found - private - {"msk_auth.cli", "msk_auth.authenticator"} == set(PUBLIC_MODULES)
+
+
+# The task service.
+
+
+def test_every_setting_is_described() -> None:
+    said = settings_page.descriptions()
+    for name in Settings.model_fields:
+        assert len(said.get(name, "")) > 10, f"describe {name} in the docstring of Settings"
+    page = settings_page.render()
+    headings = re.findall(r"^### (\w+)$", page, re.MULTILINE)
+    assert headings == [PREFIX + name.upper() for name in Settings.model_fields]
+    assert "a whole number from 0 to 65,535. The default is `8000`." in page
+    assert "one of `console`, `json`" in page
+
+
+def test_the_readme_of_the_service_names_only_settings_that_exist() -> None:
+    readme = (ROOT / "examples" / "task_service" / "README.md").read_text("utf-8")
+    named = set(re.findall(rf"^\| `({PREFIX}\w+)`", readme, re.MULTILINE))
+    assert named
+    assert named <= {PREFIX + name.upper() for name in Settings.model_fields}
+
+
+def test_every_command_of_the_service_is_on_its_page() -> None:
+    page = commands_page.render()
+    called = [" ".join(words[1:]) for words, _ in commands_page.commands()]
+    assert {"serve", "worker", "migrate", "users create", "users disable", "doctor"} <= set(called)
+    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == called
+    assert all(command.help for _, command in commands_page.commands())
+    assert "| `--role` | One of `admin`, `user`. Required. |" in page
+
+
+def test_every_operation_of_the_service_is_on_its_page() -> None:
+    document, routes = http_api_page.load()
+    page = http_api_page.render()
+    headings = re.findall(r"^### ([A-Z]+ /\S*)$", page, re.MULTILINE)
+    operations = [f"{method} {path}" for path, method, _ in http_api_page.operations(document)]
+    assert sorted(headings) == sorted(operations)
+    # Whatever of the API a program can ask for is in the document.
+    served = {name for name in routes if " /api/" in name and name[:2] not in {"HE", "* "}}
+    assert served - set(operations) == set()
+
+
+def section(page: str, heading: str) -> str:
+    return page.partition(f"### {heading}\n")[2].partition("\n### ")[0]
+
+
+def test_the_page_says_which_operations_refuse_keys() -> None:
+    page = http_api_page.render()
+    assert "**A login only**" in section(page, "POST /api/keys")
+    assert "Permission: `admin:config`." in section(page, "PATCH /api/admin/config")
+    run = section(page, "POST /api/tasks/{taskId}/run")
+    assert "A login or an API key. Permission: `tasks:run`." in run
+    assert "Needs no credentials." in section(page, "GET /healthz")
+
+
+def test_every_shape_that_is_named_is_described() -> None:
+    page = http_api_page.render()
+    shapes = {name.lower() for name in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
+    linked = set(re.findall(r"\]\(#(\w+)\)", page))
+    assert linked
+    assert linked - shapes == set()
+
+
+# The command line of the library.
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    raise AssertionError("the command has no subcommands")
+
+
+def test_every_command_and_option_is_on_the_page_and_no_others() -> None:
+    page = (REFERENCE / "command-line.md").read_text("utf-8")
+    commands = subcommands(build_parser())
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(commands)
+    for name, parser in commands.items():
+        text = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        options = {
+            option
+            for action in parser._actions
+            for option in action.option_strings
+            if option.startswith("--") and option != "--help"
+        }
+        assert set(re.findall(r"^\| `(--[a-z-]+)`", text, re.MULTILINE)) == options, name
+
+
+# Codes.
+
+
+def test_the_type_of_every_problem_is_an_address_of_the_site() -> None:
+    config = (ROOT / "mkdocs.yml").read_text("utf-8")
+    site_url = re.search(r"^site_url: (\S+)$", config, re.MULTILINE)
+    assert site_url is not None
+    assert f"{site_url[1]}reference/errors/" == PROBLEM_BASE
+    # Its fragment is the code: the heading is nothing but the code, and that is its anchor.
+    page = (REFERENCE / "errors.md").read_text("utf-8")
+    codes = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    assert len(codes) == len(set(codes)) > 30
+    assert all(re.fullmatch(r"[a-z_]+", code) for code in codes)
+    assert [code for code in codes if slugify(code, "-") != code] == []
+
+
+def test_every_code_says_what_happened_and_what_to_do() -> None:
+    page = (REFERENCE / "errors.md").read_text("utf-8")
+    for section_ in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        code, _, text = section_.partition("\n")
+        assert len(re.split(r"^## ", text, flags=re.MULTILINE)[0].split()) >= 6, code

@@ -1,0 +1,22 @@
+"""The store that the documentation prints keeps every promise of a store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-store.md"
+
+
+def test_it_passes_the_contract(pytester: pytest.Pytester) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    pytester.makepyfile(block)
+    outcomes = pytester.runpytest("-q").parseoutcomes()
+    # It has no leases, so their tests are left out.
+    assert outcomes.pop("skipped", 0) <= 3
+    assert outcomes.keys() == {"passed"}
+    assert outcomes["passed"] > 60

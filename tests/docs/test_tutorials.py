@@ -1,0 +1,179 @@
+"""The tutorials, as a reader follows them: files made, server started, commands typed, output compared."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import uvicorn
+from werkzeug.serving import make_server
+
+from msk_auth.cli import main
+
+from .tutorial import Block, blocks, files, matches
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
+FRAMEWORKS = ["fastapi", "flask", "litestar", "starlette"]
+PORT = "8000"
+SERVE = dict.fromkeys(FRAMEWORKS, f"uvicorn app:app --port {PORT}") | {
+    "flask": f"flask run --port {PORT}"
+}
+# From a variable of the page to the member of the last answer that the reader copies into it.
+COPIED = {"TOKEN": "access_token", "KEY": "key", "ID": "id"}
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """An empty folder that the reader is in, and whose modules are gone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in {path.stem for path in tmp_path.glob("*.py")} - before:
+        sys.modules.pop(name, None)
+
+
+# The servers run in threads: the frameworks are imported once for all pages.
+
+
+@contextmanager
+def served_by_uvicorn(module: ModuleType) -> Generator[str]:
+    server = uvicorn.Server(uvicorn.Config(module.app, host="127.0.0.1", port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not server.started and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield str(server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@contextmanager
+def served_by_werkzeug(module: ModuleType) -> Generator[str]:
+    server = make_server("127.0.0.1", 0, module.app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield str(server.server_port)
+    finally:
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
+        module.store.close()
+        module.engine.dispose()
+
+
+def run(command: str, folder: Path, variables: dict[str, str]) -> str:
+    result = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_reader_who_types_it_gets_what_the_page_shows(
+    framework: str,
+    reader: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = TUTORIALS / f"{framework}.md"
+    for name, text in files(page):
+        (reader / name).write_text(text, "utf-8")
+    commands = [block for block in blocks(page) if block.language == "bash"]
+    install, serve, *rest, routes = commands
+    assert "pip install" in install.text
+    assert serve.text.strip() == SERVE[framework]
+
+    server: Callable[[ModuleType], Any] = (
+        served_by_werkzeug if framework == "flask" else served_by_uvicorn
+    )
+    variables: dict[str, str] = {}
+    answer: dict[str, str] = {}
+    compared = 0
+    with server(importlib.import_module("app")) as port:
+        for block in rest:
+            for name, beginning in re.findall(r"^export (\w+)=(.*)…$", block.text, re.MULTILINE):
+                variables[name] = answer[COPIED[name]]
+                assert variables[name].startswith(beginning)
+            if block.text.startswith("export"):
+                continue
+            printed = run(block.text.replace(PORT, port), reader, variables)
+            assert block.shown is not None
+            assert matches(block.shown, printed), f"{block.text}\n{printed}"
+            compared += 1
+            content = json.loads(printed)
+            answer = content if isinstance(content, dict) else answer
+    # A login, a list, a key, its use, two refusals, a fresh login, and the revocation.
+    assert compared == 8
+    assert variables["KEY"] not in caplog.text
+    for name in ("signing.secret", "pepper.secret"):
+        assert (reader / name).stat().st_mode & 0o777 == 0o600
+
+    command, *arguments = shlex.split(routes.text)
+    assert (command, main(arguments)) == ("msk-auth", 0), capsys.readouterr().err
+    assert "interactive" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_a_tutorial_installs_is_what_it_was_tried_with(framework: str) -> None:
+    install = next(block for block in blocks(TUTORIALS / f"{framework}.md"))
+    (line,) = (line for line in install.text.splitlines() if line.startswith("pip install"))
+    extras = re.findall(r'"msk-auth\[([a-z0-9,]+)\]"', line)[0].split(",")
+    pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert all(re.search(rf"^{extra} = ", pyproject, re.MULTILINE) for extra in extras)
+    assert framework in extras
+    for name in line.partition("]")[2].strip('" ').split():
+        try:
+            assert version(name)
+        except PackageNotFoundError:
+            pytest.fail(f"{name} is not among the pinned requirements")
+
+
+def test_only_tutorials_have_blocks_that_are_files() -> None:
+    # Everywhere else a block has no title, and runs by itself.
+    titled = [
+        page.relative_to(ROOT / "docs").as_posix()
+        for page in (ROOT / "docs").rglob("*.md")
+        if any(block.title for block in blocks(page))
+    ]
+    assert sorted(titled) == [f"tutorials/{framework}.md" for framework in FRAMEWORKS]
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ('{"a": "x…", "b": …}', '{"a":"xyz","b":null}', True),
+        ('{"a": "x…", "b": …}', '{"a":"yz","b":null}', False),
+        ('{"a": 1}', '{"a":1,"b":2}', False),
+        ('["…"]', "[]", False),
+        ('{"a": null}', '{"a":false}', False),
+    ],
+)
+def test_the_comparison_sees_differences(shown: str, printed: str, same: bool) -> None:
+    assert matches(Block("json", None, shown), printed) is same

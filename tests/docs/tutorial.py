@@ -1,0 +1,90 @@
+"""Reads a tutorial as a reader does: its files, its commands, and what it says they print."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Stands for anything. Outside of quotes it is a value.
+_ANY = "…"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        language: The word after the fence.
+        title: The file that it is, if it is one.
+        text: What is in it.
+        shown: The block that stands right behind it and shows what it prints.
+    """
+
+    language: str
+    title: str | None
+    text: str
+    shown: Block | None = None
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, each command with the output that is shown below it."""
+    text = page.read_text("utf-8")
+    matches = list(_FENCE.finditer(text))
+    found: list[Block] = []
+    for match in reversed(matches):
+        block = Block(match[1], match[2], match[3])
+        behind = matches[matches.index(match) + 1 :][:1]
+        if (
+            block.language == "bash"
+            and behind
+            and behind[0][1] in {"json", "text"}
+            and not text[match.end() : behind[0].start()].strip()
+        ):
+            block = Block(block.language, None, block.text, Block(behind[0][1], None, behind[0][3]))
+        found.append(block)
+    return found[::-1]
+
+
+def files(page: Path) -> Iterator[tuple[str, str]]:
+    """The files that the reader makes, with their content."""
+    return ((block.title, block.text) for block in blocks(page) if block.title is not None)
+
+
+def matches(shown: Block, printed: str) -> bool:
+    """True if what was printed is what the page shows, with anything in place of an ellipsis."""
+    if shown.language != "json":
+        return re.fullmatch(_pattern(shown.text.strip()), printed.strip()) is not None
+    # An ellipsis that is a whole value needs quotes to be JSON.
+    expected = json.loads(re.sub(rf"(?<=: ){_ANY}(?=[,\n}}])", f'"{_ANY}"', shown.text))
+    return _agree(expected, json.loads(printed))
+
+
+def _agree(expected: Any, actual: Any) -> bool:
+    match expected:
+        case dict():
+            return (
+                isinstance(actual, dict)
+                and expected.keys() == actual.keys()
+                and all(_agree(expected[name], actual[name]) for name in expected)
+            )
+        case list():
+            return (
+                isinstance(actual, list)
+                and len(expected) == len(actual)
+                and all(map(_agree, expected, actual))
+            )
+        case "…":
+            return True
+        case str():
+            return isinstance(actual, str) and re.fullmatch(_pattern(expected), actual) is not None
+        case _:
+            return expected == actual and type(expected) is type(actual)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split(_ANY))), re.DOTALL)
