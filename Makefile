@@ -1,20 +1,24 @@
 # One entrance for everything. A bare machine needs python3 (3.11 to 3.13), make and a network.
 
 PYTHON ?= python3
-# More words for pytest, for example: make test ARGS="-k header -x". A part of the tests has no coverage to hold.
+# More words for pytest, for example: make test ARGS="-k header -x".
 ARGS ?=
 
 BIN := .venv/bin
 SOURCES := src examples/task_service/src
 PACKAGES := -e . -e examples/task_service
+ALL_TESTS := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # pyright runs on the node of its own wheel, and asks no registry whether it is the newest.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
+# Compiled modules are kept, whatever the shell says: the tests start the service dozens of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help run test test-envs test-faults check format docs bench requirements clean
+.PHONY: help run test test-envs test-faults check check-all format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -22,29 +26,35 @@ help:  ## Show what can be made (this list)
 run: $(BIN)/.run  ## Serve the task service on this machine
 	exec $(BIN)/task-service serve
 
-test: $(BIN)/.dev  ## Run the tests and hold coverage to its limits
-ifeq ($(ARGS),)
+test: $(BIN)/.dev  ## Run the tests; with CI=1 hold coverage to its limits, which takes twice as long
+ifneq ($(ARGS),)
+	$(BIN)/pytest $(ARGS)
+else ifdef CI
 	$(BIN)/coverage erase
-	$(BIN)/pytest -n auto --dist loadfile --cov --cov-report=
+	$(ALL_TESTS) --cov --cov-report=
 	$(BIN)/coverage report --include 'src/msk_auth/core/*' --fail-under 100
 	$(BIN)/coverage report --omit 'src/msk_auth/core/*' --fail-under 95
 else
-	$(BIN)/pytest $(ARGS)
+	$(ALL_TESTS)
 endif
 
 test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none
 	.ci/environments
 
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
-	$(BIN)/pytest -m faults $(ARGS)
+	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)
 
 check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs build
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
+	.ci/types
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
+
+check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Python 3.11 to 3.13, old and new
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nox $(ARGS)
 
 format: $(BIN)/.dev  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
@@ -53,8 +63,10 @@ format: $(BIN)/.dev  ## Rewrite the code in the project's format
 docs: $(BIN)/.dev  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(BIN)/.dev  ## Measure what a request costs
-	$(BIN)/python -m benchmarks
+# Names, and --full for ten million keys or --write to keep the results for the documentation: make bench ARGS="growth --full"
+bench: $(BIN)/.dev  ## Measure what things cost, in about ten minutes
+	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(findstring --write,$(ARGS)),$(BIN)/python docs/tools/readme.py)
 
 # --universal makes one file serve every platform and Python; nothing in it may name an index or a host.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -64,12 +76,12 @@ PROJECTS := pyproject.toml examples/task_service/pyproject.toml
 requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: to the newest)
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in $(PROJECTS) \
-		--extra fastapi --extra sqlalchemy --extra argon2 -o requirements/run.txt
+		--extra fastapi --extra sqlalchemy --extra argon2 --extra redis -o requirements/run.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in requirements/dev.in $(PROJECTS) \
 		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
 
 clean:  ## Remove the environment, build results and caches (never a service's data)
-	rm -rf .venv dist site htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
+	rm -rf .venv .nox dist site htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache examples/task_service/dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

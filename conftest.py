@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator
 
@@ -32,9 +33,27 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Litestar, left to its defaults, goes on logging to the standard error of the test that began it."""
+    for handler in logging.root.handlers[:]:
+        if type(handler).__module__.startswith("litestar."):
+            logging.root.removeHandler(handler)
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """A long text is no name for a case; and one with a fresh key in it is another in each worker."""
     return argname if isinstance(val, str) and len(val) > 40 else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: begun last, one of them keeps a single worker busy at the end."""
+    for item in items:
+        if item.get_closest_marker("browser") is not None:
+            item.add_marker("slow")
+            item.add_marker("no_cover")
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -1,0 +1,195 @@
+"""What a clean environment has to be able to do with one extra: `python tests/smoke.py EXTRA`. Needs no test tools."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal, local_principal
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+ANN = Owner("ann", frozenset({"tasks:read"}), "Ann")
+OPTIONAL = {
+    "argon2": ["msk_auth.argon2"],
+    "fastapi": ["msk_auth.integrations.fastapi"],
+    "flask": ["msk_auth.integrations.flask"],
+    "litestar": ["msk_auth.integrations.litestar"],
+    "sqlalchemy": ["msk_auth.stores.sqlalchemy", "msk_auth.stores.sqlalchemy.migrations"],
+    "starlette": ["msk_auth.integrations.starlette"],
+}
+
+
+async def find_owner(_: str) -> Owner[str]:
+    return ANN
+
+
+def check_none() -> None:
+    for module in ("msk_auth.cli", "msk_auth.leaks"):
+        importlib.import_module(module)
+    authenticator = Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN)
+    created = authenticator.create_key(local_principal(ANN, at=datetime.now(UTC)), name="ci")
+    principal: Principal[str] = authenticator.authenticate([f"Bearer {created.value.reveal()}"])
+    assert principal.user == "Ann"
+
+
+def check_argon2() -> None:
+    importlib.import_module("msk_auth.argon2")
+
+
+def check_sqlalchemy() -> None:
+    from sqlalchemy import create_engine
+
+    from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
+    from msk_auth.stores.sqlalchemy.migrations import upgrade
+
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{Path(folder) / 'keys.sqlite3'}")
+        upgrade(engine)
+        authenticator = Authenticator(SQLAlchemyKeyStore(engine), find_owner=lambda _: ANN)
+        created = authenticator.create_key(local_principal(ANN, at=datetime.now(UTC)), name="ci")
+        authenticator.authenticate([f"Bearer {created.value.reveal()}"])
+        engine.dispose()
+
+
+async def ask(app: Any, key: str | None) -> int:
+    """The status that an ASGI application answers `GET /` with."""
+    headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET",
+        "scheme": "http", "path": "/", "raw_path": b"/", "query_string": b"", "root_path": "",
+        "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    status: int = sent[0]["status"]
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    assert json.loads(body), body
+    return status
+
+
+def check_asgi(make: Callable[[AsyncAuthenticator[str]], Any]) -> None:
+    async def check() -> None:
+        authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+        created = await authenticator.create_key(
+            local_principal(ANN, at=datetime.now(UTC)), name="ci"
+        )
+        app = make(authenticator)
+        assert await ask(app, None) == 401
+        assert await ask(app, created.value.reveal()) == 200
+        await authenticator.revoke_by_possession(created.value.reveal())
+        assert await ask(app, created.value.reveal()) == 401
+
+    asyncio.run(check())
+
+
+def check_fastapi() -> None:
+    from fastapi import FastAPI
+
+    from msk_auth.integrations.fastapi import FastAPIAuth
+
+    def make(authenticator: AsyncAuthenticator[str]) -> Any:
+        auth = FastAPIAuth(authenticator)
+        app = auth.install(FastAPI())
+
+        @app.get("/", dependencies=[auth.require("tasks:read")])
+        async def tasks() -> dict[str, str]:
+            return {"tasks": "none"}
+
+        assert "/" in app.openapi()["paths"]
+        return app
+
+    check_asgi(make)
+
+
+def check_starlette() -> None:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    from msk_auth.integrations.starlette import StarletteAuth
+
+    def make(authenticator: AsyncAuthenticator[str]) -> Any:
+        auth = StarletteAuth(authenticator)
+
+        @auth.require("tasks:read")
+        async def tasks(request: Request) -> JSONResponse:
+            return JSONResponse({"owner": auth.principal(request).owner.id})
+
+        return auth.install(Starlette(routes=[Route("/", tasks), *auth.key_routes()]))
+
+    check_asgi(make)
+
+
+def check_litestar() -> None:
+    from litestar import Litestar, get
+
+    from msk_auth.integrations.litestar import LitestarAuth
+
+    def make(authenticator: AsyncAuthenticator[str]) -> Any:
+        auth = LitestarAuth(authenticator)
+
+        @get("/", guards=[auth.require("tasks:read")], sync_to_thread=False)
+        def tasks() -> dict[str, str]:
+            return {"tasks": "none"}
+
+        return Litestar([tasks, auth.key_routes()], plugins=[auth])
+
+    check_asgi(make)
+
+
+def check_flask() -> None:
+    from flask import Flask
+
+    from msk_auth.integrations.flask import FlaskAuth
+
+    authenticator = Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN)
+    created = authenticator.create_key(local_principal(ANN, at=datetime.now(UTC)), name="ci")
+    app = Flask("smoke")
+    auth = FlaskAuth(authenticator, app)
+
+    @app.get("/")
+    @auth.require("tasks:read")
+    def tasks() -> dict[str, str]:
+        return {"owner": auth.current_principal.owner.id}
+
+    client = app.test_client()
+    assert client.get("/").status_code == 401
+    headers = {"Authorization": f"Bearer {created.value.reveal()}"}
+    assert client.get("/", headers=headers).status_code == 200
+
+
+def main() -> None:
+    extra = sys.argv[1]
+    wanted = set(OPTIONAL) if extra == "all" else {extra} - {"none"}
+    assert wanted <= set(OPTIONAL), extra
+    check_none()
+    for name in sorted(wanted):
+        globals()[f"check_{name}"]()
+    if extra == "none":
+        for modules in OPTIONAL.values():
+            for module in modules:
+                try:
+                    importlib.import_module(module)
+                except ImportError:
+                    continue
+                raise AssertionError(f"{module} needs nothing of its extra")
+    print(f"{extra}: works")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""`task-service serve`, from a clean environment: it starts, prints its link, answers and ends. Needs no test tools."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+COMMAND = Path(sys.executable).with_name("task-service")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("TASK_")
+        }
+        environment |= {"TASK_SERVICE_DATA_DIR": folder, "TASK_SERVICE_PORT": "0"}
+        served = subprocess.Popen(
+            [str(COMMAND), "serve"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+        )
+        try:
+            origin = _origin(served)
+            for path, said in (("/readyz", b"ok"), ("/login", b"<html"), ("/openapi.json", b"{")):
+                with urllib.request.urlopen(origin + path, timeout=10) as answer:
+                    assert said in answer.read().lower(), path
+        finally:
+            served.send_signal(signal.SIGTERM)
+            code = served.wait(20)
+        assert code == 0, code
+    print("task-service: works")
+
+
+def _origin(served: subprocess.Popen[str]) -> str:
+    assert served.stdout is not None
+    lines = []
+    for line in served.stdout:
+        lines.append(line)
+        found = re.search(r"http://127\.0\.0\.1:[1-9][0-9]*", line)
+        if found is not None:
+            return found[0]
+    raise AssertionError("".join(lines))
+
+
+if __name__ == "__main__":
+    main()
