@@ -15,9 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from msk_auth.core.model import ApiKey, KeyQuery
 
 from ._operations import KeyOperations
-from ._postgresql import PostgresReader
+from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
+from ._rows import NotNow
 from ._schema import api_key_table
-from ._sqlite import NotNow, SQLiteReader, begin_immediate
+from ._sqlite import SQLiteReader, begin_immediate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class _Shared:
         # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
+        self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         self._for_reading = self._derive(engine, "AUTOCOMMIT")
         self._for_writing = self._derive(engine, "READ COMMITTED")
 
@@ -57,16 +59,6 @@ class _Shared:
         # Errors are logged, and the parameters of these statements are digests and names.
         derived.hide_parameters = True
         return derived
-
-    def _find_quickly(self, key_id: str) -> ApiKey | None:
-        """As `find`, if the short way is open.
-
-        Raises:
-            NotNow: It is not.
-        """
-        if self._reader is None:
-            raise NotNow
-        return self._reader.find(key_id)
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
         if self._reader is not None and not self._reader.is_located:
@@ -81,6 +73,11 @@ class _Shared:
 class SQLAlchemyKeyStore(_Shared):
     """A :class:`~msk_auth.KeyStore` in a database; safe to use from several threads.
 
+    On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment
+    and four at most in each process: allow for that many more than the pool has. A look-up that the server does not
+    answer within five seconds fails. Behind a pooler that keeps no prepared statements set psycopg's
+    `prepare_threshold` to None, as for psycopg itself.
+
     Args:
         engine: Of SQLite, PostgreSQL, MariaDB or MySQL. It stays the application's to dispose of.
         table: Made by :func:`api_key_table`; None means a table of the default name, as made by
@@ -93,13 +90,20 @@ class SQLAlchemyKeyStore(_Shared):
     def __init__(self, engine: Engine, table: Table | None = None) -> None:
         super().__init__(engine, table)
         self._turn = threading.Lock()
+        self._postgres = (
+            BlockingReader(engine, self._operations.table) if self._is_plain_postgresql else None
+        )
 
     def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         try:
-            return self._find_quickly(key_id)
+            if self._reader is not None:
+                return self._reader.find(key_id)
+            if self._postgres is not None:
+                return self._postgres.find(key_id)
         except NotNow:
-            return self._read(self._find, key_id)
+            pass
+        return self._read(self._find, key_id)
 
     def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
         """See :class:`~msk_auth.KeyStore`.
@@ -171,6 +175,8 @@ class SQLAlchemyKeyStore(_Shared):
     def close(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
         self._close()
+        if self._postgres is not None:
+            self._postgres.close()
 
     def _read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -221,19 +227,19 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         self._write_engine = AsyncEngine(self._for_writing)
         self._turn = asyncio.Lock()
         self._postgres = (
-            PostgresReader(engine, self._operations.table)
-            if _is_plain_postgresql(engine) and not self._is_one_connection
-            else None
+            AwaitingReader(engine, self._operations.table) if self._is_plain_postgresql else None
         )
 
     async def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         try:
+            if self._reader is not None:
+                return self._reader.find(key_id)
             if self._postgres is not None:
                 return await self._postgres.find(key_id)
-            return self._find_quickly(key_id)
         except NotNow:
-            return await self._read(self._find, key_id)
+            pass
+        return await self._read(self._find, key_id)
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.AsyncBatchStore`."""
@@ -337,15 +343,6 @@ class AsyncSQLAlchemyKeyStore(_Shared):
             yield
         finally:
             self._turn.release()
-
-
-def _is_plain_postgresql(engine: AsyncEngine) -> bool:
-    """True where the short way of reading is open: psycopg, and tables under the names they were made with."""
-    return (
-        engine.dialect.name == "postgresql"
-        and engine.dialect.driver == "psycopg"
-        and "schema_translate_map" not in engine.sync_engine.get_execution_options()
-    )
 
 
 def _batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, datetime]]]:

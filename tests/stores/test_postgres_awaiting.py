@@ -16,10 +16,11 @@ from sqlalchemy.exc import DBAPIError
 from tests.stores.support import async_engine_on
 
 from msk_auth import ApiKey
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, _wire, api_key_table
-from msk_auth.stores.sqlalchemy._postgresql import PostgresReader
-from msk_auth.stores.sqlalchemy._sqlite import NotNow
-from msk_auth.stores.sqlalchemy._wire import Wire
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
+from msk_auth.stores.sqlalchemy._postgresql import AwaitingReader, awaiting_wire
+from msk_auth.stores.sqlalchemy._postgresql import wire as limits
+from msk_auth.stores.sqlalchemy._postgresql.awaiting_wire import AwaitingWire
+from msk_auth.stores.sqlalchemy._rows import NotNow
 from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
@@ -57,12 +58,12 @@ async def store(postgres_url: URL) -> AsyncIterator[AsyncSQLAlchemyKeyStore]:
         yield store
 
 
-def reader_of(store: AsyncSQLAlchemyKeyStore) -> PostgresReader:
+def reader_of(store: AsyncSQLAlchemyKeyStore) -> AwaitingReader:
     assert store._postgres is not None
     return store._postgres
 
 
-def wire_of(store: AsyncSQLAlchemyKeyStore) -> Wire:
+def wire_of(store: AsyncSQLAlchemyKeyStore) -> AwaitingWire:
     return reader_of(store)._wires[asyncio.get_running_loop()]
 
 
@@ -242,7 +243,7 @@ async def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await store.find("k1") == FULL
-    monkeypatch.setattr(_wire, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(awaiting_wire, "ANSWER_SECONDS", 0.2)
     async with store._write_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(TimeoutError, match="did not answer within"):
@@ -309,7 +310,7 @@ async def test_two_tables_never_ask_each_others_statements(postgres_url: URL) ->
     names = {
         statement.name
         for store in stores
-        for statement in (reader_of(store)._one, reader_of(store)._many)
+        for statement in (reader_of(store)._reading.one, reader_of(store)._reading.many)
     }
     assert len(names) == 4
     # PostgreSQL cuts longer names off.
@@ -335,7 +336,7 @@ async def test_an_old_or_silent_connection_is_made_anew(
 ) -> None:
     assert await store.find("k1") == FULL
     before = wire_of(store)
-    monkeypatch.setattr(_wire, limit, 0.0)
+    monkeypatch.setattr(limits, limit, 0.0)
     assert await store.find("k1") == FULL
     assert before.is_closed
     assert wire_of(store) is not before
@@ -357,7 +358,7 @@ async def test_a_wire_of_the_parent_process_is_left_alone(store: AsyncSQLAlchemy
 def test_a_store_can_be_used_on_one_loop_after_another(postgres_url: URL) -> None:
     stores = [AsyncSQLAlchemyKeyStore(async_engine_on(postgres_url, poolclass=NullPool))]
 
-    async def use() -> Wire:
+    async def use() -> AwaitingWire:
         if not await stores[0].find("k1"):
             await stores[0].insert(FULL, max_active=None, now=NOW)
         assert await stores[0].find("k1") == FULL
@@ -380,7 +381,7 @@ async def test_both_statements_use_the_primary_key(store: AsyncSQLAlchemyKeyStor
     )
     await execute(store, "ANALYZE msk_auth_api_keys")
     reader = reader_of(store)
-    for statement, value in ((reader._one, "f7"), (reader._many, "{f7,f8,f9}")):
+    for statement, value in ((reader._reading.one, "f7"), (reader._reading.many, "{f7,f8,f9}")):
         question = statement.text.decode().replace("$1", f"'{value}'")
         plan = "\n".join(row[0] for row in await execute(store, f"EXPLAIN {question}"))
         assert "Index Scan using msk_auth_api_keys_pkey" in plan or "Bitmap Index Scan" in plan

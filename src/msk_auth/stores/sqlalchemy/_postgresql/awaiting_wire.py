@@ -1,36 +1,19 @@
-"""One connection to PostgreSQL that is held for reading: one question at a time, on one event loop.
-
-It speaks to libpq through psycopg's `pq` module, which the driver is built on itself. A cursor costs more than the
-round trip that it makes.
-"""
+"""A held connection that is awaited, on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
+
+from .wire import ANSWER_SECONDS, CANCEL_SECONDS, Lost, Wire
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
-    from psycopg.pq.abc import PGconn, PGresult
-
-ANSWER_SECONDS: Final = 5.0
-"""How long the server may take to answer a look-up by primary key."""
-
-_MAX_IDLE_SECONDS: Final = 60.0
-# After a failover a connection may go on to the old primary. It does not do so for long.
-_MAX_AGE_SECONDS: Final = 600.0
-_CANCEL_SECONDS: Final = 2.0
-
-_UTF8: Final = b"UTF8"
+    from psycopg.pq.abc import PGresult
 
 
-class Lost(Exception):
-    """The connection ended before the answer came."""
-
-
-class Wire:
+class AwaitingWire(Wire):
     """A connection that belongs to this loop alone. What was asked is answered, whoever still waits for it.
 
     Args:
@@ -38,37 +21,17 @@ class Wire:
         loop: The running one.
     """
 
-    def __init__(self, driver: AsyncConnection[object], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, driver: AsyncConnection[Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(driver, loop.time)
         self.loop = loop
         self.is_busy = False
-        self.is_closed = False
-        # psycopg's own switch, which is turned off for poolers that keep no statements.
-        self.prepares = driver.prepare_threshold is not None
         self._driver = driver
-        self._libpq: PGconn = driver.pgconn
-        self._process = os.getpid()
         self._answers: list[PGresult] = []
         self._waiter: asyncio.Future[PGresult] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._cancelling: asyncio.Task[None] | None = None
-        self._opened = self._used = loop.time()
         self._socket = self._libpq.socket
         loop.add_reader(self._socket, self._on_readable)
-
-    @property
-    def speaks_utf8(self) -> bool:
-        """Whether text travels as UTF-8."""
-        return self._libpq.parameter_status(b"client_encoding") == _UTF8
-
-    @property
-    def is_usable(self) -> bool:
-        """False if it was closed, or is so old or was silent for so long that it should not be trusted."""
-        now = self.loop.time()
-        return not (
-            self.is_closed
-            or now - self._used > _MAX_IDLE_SECONDS
-            or now - self._opened > _MAX_AGE_SECONDS
-        )
 
     def prepare(self, name: bytes, statement: bytes) -> asyncio.Future[PGresult]:
         """Have the server parse a statement, to be asked by its name."""
@@ -102,11 +65,7 @@ class Wire:
             self.loop.remove_reader(self._socket)
             self.loop.remove_writer(self._socket)
             self._fail(Lost())
-        if self._process == os.getpid():
-            self._libpq.finish()
-        else:
-            # After a fork it is the parent's: saying good-bye here would end it there.
-            _inherited.append(self._driver)
+        self._hang_up()
 
     def _send(self, send: Callable[[], None]) -> asyncio.Future[PGresult]:
         # Busy until the answer is here, even if nobody waits for it any more.
@@ -173,12 +132,9 @@ class Wire:
     async def _give_up(self) -> None:
         # Else the server's process would go on waiting, for a lock say, and so would the next one.
         try:
-            async with asyncio.timeout(_CANCEL_SECONDS):
-                await self._driver.cancel_safe(timeout=_CANCEL_SECONDS)
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._driver.cancel_safe(timeout=CANCEL_SECONDS)
         except Exception:  # noqa: BLE001, S110 - it was only polite to ask
             pass
         finally:
             self.close()
-
-
-_inherited: Final[list[object]] = []
