@@ -11,38 +11,15 @@ import pytest
 from examples.task_service.tests.accounts_support import (
     KINDS,
     PASSWORD,
-    START,
     World,
     principal,
     world,
 )
 
-from msk_auth import (
-    ApiKey,
-    AsyncAuthenticator,
-    CredentialKind,
-    CredentialsMissing,
-    CredentialUsed,
-    Event,
-    InputInvalid,
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyFormat,
-    KeyLeaked,
-    KeyLimits,
-    KeyRevocation,
-    KeyRotated,
-    Principal,
-    Refusal,
-    RevocationCause,
-    Sighting,
-)
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
-from task_service.accounts.audit import MAX_LEAKS, AuditEvents, AuditQuery
+from msk_auth import CredentialKind, InputInvalid, KeyFormat, Principal
+from task_service.accounts.audit import AuditQuery
 from task_service.accounts.shapes import audit_json, session_json, user_json
 from task_service.accounts.users import User
-from task_service.db.schema import api_keys
 from task_service.request_record import RequestRecord, current_request
 
 pytestmark = pytest.mark.anyio
@@ -182,144 +159,6 @@ async def test_a_listing_that_cannot_be_given_is_refused(it: World) -> None:
     for limit in (0, 201):
         with pytest.raises(InputInvalid):
             await it.audit.list(AuditQuery(), limit=limit)
-
-
-# The library's events
-
-
-async def test_what_happens_to_keys_is_recorded_as_it_happens(it: World) -> None:
-    """End to end: through the library's authenticator, on the service's own table."""
-    user = await it.user("ann")
-    logged_in = await it.login.log_in("ann", PASSWORD)
-    refused: list[str] = []
-    store = AsyncSQLAlchemyKeyStore(it.db.engine, api_keys)
-    authenticator = AsyncAuthenticator(
-        store,
-        find_owner=it.users.find_owner,
-        find_session=it.sessions.find_session,
-        tokens=it.tokens,
-        key_limits=KeyLimits(),
-        on_event=AuditEvents(it.audit, seen=it.sessions.seen, refused=refused.append),
-        clock=it.clock,
-    )
-    it.clock.sleep(600)
-    ann = await authenticator.authenticate([f"Bearer {logged_in.token}"])
-    first = await authenticator.create_key(ann, name="CI", scopes=["tasks:read"])
-    it.clock.sleep(1)
-    second = await authenticator.rotate_key(ann, first.record.id)
-    await authenticator.expire_key(ann, second.record.id, at=it.clock.now() + timedelta(days=1))
-    await authenticator.revoke_key(ann, second.record.id)
-    it.clock.sleep(1)
-    await authenticator.revoke_key(ann, second.record.id)
-    await authenticator.delete_key(ann, second.record.id)
-    with pytest.raises(CredentialsMissing):
-        await authenticator.authenticate([])
-    await it.sessions.flush()
-    await store.aclose()
-
-    entries = reversed((await it.audit.list(AuditQuery(action="key."))).items)
-    assert [(entry.action, entry.target, entry.details) for entry in entries] == [
-        ("key.created", first.record.id, {"name": "CI", "scopes": ["tasks:read"]}),
-        (
-            "key.created",
-            second.record.id,
-            {"name": "CI", "scopes": ["tasks:read"], "predecessor": first.record.id},
-        ),
-        ("key.rotated", first.record.id, {"name": "CI", "successor": second.record.id}),
-        (
-            "key.expiry_set",
-            second.record.id,
-            {"name": "CI", "expires_at": "2026-01-02T00:10:01+00:00"},
-        ),
-        ("key.revoked", second.record.id, {"name": "CI"}),
-        ("key.deleted", second.record.id, {"name": "CI"}),
-    ]
-    assert {entry.actor_id for entry in (await it.audit.list(AuditQuery(action="key."))).items} == {
-        user.id
-    }
-    assert refused == ["credentials_missing"]
-    assert [row["last_seen_at"] for row in await it.rows("sessions")] == [
-        START + timedelta(seconds=600)
-    ]
-
-
-async def test_events_that_are_frequent_write_nothing(tmp_path: Path) -> None:
-    async with world("sqlite", tmp_path) as it:
-        seen: list[str] = []
-        user = await it.user("ann")
-        hook = AuditEvents(
-            it.audit, seen=lambda session_id, _: seen.append(session_id), refused=seen.append
-        )
-        record = ApiKey("AAAAAAAAAAAA", "n", user.id, "d", None, START, revoked_at=START)
-        later = START + timedelta(seconds=1)
-        frequent: list[Event] = [
-            CredentialUsed(START, principal(user, session_id="ses_1")),
-            CredentialUsed(START, _with_key(user)),
-            Refusal(START, "key_unknown", None),
-            KeyRevocation(later, principal(user), record),
-        ]
-        assert [hook(event) for event in frequent] == [None] * 4
-        assert seen == ["ses_1", "key_unknown"]
-        rare: list[Event] = [
-            KeyCreated(START, principal(user), record),
-            KeyRotated(START, principal(user), record, record),
-            KeyExpirySet(START, principal(user), record),
-            KeyRevocation(START, principal(user), record),
-            KeyDeleted(START, principal(user), record),
-        ]
-        for event in rare:
-            recording = hook(event)
-            assert recording is not None
-            await recording
-
-        assert (await it.actions())[1:] == [
-            "key.created",
-            "key.created",
-            "key.rotated",
-            "key.expiry_set",
-            "key.revoked",
-            "key.deleted",
-        ]
-
-
-async def test_keys_that_end_without_a_login_are_recorded_once(tmp_path: Path) -> None:
-    async with world("sqlite", tmp_path) as it:
-        user = await it.user("ann")
-        hook = AuditEvents(it.audit, seen=lambda _id, _at: None, refused=lambda _code: None)
-        record = ApiKey("AAAAAAAAAAAA", "n", user.id, "d", None, START, revoked_at=START)
-        later = START + timedelta(seconds=1)
-
-        async def tell(event: Event) -> None:
-            recording = hook(event)
-            if recording is not None:
-                await recording
-
-        for at in (START, later):
-            await tell(KeyRevocation(at, None, record, RevocationCause.POSSESSION))
-            for url in ("https://example.com/a", "https://example.com/b", None, None):
-                await tell(KeyLeaked(at, record, Sighting("github", "commit", url)))
-
-        entries = (await it.audit.list(AuditQuery(target=record.id))).items[::-1]
-        assert [(entry.action, entry.details.get("url")) for entry in entries] == [
-            ("key.revoked", None),
-            ("key.leaked", "https://example.com/a"),
-            ("key.leaked", "https://example.com/b"),
-            ("key.leaked", None),
-        ]
-        assert [entry.credential_kind for entry in entries] == ["none"] * 4
-        assert entries[0].details == {"name": "n", "cause": "possession"}
-        assert entries[1].details == {
-            "name": "n",
-            "reporter": "github",
-            "source": "commit",
-            "url": "https://example.com/a",
-            "revoked": True,
-        }
-        for number in range(MAX_LEAKS):
-            sighting = Sighting("github", "commit", f"https://example.com/{number}")
-            await tell(KeyLeaked(later, record, sighting))
-        leaks = await it.audit.list(AuditQuery(action="key.leaked"), limit=200)
-        assert len(leaks.items) == MAX_LEAKS
 
 
 # As the API shows them

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from typing import Final, cast
 
@@ -25,14 +25,14 @@ from msk_auth import (
     Event,
     KeyHasher,
     Problem,
+    Refusal,
     SystemClock,
     TokenProfile,
 )
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.attempts import DatabaseAttempts, RedisAttempts
-from .accounts.audit import Audit, AuditEvents
+from .accounts.audit import Audit
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from .accounts.github_keys import GitHubKeys
 from .accounts.invitations import Invitations
@@ -43,6 +43,7 @@ from .accounts.sessions import Sessions
 from .accounts.throttle import LoginThrottle
 from .accounts.tidying import tidy_for_ever
 from .accounts.users import User, Users
+from .accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
 from .api.admin import admin_router
 from .api.auth import auth_router
 from .api.health import health_router
@@ -52,7 +53,6 @@ from .api.runs import RECHECK, runs_router
 from .api.tasks import tasks_router
 from .db.engine import Database
 from .db.migrate import migrate
-from .db.schema import api_keys
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.targets import TargetGuard
 from .machines import listen_to_queue, queue_of
@@ -105,7 +105,7 @@ class Services:
     invitations: Invitations
     sessions: Sessions
     login: Login
-    key_store: AsyncSQLAlchemyKeyStore
+    key_store: WitnessedKeyStore
     authenticator: AsyncAuthenticator[User]
     registry: HandlerRegistry
     tasks: Tasks
@@ -157,7 +157,8 @@ class Services:
             redis = RedisAttempts(settings.redis_url, clock, attempts)
         queue = queue_of(settings, db, serving=serving)
         metrics = Metrics()
-        audit = Audit(db, clock)
+        audit = Audit(db, clock, left_out=metrics.audit_entry_left_out)
+        metrics.watch_audit_backlog(audit.backlog.__len__)
         passwords = Passwords(password_hashing, concurrency=settings.hash_concurrency)
         config = ConfigStore(db, clock, audit=audit, access_narrowed=access_narrowed)
         users = Users(db, clock, audit=audit, passwords=passwords, access_narrowed=access_narrowed)
@@ -181,15 +182,15 @@ class Services:
             throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
             access_narrowed=access_narrowed,
         )
-        key_store = AsyncSQLAlchemyKeyStore(db.engine, api_keys)
-        authenticator = AsyncAuthenticator(
+        key_store = WitnessedKeyStore(db.engine, audit)
+        authenticator = WitnessedAuthenticator(
             key_store,
             find_owner=users.find_owner,
             tokens=tokens,
             find_session=sessions.find_session,
             key_limits=config.key_limits,
             hasher=KeyHasher(secrets.peppers),
-            on_event=_Hook(AuditEvents(audit, seen=sessions.seen, refused=metrics.refused)),
+            on_event=_Hook(seen=sessions.seen, refused=metrics.refused),
             realm=AUDIENCE,
             clock=clock,
             lease=timedelta(milliseconds=settings.lease_ms) if settings.lease_ms else None,
@@ -401,7 +402,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await migrate(services.db)
     await services.agree_on_secrets()
     stop = asyncio.Event()
-    async with services.sessions:
+    async with services.sessions, services.audit.backlog:
         tidying = asyncio.create_task(
             tidy_for_ever(
                 services.sessions,
@@ -426,13 +427,27 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
 
 
 class _Hook:
-    """The authenticator's hook: who is asking goes into the log line, and the rest where it belongs."""
+    """The authenticator's hook, called for every request: it notes and counts, and never waits or writes.
 
-    def __init__(self, audit_events: AuditEvents) -> None:
-        self._audit_events = audit_events
+    What happens to keys is written down where it happens: see :mod:`task_service.accounts.witnessed_keys`.
 
-    def __call__(self, event: Event) -> Awaitable[None] | None:
-        record = current_request.get()
-        if isinstance(event, CredentialUsed) and record is not None:
-            record.principal = event.principal
-        return self._audit_events(event)
+    Args:
+        seen: Told that a login session was used: `(session_id, at)`.
+        refused: Told the code of each refused credential.
+    """
+
+    def __init__(
+        self, *, seen: Callable[[str, datetime], None], refused: Callable[[str], None]
+    ) -> None:
+        self._seen = seen
+        self._refused = refused
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, CredentialUsed):
+            record = current_request.get()
+            if record is not None:
+                record.principal = event.principal
+            if event.principal.session_id is not None:
+                self._seen(event.principal.session_id, event.at)
+        elif isinstance(event, Refusal):
+            self._refused(event.code)

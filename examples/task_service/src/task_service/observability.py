@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, Literal, cast
 
 import structlog
@@ -53,6 +53,25 @@ class Metrics:
             ["state"],
             registry=self._registry,
         )
+
+        self._audit_waiting = Gauge(
+            "task_service_audit_waiting",
+            "Audit entries of refusals that wait for the database, in this process.",
+            registry=self._registry,
+        )
+        self._audit_left_out = Counter(
+            "task_service_audit_left_out",
+            "Audit entries of refusals that are in the process's log alone.",
+            registry=self._registry,
+        )
+
+    def watch_audit_backlog(self, length: Callable[[], int]) -> None:
+        """Ask `length` how many audit entries wait, each time the metrics are read."""
+        self._audit_waiting.set_function(length)
+
+    def audit_entry_left_out(self) -> None:
+        """Count an audit entry that was logged and is not in the audit log."""
+        self._audit_left_out.inc()
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count an answer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,32 +12,15 @@ from typing import Any, Final, cast
 from sqlalchemy import Row, delete, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import (
-    ApiKey,
-    Clock,
-    CredentialUsed,
-    Event,
-    InputInvalid,
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyLeaked,
-    KeyRevocation,
-    KeyRotated,
-    Principal,
-    Refusal,
-    RevocationCause,
-    redact,
-)
+from msk_auth import Clock, InputInvalid, Principal, StoreUnavailable, redact
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.request_record import request_address
 
+from .audit_backlog import AuditBacklog
+
 MAX_PAGE: Final = 200
 _PURGED_AT_ONCE: Final = 500
-
-MAX_LEAKS: Final = 100
-"""How many places of one leaked key are recorded."""
 
 _AUDIT = schema.audit.c
 _USERS = schema.users.c
@@ -107,11 +90,47 @@ class AuditPage:
 
 
 class Audit:
-    """Writes and lists entries."""
+    """Writes and lists entries.
 
-    def __init__(self, db: Database, clock: Clock) -> None:
+    Args:
+        db: Where they are.
+        clock: Where the time comes from.
+        left_out: Called for each entry of a refusal that the database did not take and that could not be kept for later
+            either; it is in the process's log alone.
+
+    Attributes:
+        backlog: The entries of refusals that the database could not take yet.
+    """
+
+    def __init__(
+        self, db: Database, clock: Clock, *, left_out: Callable[[], None] = lambda: None
+    ) -> None:
         self._db = db
         self._clock = clock
+        self.backlog = AuditBacklog(db, left_out=left_out)
+
+    def entry(
+        self,
+        action: str,
+        *,
+        principal: Principal[Any] | None = None,
+        anonymous: bool = False,
+        target: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The columns of an entry, for whoever adds it in a transaction of their own. Arguments as :meth:`record`."""
+        return {
+            "at": self._clock.now(),
+            "action": action,
+            "actor_id": None if principal is None else principal.owner.id,
+            "credential_kind": _kind(principal, anonymous),
+            "credential_id": None
+            if principal is None
+            else principal.key_id or principal.session_id,
+            "target": target,
+            "address": request_address(),
+            "details": _redacted(details or {}),
+        }
 
     async def record(
         self,
@@ -134,22 +153,34 @@ class Audit:
             connection: The transaction of the change itself, so that both happen or neither; None means one of
                 its own.
         """
-        values = {
-            "at": self._clock.now(),
-            "action": action,
-            "actor_id": None if principal is None else principal.owner.id,
-            "credential_kind": _kind(principal, anonymous),
-            "credential_id": None
-            if principal is None
-            else principal.key_id or principal.session_id,
-            "target": target,
-            "address": request_address(),
-            "details": _redacted(details or {}),
-        }
+        values = self.entry(
+            action, principal=principal, anonymous=anonymous, target=target, details=details
+        )
         async with AsyncExitStack() as stack:
             if connection is None:
                 connection = await stack.enter_async_context(self._db.write())
             await connection.execute(insert(schema.audit).values(values))
+
+    async def record_refusal(
+        self,
+        action: str,
+        *,
+        principal: Principal[Any] | None = None,
+        anonymous: bool = False,
+        target: str | None = None,
+    ) -> None:
+        """Add an entry of something that was refused and so changes nothing. Arguments as :meth:`record`.
+
+        Raises:
+            StoreUnavailable: The database did not take it; it is logged, kept, and written later.
+        """
+        values = self.entry(action, principal=principal, anonymous=anonymous, target=target)
+        try:
+            async with self._db.write() as connection:
+                await connection.execute(insert(schema.audit).values(values))
+        except StoreUnavailable:
+            self.backlog.keep(values)
+            raise
 
     async def witness(
         self,
@@ -237,103 +268,6 @@ class Audit:
             rows = (await connection.execute(statement)).all()
         items = tuple(_entry(row) for row in rows[:limit])
         return AuditPage(items, str(items[-1].id) if len(rows) > limit else None)
-
-
-class AuditEvents:
-    """The hook of the library's authenticator (`on_event`): keeps what happens to keys, and passes the rest on.
-
-    Args:
-        audit: Where changes of keys are recorded.
-        seen: Told that a login session was used: `(session_id, at)`. Must be quick.
-        refused: Told the code of each refused credential. Must be quick.
-    """
-
-    def __init__(
-        self,
-        audit: Audit,
-        *,
-        seen: Callable[[str, datetime], None],
-        refused: Callable[[str], None],
-    ) -> None:
-        self._audit = audit
-        self._seen = seen
-        self._refused = refused
-
-    def __call__(self, event: Event) -> Awaitable[None] | None:
-        """What to await, if anything: credentials are used far too often to write each time."""
-        match event:
-            case CredentialUsed(at=at, principal=principal):
-                if principal.session_id is not None:
-                    self._seen(principal.session_id, at)
-                return None
-            case Refusal(code=code):
-                self._refused(code)
-                return None
-            case KeyCreated(principal=principal, record=record):
-                return self._record("key.created", principal, record, scopes=_scopes(record))
-            case KeyRotated(principal=principal, record=record, successor=successor):
-                return self._record_rotation(principal, record, successor)
-            case KeyRevocation(at=at, principal=principal, record=record, cause=cause):
-                if record.revoked_at != at:
-                    # Revoking again is no error and changes nothing, so there is nothing to record.
-                    return None
-                why = {} if cause is RevocationCause.OWNER else {"cause": cause.value}
-                return self._record("key.revoked", principal, record, **why)
-            case KeyLeaked():
-                return self._record_leak(event)
-            case KeyExpirySet(principal=principal, record=record):
-                expires_at = None if record.expires_at is None else record.expires_at.isoformat()
-                return self._record("key.expiry_set", principal, record, expires_at=expires_at)
-            case KeyDeleted(principal=principal, record=record):
-                return self._record("key.deleted", principal, record)
-
-    async def _record_rotation(
-        self, principal: Principal[Any], record: ApiKey, successor: ApiKey
-    ) -> None:
-        # The trail of the new key begins with where it comes from.
-        await self._record(
-            "key.created",
-            principal,
-            successor,
-            scopes=_scopes(successor),
-            predecessor=record.id,
-        )
-        await self._record("key.rotated", principal, record, successor=successor.id)
-
-    async def _record_leak(self, event: KeyLeaked) -> None:
-        record, sighting = event.record, event.sighting
-        known = await self._audit.list(
-            AuditQuery(action="key.leaked", target=record.id), limit=MAX_LEAKS
-        )
-        # A report that is sent again, or a key that is copied all over the place, must not fill the log.
-        if len(known.items) == MAX_LEAKS or sighting.url in {
-            entry.details.get("url") for entry in known.items
-        }:
-            return
-        await self._record(
-            "key.leaked",
-            None,
-            record,
-            reporter=sighting.reporter,
-            source=sighting.source,
-            url=sighting.url,
-            revoked=record.revoked_at == event.at,
-        )
-
-    def _record(
-        self, action: str, principal: Principal[Any] | None, record: ApiKey, **details: object
-    ) -> Awaitable[None]:
-        return self._audit.record(
-            action,
-            principal=principal,
-            anonymous=principal is None,
-            target=record.id,
-            details={"name": record.name, **details},
-        )
-
-
-def _scopes(record: ApiKey) -> list[str] | None:
-    return None if record.scopes is None else sorted(record.scopes)
 
 
 def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:

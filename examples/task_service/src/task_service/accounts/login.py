@@ -117,7 +117,7 @@ class Login:
         if stored is None or stored.hash is None or not matches or stored.user.disabled:
             # Without the name that was typed: people type their password there.
             target = None if stored is None else stored.user.id
-            await self._audit.record("login.failed", anonymous=True, target=target)
+            await self._audit.record_refusal("login.failed", anonymous=True, target=target)
             raise LoginFailed
         logged_in = await self._begin(stored, password, address, user_agent)
         await self._throttle.succeeded(account, address)
@@ -148,7 +148,7 @@ class Login:
         address = request_address()
         _, matches = await self._check(username, current, address)
         if not matches:
-            await self._audit.record(
+            await self._audit.record_refusal(
                 "user.password_change_failed", principal=principal, target=principal.owner.id
             )
             raise InputInvalid.of("current_password", "This is not your present password.")

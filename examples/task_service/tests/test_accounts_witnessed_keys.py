@@ -1,0 +1,297 @@
+"""What happens to keys is in the audit log, or did not happen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.task_service.tests.accounts_support import KINDS, World, principal, world
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from msk_auth import (
+    KeyFormat,
+    KeyNotActive,
+    KeyNotFound,
+    LeakedKey,
+    Principal,
+    Sighting,
+    StoreUnavailable,
+)
+from task_service.accounts import witnessed_keys
+from task_service.accounts.audit import AuditEntry, AuditQuery
+from task_service.accounts.users import User
+from task_service.accounts.witnessed_keys import (
+    MAX_LEAKS,
+    WitnessedAuthenticator,
+    WitnessedKeyStore,
+)
+from task_service.request_record import RequestRecord, current_request
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Keys:
+    """A user who is logged in, and what they can do with their keys."""
+
+    it: World
+    authenticator: WitnessedAuthenticator
+    store: WitnessedKeyStore
+    ann: Principal[User]
+
+    async def trail(self) -> list[tuple[str, str | None, dict[str, Any]]]:
+        return [(entry.action, entry.target, dict(entry.details)) for entry in await self.entries()]
+
+    async def entries(self) -> list[AuditEntry]:
+        """What happened to keys, oldest first."""
+        page = await self.it.audit.list(AuditQuery(action="key."), limit=200)
+        return list(reversed(page.items))
+
+    async def records(self) -> list[tuple[Any, ...]]:
+        """Every key as it is stored, without when it was last used."""
+        rows = await self.it.rows("msk_auth_api_keys", order_by="id")
+        names = ("id", "expires_at", "revoked_at", "replaced_by", "deleted_at")
+        return [tuple(row[name] for name in names) for row in rows]
+
+
+@pytest.fixture(params=KINDS)
+async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Keys]:
+    async with world(request.param, tmp_path) as it:
+        store = WitnessedKeyStore(it.db.engine, it.audit)
+        authenticator = WitnessedAuthenticator(
+            store,
+            find_owner=it.users.find_owner,
+            find_session=it.sessions.find_session,
+            tokens=it.tokens,
+            clock=it.clock,
+        )
+        ann = principal(await it.user("ann"), session_id="ses_1")
+        it.clock.sleep(600)
+        yield Keys(it, authenticator, store, ann)
+        await store.aclose()
+
+
+@contextmanager
+def no_audit(it: World) -> Iterator[list[str]]:
+    """The database fails exactly when an entry of the audit log is written; the statements that were refused."""
+    refused: list[str] = []
+
+    def refuse(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "INSERT INTO audit" in statement:
+            refused.append(statement)
+            raise OperationalError("statement", {}, Exception("gone"))
+
+    event.listen(it.db.engine.sync_engine, "before_cursor_execute", refuse)
+    try:
+        yield refused
+    finally:
+        event.remove(it.db.engine.sync_engine, "before_cursor_execute", refuse)
+
+
+async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> None:
+    it, ann, authenticator = keys.it, keys.ann, keys.authenticator
+    token = current_request.set(RequestRecord("r1", "192.0.2.1"))
+    first = await authenticator.create_key(ann, name="CI", scopes=["tasks:read"])
+    it.clock.sleep(1)
+    second = await authenticator.rotate_key(ann, first.record.id)
+    await authenticator.expire_key(ann, second.record.id, at=it.clock.now() + timedelta(days=1))
+    await authenticator.revoke_key(ann, second.record.id)
+    it.clock.sleep(1)
+    await authenticator.revoke_key(ann, second.record.id)
+    await authenticator.delete_key(ann, second.record.id)
+    current_request.reset(token)
+
+    assert await keys.trail() == [
+        ("key.created", first.record.id, {"name": "CI", "scopes": ["tasks:read"]}),
+        (
+            "key.created",
+            second.record.id,
+            {"name": "CI", "scopes": ["tasks:read"], "predecessor": first.record.id},
+        ),
+        ("key.rotated", first.record.id, {"name": "CI", "successor": second.record.id}),
+        (
+            "key.expiry_set",
+            second.record.id,
+            {"name": "CI", "expires_at": "2026-01-02T00:10:01+00:00"},
+        ),
+        ("key.revoked", second.record.id, {"name": "CI"}),
+        ("key.deleted", second.record.id, {"name": "CI"}),
+    ]
+    assert {
+        (entry.actor_id, entry.credential_kind, entry.credential_id, entry.address)
+        for entry in await keys.entries()
+    } == {(ann.owner.id, "interactive", "ses_1", "192.0.2.1")}
+
+
+async def test_using_keys_and_looking_at_them_writes_nothing(keys: Keys) -> None:
+    made = await keys.authenticator.create_key(keys.ann, name="CI")
+    await keys.authenticator.authenticate([f"Bearer {made.value.reveal()}"])
+    await keys.authenticator.flush()
+    await keys.authenticator.get_key(keys.ann, made.record.id)
+    await keys.authenticator.list_keys(keys.ann)
+
+    assert [action for action, *_ in await keys.trail()] == ["key.created"]
+
+
+async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
+    authenticator, ann = keys.authenticator, keys.ann
+    bob = principal(await keys.it.user("bob"))
+    made = (await authenticator.create_key(ann, name="CI")).record
+    before = await keys.trail()
+    unknown = "AAAAAAAAAAAA"
+    for refused in (
+        authenticator.revoke_key(bob, made.id),
+        authenticator.delete_key(bob, made.id),
+        authenticator.expire_key(bob, made.id, at=keys.it.clock.now()),
+        authenticator.rotate_key(bob, made.id),
+        authenticator.revoke_key(ann, unknown),
+        authenticator.delete_key(ann, unknown),
+    ):
+        with pytest.raises(KeyNotFound):
+            await refused
+    assert await authenticator.revoke_by_possession(KeyFormat().generate().reveal()) is None
+    # The store by itself: its caller has looked for the predecessor, which is gone a moment later.
+    successor = (await authenticator.create_key(ann, name="next")).record
+    later = keys.it.clock.now()
+    await authenticator.revoke_key(ann, made.id)
+    with pytest.raises(KeyNotActive):
+        await keys.store.rotate(
+            made.id, successor=successor, ends_at=later, max_active=None, now=later
+        )
+    rotated = await keys.store.rotate(
+        unknown, successor=successor, ends_at=later, max_active=None, now=later
+    )
+    assert rotated is None
+    actions = [action for action, *_ in (await keys.trail())[len(before) :]]
+    assert actions == ["key.created", "key.revoked"]
+
+
+async def test_a_change_whose_entry_cannot_be_written_does_not_happen(keys: Keys) -> None:
+    it, ann, authenticator = keys.it, keys.ann, keys.authenticator
+    created = await authenticator.create_key(ann, name="CI")
+    made, shown = created.record, created.value.reveal()
+    found = LeakedKey(shown, Sighting("github", "commit", "https://example.com/a"))
+    before, trail = await keys.records(), await keys.trail()
+    soon = it.clock.now() + timedelta(days=1)
+    changes: list[Callable[[], Awaitable[object]]] = [
+        lambda: authenticator.create_key(ann, name="next"),
+        lambda: authenticator.rotate_key(ann, made.id),
+        lambda: authenticator.rotate_key(ann, made.id, overlap=timedelta(hours=1)),
+        lambda: authenticator.expire_key(ann, made.id, at=soon),
+        lambda: authenticator.revoke_by_possession(shown),
+        lambda: authenticator.revoke_leaked([found]),
+        lambda: authenticator.revoke_key(ann, made.id),
+        lambda: authenticator.delete_key(ann, made.id),
+    ]
+    for number, change in enumerate(changes):
+        with no_audit(it) as refused, pytest.raises(StoreUnavailable):
+            await change()
+        assert len(refused) == 1, f"change {number}"
+        assert await keys.records() == before, f"change {number}"
+    assert await keys.trail() == trail
+    # The database is back, and the same connections serve.
+    await authenticator.delete_key(ann, made.id)
+    assert [action for action, *_ in await keys.trail()] == ["key.created", "key.deleted"]
+
+
+async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> None:
+    authenticator = keys.authenticator
+    first = await authenticator.create_key(keys.ann, name="n")
+    second = await authenticator.create_key(keys.ann, name="m")
+    for _ in range(2):
+        await authenticator.revoke_by_possession(first.value.reveal())
+        for url in ("https://example.com/a", "https://example.com/b", None, None):
+            sighting = Sighting("github", "commit", url)
+            for created in (first, second):
+                await authenticator.revoke_leaked([LeakedKey(created.value.reveal(), sighting)])
+        keys.it.clock.sleep(1)
+
+    entries = (await keys.entries())[2:]
+    of_first = [entry for entry in entries if entry.target == first.record.id]
+    assert [(entry.action, entry.details.get("url")) for entry in of_first] == [
+        ("key.revoked", None),
+        ("key.leaked", "https://example.com/a"),
+        ("key.leaked", "https://example.com/b"),
+        ("key.leaked", None),
+    ]
+    assert {(entry.credential_kind, entry.actor_id) for entry in entries} == {("none", None)}
+    assert of_first[0].details == {"name": "n", "cause": "possession"}
+    of_second = [entry.details for entry in entries if entry.target == second.record.id]
+    assert of_second[0] == {
+        "name": "m",
+        "reporter": "github",
+        "source": "commit",
+        "url": "https://example.com/a",
+        "revoked": True,
+    }
+    assert {details["revoked"] for details in of_second[1:]} <= {True, False}
+    for number in range(MAX_LEAKS):
+        sighting = Sighting("github", "commit", f"https://example.com/{number}")
+        await authenticator.revoke_leaked([LeakedKey(first.value.reveal(), sighting)])
+    leaks = await keys.it.audit.list(
+        AuditQuery(action="key.leaked", target=first.record.id), limit=200
+    )
+    assert len(leaks.items) == MAX_LEAKS
+
+
+async def test_a_report_of_many_keys_tells_of_each_its_own_places(keys: Keys) -> None:
+    """One of them with a secret of somebody's own making: its place is no place of the key."""
+    first = await keys.authenticator.create_key(keys.ann, name="first")
+    second = await keys.authenticator.create_key(keys.ann, name="second")
+    strange = KeyFormat().generate().reveal()
+    forged = _with_id(first.record.id)
+    report = [
+        LeakedKey(shown, Sighting("github", "commit", url))
+        for shown, url in (
+            (first.value.reveal(), "https://example.com/1"),
+            (second.value.reveal(), "https://example.com/2"),
+            (first.value.reveal(), "https://example.com/3"),
+            (forged, "https://example.com/forged"),
+            (strange, "https://example.com/strange"),
+            ("msk_nothing", "https://example.com/nothing"),
+        )
+    ]
+    found = await keys.authenticator.revoke_leaked(report)
+
+    assert [None if record is None else record.name for record in found] == [
+        "first",
+        "second",
+        "first",
+        None,
+        None,
+        None,
+    ]
+    places = [
+        (entry.details["name"], entry.details["url"])
+        for entry in await keys.entries()
+        if entry.action == "key.leaked"
+    ]
+    assert places == [
+        ("first", "https://example.com/1"),
+        ("first", "https://example.com/3"),
+        ("second", "https://example.com/2"),
+    ]
+
+
+def _with_id(key_id: str) -> str:
+    """A well-formed key with this id and a secret that nobody was given."""
+    keys_module = __import__("msk_auth.core.keys", fromlist=["checksum"])
+    body = f"msk_{key_id}_{'0' * 32}"
+    return body + str(keys_module.checksum(body))
+
+
+async def test_who_uses_the_store_without_a_login_is_the_service_itself(keys: Keys) -> None:
+    made = (await keys.authenticator.create_key(keys.ann, name="CI")).record
+    at = keys.it.clock.now()
+    await keys.store.revoke(made.id, owner_id=keys.ann.owner.id, at=at)
+    entry = (await keys.entries())[-1]
+
+    assert (entry.action, entry.credential_kind, entry.actor_id) == ("key.revoked", "system", None)
+    assert witnessed_keys._unwritten.get() is None
+    assert witnessed_keys._acting.get() is None
