@@ -1,5 +1,8 @@
 """One-time links with which people choose their own password: new users, forgotten passwords, the first administrator.
 
+A user has one link at a time, except for the first administrator: each process that is started without one makes a link,
+and all of these work until one is used.
+
 A link carries a token of 256 random bits in its fragment, which browsers send to no server. The database holds the
 token's SHA-256, so neither a copy of the database nor a log can redeem it.
 """
@@ -19,15 +22,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import Clock, InputInvalid, Principal
 from task_service.db import schema
 from task_service.db.engine import Database, lock_table
-from task_service.errors import LinkInvalid, UsernameTaken
+from task_service.errors import LinkInvalid
 
 from .audit import Audit
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password
 from .roles import ADMIN
-from .users import User, Users
+from .users import User, Users, user_of
 
 LINK_LIFETIME: Final = timedelta(days=7)
+
+MAX_FIRST_LINKS: Final = 16
+"""How many links to become the first administrator work at a time: one for each process, and a few restarts."""
 
 _TOKEN: Final = re.compile(r"[0-9A-Za-z_-]{43}")
 _LINKS = schema.password_links.c
@@ -98,43 +104,32 @@ class Invitations:
         if user.disabled:
             raise InputInvalid.of("user_id", "This user is disabled. Enable them first.")
         now = self._clock.now()
-        invitation = Invitation(user, secrets.token_urlsafe(32), now + LINK_LIFETIME)
         async with self._db.write() as connection:
+            await _take_turn(connection)
             await _void_links(connection, user.id, now)
-            await connection.execute(
-                insert(schema.password_links).values(
-                    token_digest=_digest(invitation.token),
-                    user_id=user.id,
-                    created_at=now,
-                    expires_at=invitation.expires_at,
-                )
-            )
-            await self._audit.record(
-                "user.invited", principal=by, target=user.id, connection=connection
-            )
-        return invitation
+            return await self._add_link(connection, user, now, by=by)
 
     async def create_for_first_administrator(self) -> Invitation | None:
-        """A fresh link as long as no administrator can log in; None once one can.
+        """A link of this process's own as long as no administrator can log in; None once one can.
 
-        Called at each start. The administrator is made if there is none yet.
+        Called at each start, perhaps by several processes at once. Each makes a link for the same administrator, who is
+        made by the first of them if there is none. All of them work until one is used, so it does not matter whose
+        output somebody reads; with that one the others are void.
         """
         async with self._db.read() as connection:
-            rows = (
-                await connection.execute(
-                    select(_USERS.id, _USERS.roles, _USERS.password_hash.is_not(None))
-                    .where(_USERS.disabled_at.is_(None))
-                    .order_by(_USERS.created_at, _USERS.id)
-                )
-            ).all()
-        administrators = [
-            (user_id, can_log_in) for user_id, roles, can_log_in in rows if ADMIN in roles
-        ]
-        if any(can_log_in for _, can_log_in in administrators):
-            return None
-        if administrators:
-            return await self.create(administrators[0][0])
-        return await self.create((await self._create_administrator()).id)
+            if any(user.has_password for user in await _administrators(connection)):
+                return None
+        now = self._clock.now()
+        async with self._db.write() as connection:
+            # Two processes that find nobody must not make two administrators: the link of one would go on working after
+            # that of the other was used.
+            await _take_turn(connection)
+            administrators = await _administrators(connection)
+            if any(user.has_password for user in administrators):
+                return None
+            user = administrators[0] if administrators else await self._add_admin(connection)
+            await _void_oldest_links(connection, user.id, now)
+            return await self._add_link(connection, user, now, by=None)
 
     async def redeem(self, token: str, password: str) -> User:
         """Set a user's password. The link is spent, other links are void and open login sessions end.
@@ -155,7 +150,8 @@ class Invitations:
         password_hash = await self._passwords.hash(check_password(password, user.username))
         now = self._clock.now()
         async with self._db.write() as connection:
-            # Of those who redeem it at the same moment one finds it unspent.
+            # Of those who redeem it, or another link of the same user, at the same moment one finds it unspent.
+            await _take_turn(connection)
             spent = await connection.execute(
                 update(schema.password_links)
                 .where(
@@ -192,12 +188,38 @@ class Invitations:
             raise LinkInvalid
         return user
 
-    async def _create_administrator(self) -> User:
-        try:
-            return await self._users.create("admin", [ADMIN])
-        except UsernameTaken:
-            # Somebody of that name has other roles, and shall keep them.
-            return await self._users.create(f"admin-{secrets.token_hex(3)}", [ADMIN])
+    async def _add_link(
+        self, connection: AsyncConnection, user: User, now: datetime, *, by: Principal[Any] | None
+    ) -> Invitation:
+        invitation = Invitation(user, secrets.token_urlsafe(32), now + LINK_LIFETIME)
+        await connection.execute(
+            insert(schema.password_links).values(
+                token_digest=_digest(invitation.token),
+                user_id=user.id,
+                created_at=now,
+                expires_at=invitation.expires_at,
+            )
+        )
+        await self._audit.record(
+            "user.invited", principal=by, target=user.id, connection=connection
+        )
+        return invitation
+
+    async def _add_admin(self, connection: AsyncConnection) -> User:
+        taken = await self._users.find_password("admin", connection=connection)
+        # Somebody of that name has other roles, or is disabled, and stays so.
+        name = "admin" if taken is None else f"admin-{secrets.token_hex(3)}"
+        return await self._users.add(connection, name, (ADMIN,))
+
+
+async def _administrators(connection: AsyncConnection) -> list[User]:
+    """Those who are not disabled, oldest first, whether they can log in or not."""
+    rows = await connection.execute(
+        select(schema.users)
+        .where(_USERS.disabled_at.is_(None))
+        .order_by(_USERS.created_at, _USERS.id)
+    )
+    return [user for user in map(user_of, rows) if ADMIN in user.roles]
 
 
 async def replace_password(
@@ -231,12 +253,35 @@ async def replace_password(
     await connection.execute(ending)
 
 
+async def _take_turn(connection: AsyncConnection) -> None:
+    # Whoever makes or redeems a link comes by here first, and so does whoever disables a user: always the users before
+    # the links, so that none of them waits for one who waits for them.
+    await lock_table(connection, schema.users)
+
+
 async def _void_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
-    # Two that make a link for one user at once take turns, or both would be good.
-    await lock_table(connection, schema.password_links)
     await connection.execute(
         update(schema.password_links)
         .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
+        .values(used_at=now)
+    )
+
+
+async def _void_oldest_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
+    """Leave room for one more: a process that is started over and over must not leave ever more ways in."""
+    kept = (
+        select(_LINKS.token_digest)
+        .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
+        .order_by(_LINKS.created_at.desc(), _LINKS.token_digest)
+        .limit(MAX_FIRST_LINKS - 1)
+    )
+    await connection.execute(
+        update(schema.password_links)
+        .where(
+            _LINKS.user_id == user_id,
+            _LINKS.used_at.is_(None),
+            _LINKS.token_digest.not_in(kept.subquery().select()),
+        )
         .values(used_at=now)
     )
 

@@ -112,7 +112,7 @@ class Users:
             row = (
                 await connection.execute(select(schema.users).where(_USERS.id == owner_id))
             ).one_or_none()
-        return None if row is None else _user(row).to_owner()
+        return None if row is None else user_of(row).to_owner()
 
     async def get(self, user_id: str) -> User:
         """The user with this id.
@@ -154,7 +154,7 @@ class Users:
             row = (
                 await connection.execute(select(schema.users).where(_USERS.username == name))
             ).one_or_none()
-        return None if row is None else StoredPassword(_user(row), row.password_hash)
+        return None if row is None else StoredPassword(user_of(row), row.password_hash)
 
     async def list(
         self, query: UserQuery = EVERYBODY, *, cursor: str | None = None, limit: int = 50
@@ -184,7 +184,7 @@ class Users:
             )
         async with self._db.read() as connection:
             rows = (await connection.execute(statement)).all()
-        items = tuple(_user(row) for row in rows[:limit])
+        items = tuple(user_of(row) for row in rows[:limit])
         more = len(rows) > limit
         return UserPage(
             items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None
@@ -214,36 +214,61 @@ class Users:
         password_hash = None
         if password is not None:
             password_hash = await self._passwords.hash(check_password(password, name))
+        try:
+            async with self._db.write() as connection:
+                return await self.add(
+                    connection, name, checked_roles, by=by, password_hash=password_hash
+                )
+        except IntegrityError as error:
+            # The id has 95 random bits: it is the name.
+            raise UsernameTaken from error
+
+    async def add(
+        self,
+        connection: AsyncConnection,
+        name: str,
+        roles: tuple[str, ...],
+        *,
+        by: Principal[Any] | None = None,
+        password_hash: str | None = None,
+    ) -> User:
+        """Add a user in a transaction that is open already.
+
+        Args:
+            connection: In a write transaction.
+            name: As :func:`check_user` gives it.
+            roles: As :func:`check_user` gives them.
+            by: Who does it; None means the service itself or its command line.
+            password_hash: As :meth:`Passwords.hash` made it.
+
+        Raises:
+            sqlalchemy.exc.IntegrityError: There is a user of that name.
+        """
         user = User(
             id=new_id("usr"),
             username=name,
-            roles=checked_roles,
+            roles=roles,
             disabled=False,
             created_at=self._clock.now(),
             last_login_at=None,
             has_password=password_hash is not None,
         )
-        try:
-            async with self._db.write() as connection:
-                await connection.execute(
-                    insert(schema.users).values(
-                        id=user.id,
-                        username=name,
-                        roles=list(checked_roles),
-                        password_hash=password_hash,
-                        created_at=user.created_at,
-                    )
-                )
-                await self._audit.record(
-                    "user.created",
-                    principal=by,
-                    target=user.id,
-                    details={"username": name, "roles": checked_roles},
-                    connection=connection,
-                )
-        except IntegrityError as error:
-            # The id has 95 random bits: it is the name.
-            raise UsernameTaken from error
+        await connection.execute(
+            insert(schema.users).values(
+                id=user.id,
+                username=name,
+                roles=list(roles),
+                password_hash=password_hash,
+                created_at=user.created_at,
+            )
+        )
+        await self._audit.record(
+            "user.created",
+            principal=by,
+            target=user.id,
+            details={"username": name, "roles": roles},
+            connection=connection,
+        )
         return user
 
     async def change(
@@ -369,10 +394,11 @@ async def _read(connection: AsyncConnection, user_id: str) -> User:
     row = (await connection.execute(select(schema.users).where(_USERS.id == user_id))).one_or_none()
     if row is None:
         raise UserNotFound
-    return _user(row)
+    return user_of(row)
 
 
-def _user(row: Row[Any]) -> User:
+def user_of(row: Row[Any]) -> User:
+    """The user in a row of the table of users."""
     return User(
         id=row.id,
         username=row.username,

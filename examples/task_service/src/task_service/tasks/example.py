@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import exists, insert, select
 
 from msk_auth import Clock
-from task_service.db.engine import Database
+from task_service.db.engine import Database, lock_table
 from task_service.db.schema import tasks
 from task_service.ids import new_id
 
@@ -30,6 +30,8 @@ async def add_example_task(db: Database, clock: Clock, owner_id: str) -> None:
     """
     now = clock.now()
     async with db.write() as connection:
+        # Of several processes that start together one adds it.
+        await lock_table(connection, tasks)
         if await connection.scalar(select(exists().select_from(tasks))):
             return
         await connection.execute(

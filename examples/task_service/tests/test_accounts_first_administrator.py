@@ -1,0 +1,144 @@
+"""Several processes that start without an administrator: whichever link somebody reads works, and one of them only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from argon2.profiles import CHEAPEST
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    OTHER_PASSWORD,
+    PASSWORD,
+    database_url,
+)
+from sqlalchemy import func, select
+
+from task_service import cli
+from task_service.accounts.invitations import MAX_FIRST_LINKS, Invitation
+from task_service.app import Services, create_app
+from task_service.db import schema
+from task_service.errors import LinkInvalid
+from task_service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def processes(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[list[Services]]:
+    """Two services that were started at the same moment on one empty database."""
+    async with database_url(request.param, tmp_path) as url, contextlib.AsyncExitStack() as stack:
+        settings = Settings(data_dir=tmp_path / "data", database_url=url, execute_runs="never")
+        apps = [create_app(settings, password_hashing=CHEAPEST) for _ in range(2)]
+        lifespans = [app.router.lifespan_context(app) for app in apps]
+        for _ in await asyncio.gather(*(lifespan.__aenter__() for lifespan in lifespans)):
+            pass
+        for lifespan in lifespans:
+            stack.push_async_exit(lifespan.__aexit__)
+        yield [app.state.services for app in apps]
+
+
+async def _links(processes: list[Services], each: int = 1) -> list[Invitation]:
+    """What all of them make at the same moment."""
+    made = await asyncio.gather(
+        *(
+            services.invitations.create_for_first_administrator()
+            for services in processes
+            for _ in range(each)
+        )
+    )
+    links = [link for link in made if link is not None]
+    assert len(links) == len(made)
+    return links
+
+
+async def _count(services: Services, table: str) -> int:
+    async with services.db.read() as connection:
+        counted = await connection.scalar(
+            select(func.count()).select_from(schema.metadata.tables[table])
+        )
+    return int(counted or 0)
+
+
+async def _works(services: Services, link: Invitation) -> bool:
+    try:
+        await services.invitations._find_user(link.token)
+    except LinkInvalid:
+        return False
+    return True
+
+
+async def test_all_their_links_work_until_one_is_used(processes: list[Services]) -> None:
+    links = await _links(processes, each=3)
+    one, other = processes
+
+    assert {link.user.username for link in links} == {"admin"}
+    assert await _count(one, "users") == 1
+    assert [await _works(other, link) for link in links] == [True] * 6
+    # The log of the machine that was started first is as good as any.
+    user = await other.invitations.redeem(links[0].token, PASSWORD)
+    assert user.has_password
+    for link in links:
+        with pytest.raises(LinkInvalid):
+            await one.invitations.redeem(link.token, OTHER_PASSWORD)
+    assert (await one.login.log_in("admin", PASSWORD)).user.id == user.id
+    for services in processes:
+        assert await services.invitations.create_for_first_administrator() is None
+
+
+async def test_of_two_links_that_are_used_at_the_same_moment_one_counts(
+    processes: list[Services],
+) -> None:
+    links = await _links(processes)
+    passwords = [PASSWORD, OTHER_PASSWORD]
+    outcomes = await asyncio.gather(
+        *(
+            services.invitations.redeem(link.token, password)
+            for services, link, password in zip(processes, links, passwords, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    used = [not isinstance(outcome, Exception) for outcome in outcomes]
+
+    assert sorted(used) == [False, True]
+    assert isinstance(outcomes[used.index(False)], LinkInvalid), outcomes
+    password = passwords[used.index(True)]
+    assert (await processes[0].login.log_in("admin", password)).user.username == "admin"
+
+
+async def test_a_service_that_is_started_over_and_over_leaves_a_bounded_number_of_ways_in(
+    processes: list[Services],
+) -> None:
+    first = (await _links(processes[:1]))[0]
+    links = await _links(processes, each=MAX_FIRST_LINKS // 2)
+
+    assert len(links) == MAX_FIRST_LINKS
+    assert [await _works(processes[0], link) for link in links] == [True] * MAX_FIRST_LINKS
+    assert not await _works(processes[0], first)
+
+
+async def test_an_administrator_who_invites_replaces_the_link_as_ever(
+    processes: list[Services],
+) -> None:
+    links = await _links(processes)
+    invited = await processes[0].invitations.create(links[0].user.id)
+
+    assert [await _works(processes[1], link) for link in (*links, invited)] == [False, False, True]
+
+
+async def test_each_process_prints_a_link_and_there_is_one_example_task(
+    processes: list[Services], capsys: pytest.CaptureFixture[str]
+) -> None:
+    await asyncio.gather(*(cli._greet(services) for services in processes))
+    tokens = re.findall(r"/set-password#([\w-]{43})", capsys.readouterr().out)
+
+    assert len(set(tokens)) == 2
+    assert await _count(processes[0], "tasks") == 1
+    for token in tokens:
+        assert (await processes[0].invitations._find_user(token)).username == "admin"
