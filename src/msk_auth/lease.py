@@ -21,12 +21,12 @@ Leases are an application of C. Gray and D. Cheriton, "Leases" (1989), with the 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Generic
+from typing import Final, Generic, NamedTuple
 
 from .clock import Clock
 from .core.credentials import MAX_HEADER_LENGTH
@@ -41,16 +41,29 @@ _DRIFT: Final = 1.01
 _MARGIN_SECONDS: Final = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Generic[UserT]):
+class Fingerprint(NamedTuple):
+    """What identifies the header of a request within one cache.
+
+    Attributes:
+        slot: Where its entry is kept: Python's own hash of the header. It finds, and proves nothing.
+        digest: A keyed hash of its exact bytes, which proves that the entry is its own.
+    """
+
+    slot: int
+    digest: bytes
+
+
+class Entry(NamedTuple, Generic[UserT]):
     """A credential that was verified.
 
     Attributes:
+        digest: That of its fingerprint.
         principal: The outcome.
         usable_until: On the monotonic clock, in seconds: the end of the lease.
         valid_until: On the wall clock: when the key, token or session itself ends; None means it does not.
     """
 
+    digest: bytes
     principal: Principal[UserT]
     usable_until: float
     valid_until: datetime | None
@@ -85,10 +98,27 @@ class LeaseCache(Generic[UserT]):
         self._hash_key = secrets.token_bytes(32)
         self._lock = threading.Lock()
         # Every fill goes to the end, and all leases are equally long: the first entry is the one that ends first.
-        self._entries: dict[bytes, Entry[UserT]] = {}
+        self._entries: dict[int, Entry[UserT]] = {}
 
-    def fingerprint(self, authorization: Sequence[str | bytes]) -> bytes | None:
+    def fingerprint(self, authorization: Sequence[str | bytes]) -> Fingerprint | None:
         """What identifies these header values here; None if they are none that could ever have been accepted."""
+        digest = self._digest(authorization)
+        return None if digest is None else Fingerprint(hash(authorization[0]), digest)
+
+    def find(self, authorization: Sequence[str | bytes]) -> Principal[UserT] | None:
+        """What was verified for these header values, if neither the lease nor the credential has ended."""
+        if len(authorization) != 1:
+            return None
+        entry = self._entries.get(hash(authorization[0]))
+        # What nobody verified, garbage above all, costs one look into a dictionary and no cryptography.
+        return None if entry is None else self._use(entry, self._digest(authorization))
+
+    def recall(self, fingerprint: Fingerprint) -> Principal[UserT] | None:
+        """As :meth:`find`."""
+        entry = self._entries.get(fingerprint.slot)
+        return None if entry is None else self._use(entry, fingerprint.digest)
+
+    def _digest(self, authorization: Sequence[str | bytes]) -> bytes | None:
         if len(authorization) != 1:
             return None
         header = authorization[0]
@@ -100,10 +130,11 @@ class LeaseCache(Generic[UserT]):
             header = header.encode("ascii")
         return hashlib.blake2b(header, digest_size=32, key=self._hash_key).digest()
 
-    def find(self, fingerprint: bytes) -> Principal[UserT] | None:
-        """What was verified for this credential, if neither its lease nor the credential has ended."""
-        entry = self._entries.get(fingerprint)
-        if entry is None or self._clock.monotonic() >= entry.usable_until:
+    def _use(self, entry: Entry[UserT], digest: bytes | None) -> Principal[UserT] | None:
+        # Two headers may share a slot: the later fill has it, and the other one is verified anew.
+        if digest is None or not hmac.compare_digest(digest, entry.digest):
+            return None
+        if self._clock.monotonic() >= entry.usable_until:
             return None
         if entry.valid_until is not None and self._clock.now() >= entry.valid_until:
             return None
@@ -111,7 +142,7 @@ class LeaseCache(Generic[UserT]):
 
     def fill(
         self,
-        fingerprint: bytes,
+        fingerprint: Fingerprint,
         principal: Principal[UserT],
         *,
         began: float,
@@ -125,16 +156,16 @@ class LeaseCache(Generic[UserT]):
             began: The monotonic clock before the first read, in seconds.
             valid_until: When the credential itself ends.
         """
-        entry = Entry(principal, began + self._seconds, valid_until)
+        entry = Entry(fingerprint.digest, principal, began + self._seconds, valid_until)
         with self._lock:
-            present = self._entries.get(fingerprint)
+            present = self._entries.get(fingerprint.slot)
             # A fill whose reads began earlier must not take the place of what is known by now.
             if present is not None and present.usable_until > entry.usable_until:
                 return
-            self._entries.pop(fingerprint, None)
+            self._entries.pop(fingerprint.slot, None)
             if len(self._entries) >= self._max_entries:
                 del self._entries[next(iter(self._entries))]
-            self._entries[fingerprint] = entry
+            self._entries[fingerprint.slot] = entry
 
     def clear(self) -> None:
         """Forget everything: what this process narrowed it need not wait for."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 import logging
 import re
 
+# Both patterns are compiled when something is redacted for the first time, and not by everybody.
 # A JWT begins with the base64url of `{"`. What follows is taken as a whole and judged afterwards:
 # a pattern that asks for the two dots itself would start over at each `eyJ` of a hostile text, and
 # take the square of its length.
-_MAYBE_JWT = re.compile(r"eyJ[0-9A-Za-z_.-]*")
+_MAYBE_JWT = r"eyJ[0-9A-Za-z_.-]*"
 # A key from the underscore before its id on: a prefix of any application, and whatever stands
 # before it, make no difference. A secret can have been taken for the beginning of a JWT already.
-_KEY = re.compile(r"(_[0-9A-Za-z]{12}_)(?:[0-9A-Za-z]{20,}|[0-9A-Za-z]*\[JWT\])")
+_KEY = r"(_[0-9A-Za-z]{12}_)(?:[0-9A-Za-z]{20,}|[0-9A-Za-z]*\[JWT\])"
 
 
 def redact(text: str) -> str:
     """`text` with every API key replaced by its mask and every JWT by `[JWT]`."""
-    return _KEY.sub("\\1…", _MAYBE_JWT.sub(_without_jwt, text))
+    return re.sub(_KEY, "\\1…", re.sub(_MAYBE_JWT, _without_jwt, text))
 
 
 def _without_jwt(match: re.Match[str]) -> str:

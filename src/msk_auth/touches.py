@@ -10,14 +10,13 @@ import logging
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from ._outages import log_failure
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What one flush writes.
 
     Attributes:
@@ -25,8 +24,8 @@ class Batch:
         upgrades: From key id to the stored digest and the one to replace it with.
     """
 
-    last_used: dict[str, datetime] = field(default_factory=dict[str, datetime])
-    upgrades: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    last_used: dict[str, datetime]
+    upgrades: dict[str, tuple[str, str]]
 
 
 class Touches:
@@ -34,7 +33,7 @@ class Touches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._batch = Batch()
+        self._batch = Batch({}, {})
 
     def note(self, key_id: str, at: datetime, upgrade: tuple[str, str] | None) -> None:
         """Remember that a key was used, and perhaps a better digest for it."""
@@ -52,7 +51,7 @@ class Touches:
         a cancellation or an interrupt goes on.
         """
         with self._lock:
-            batch, self._batch = self._batch, Batch()
+            batch, self._batch = self._batch, Batch({}, {})
         try:
             yield batch
         except BaseException as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any, cast
@@ -24,7 +23,7 @@ from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal, ports
 from msk_auth.authenticator.driver import GrantedLease
-from msk_auth.lease import LeaseCache
+from msk_auth.lease import Entry, Fingerprint, LeaseCache
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
@@ -116,7 +115,7 @@ class StartsTheLeaseAfterTheReads(AsyncAuthenticator[str]):
 
     def _settle(self, outcome: Any, now: Any, lease: GrantedLease | None) -> Principal[str]:
         if lease is not None:
-            lease = replace(lease, began=self.clock.monotonic())
+            lease = lease._replace(began=self.clock.monotonic())
         return super()._settle(outcome, now, lease)
 
 
@@ -130,9 +129,8 @@ class NeverChecksTheLease(AsyncAuthenticator[str]):
 
 
 class _WithoutCheck(LeaseCache[str]):
-    def find(self, fingerprint: bytes) -> Principal[str] | None:
-        entry = self._entries.get(fingerprint)
-        return None if entry is None else entry.principal
+    def _use(self, entry: Entry[str], digest: bytes | None) -> Principal[str] | None:
+        return entry.principal if digest == entry.digest else None
 
 
 class ReadsTheLongestLeaseBeforeTheCommit(AsyncAuthenticator[str]):
@@ -175,7 +173,7 @@ class DoesNotWait(AsyncAuthenticator[str]):
 class UsesTheLeaseBeforeItIsRecorded(AsyncAuthenticator[str]):
     """Breaks rule 5."""
 
-    async def _grant_lease(self, fingerprint: bytes) -> GrantedLease | None:
+    async def _grant_lease(self, fingerprint: Fingerprint) -> GrantedLease | None:
         lease = GrantedLease(fingerprint, self.clock.monotonic())
         if not self._lease_is_recorded and self._cache is not None:
             self._lease_is_recorded = True

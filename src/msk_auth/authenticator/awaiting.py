@@ -30,6 +30,7 @@ from msk_auth.core.possession import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import AsyncKeyStore
 from msk_auth.core.tokens import ParsedToken, TokenProfile
+from msk_auth.lease import Fingerprint
 from msk_auth.ports import AsyncPorts
 from msk_auth.set_up import check_awaited, check_header_values, check_parts
 
@@ -142,44 +143,38 @@ class AsyncAuthenticator(Driver[UserT]):
         if lease is not None and self._ports.leases is None:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
-        self._filling: dict[bytes, asyncio.Event] = {}
+        self._filling: dict[Fingerprint, asyncio.Event] = {}
         self._flusher: asyncio.Task[None] | None = None
 
     async def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
         """As :meth:`Authenticator.authenticate`."""
-        fingerprint = principal = None
-        if self._cache is not None:
-            fingerprint = self._cache.fingerprint(authorization)
-            if fingerprint is not None:
-                principal = self._cache.find(fingerprint)
-                if principal is None and (filling := self._filling.get(fingerprint)) is not None:
-                    # Somebody reads for the same credential: look again when they are done.
-                    await filling.wait()
-                    principal = self._cache.find(fingerprint)
+        principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
-            principal = await self._verify(authorization, fingerprint)
+            check_header_values(authorization)
+            try:
+                # Garbage ends here, before a clock is read or anybody asked.
+                presented = flows.read_credential(self.rules, authorization)
+                principal = await self._verify(presented, authorization)
+            except Problem as problem:
+                if self._on_event is not None:
+                    await self._emit(refusal(problem, self.clock.now()))
+                raise
+            except Exception as error:
+                unavailable = unavailable_because(error)
+                await self._emit(refusal(unavailable, self.clock.now()))
+                raise unavailable from error
         if self._on_event is not None:
             await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
     async def _verify(
-        self, authorization: Sequence[str | bytes], fingerprint: bytes | None
+        self, presented: KeyValue | ParsedToken, authorization: Sequence[str | bytes]
     ) -> Principal[UserT]:
-        check_header_values(authorization)
-        try:
-            # Garbage ends here, before a clock is read or anybody asked.
-            presented = flows.read_credential(self.rules, authorization)
-            if fingerprint is None:
-                return await self._verify_alone(presented, None)
-            return await self._verify_once(presented, fingerprint)
-        except Problem as problem:
-            if self._on_event is not None:
-                await self._emit(refusal(problem, self.clock.now()))
-            raise
-        except Exception as error:
-            unavailable = unavailable_because(error)
-            await self._emit(refusal(unavailable, self.clock.now()))
-            raise unavailable from error
+        if self._cache is not None:
+            fingerprint = self._cache.fingerprint(authorization)
+            if fingerprint is not None:
+                return await self._verify_once(presented, fingerprint)
+        return await self._verify_alone(presented, None)
 
     async def _verify_alone(
         self, presented: KeyValue | ParsedToken, lease: GrantedLease | None
@@ -190,11 +185,18 @@ class AsyncAuthenticator(Driver[UserT]):
         )
 
     async def _verify_once(
-        self, presented: KeyValue | ParsedToken, fingerprint: bytes
+        self, presented: KeyValue | ParsedToken, fingerprint: Fingerprint
     ) -> Principal[UserT]:
         """Verify, while others with the same credential wait for the entry that this leaves."""
         import asyncio
 
+        filling = self._filling.get(fingerprint)
+        if filling is not None:
+            # Somebody reads for the same credential: look again when they are done.
+            await filling.wait()
+            principal = None if self._cache is None else self._cache.recall(fingerprint)
+            if principal is not None:
+                return principal
         done = self._filling[fingerprint] = asyncio.Event()
         try:
             return await self._verify_alone(presented, await self._grant_lease(fingerprint))
@@ -203,7 +205,7 @@ class AsyncAuthenticator(Driver[UserT]):
                 del self._filling[fingerprint]
             done.set()
 
-    async def _grant_lease(self, fingerprint: bytes) -> GrantedLease | None:
+    async def _grant_lease(self, fingerprint: Fingerprint) -> GrantedLease | None:
         """A lease for reads that begin now, once the store knows that this process uses leases."""
         register = self._ports.leases
         if self._cache is None or register is None:

@@ -31,6 +31,7 @@ from msk_auth.core.possession import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import KeyStore
 from msk_auth.core.tokens import ParsedToken, TokenProfile
+from msk_auth.lease import Fingerprint
 from msk_auth.ports import SyncPorts
 from msk_auth.set_up import check_blocking, check_header_values, check_parts
 
@@ -135,7 +136,7 @@ class Authenticator(Driver[UserT]):
         if lease is not None and self._ports.leases is None:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
-        self._filling: dict[bytes, threading.Event] = {}
+        self._filling: dict[Fingerprint, threading.Event] = {}
         self._last_flush = self.clock.monotonic()
 
     def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
@@ -151,35 +152,33 @@ class Authenticator(Driver[UserT]):
             CredentialRefused: They are not accepted; the subclass says why.
             StoreUnavailable: It cannot be told right now.
         """
-        fingerprint = principal = None
-        if self._cache is not None:
-            fingerprint = self._cache.fingerprint(authorization)
-            if fingerprint is not None:
-                principal = self._cache.find(fingerprint)
+        principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
-            principal = self._verify(authorization, fingerprint)
+            check_header_values(authorization)
+            try:
+                # Garbage ends here, before a clock is read or anybody asked.
+                presented = flows.read_credential(self.rules, authorization)
+                principal = self._verify(presented, authorization)
+            except Problem as problem:
+                if self._on_event is not None:
+                    self._emit(refusal(problem, self.clock.now()))
+                raise
+            except Exception as error:
+                unavailable = unavailable_because(error)
+                self._emit(refusal(unavailable, self.clock.now()))
+                raise unavailable from error
         if self._on_event is not None:
             self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
     def _verify(
-        self, authorization: Sequence[str | bytes], fingerprint: bytes | None
+        self, presented: KeyValue | ParsedToken, authorization: Sequence[str | bytes]
     ) -> Principal[UserT]:
-        check_header_values(authorization)
-        try:
-            # Garbage ends here, before a clock is read or anybody asked.
-            presented = flows.read_credential(self.rules, authorization)
-            if fingerprint is None:
-                return self._verify_alone(presented, None)
-            return self._verify_once(presented, fingerprint)
-        except Problem as problem:
-            if self._on_event is not None:
-                self._emit(refusal(problem, self.clock.now()))
-            raise
-        except Exception as error:
-            unavailable = unavailable_because(error)
-            self._emit(refusal(unavailable, self.clock.now()))
-            raise unavailable from error
+        if self._cache is not None:
+            fingerprint = self._cache.fingerprint(authorization)
+            if fingerprint is not None:
+                return self._verify_once(presented, fingerprint)
+        return self._verify_alone(presented, None)
 
     def _verify_alone(
         self, presented: KeyValue | ParsedToken, lease: GrantedLease | None
@@ -188,14 +187,14 @@ class Authenticator(Driver[UserT]):
         return self._settle(self._drive(flows.authenticate(self.rules, presented, now)), now, lease)
 
     def _verify_once(
-        self, presented: KeyValue | ParsedToken, fingerprint: bytes
+        self, presented: KeyValue | ParsedToken, fingerprint: Fingerprint
     ) -> Principal[UserT]:
         """Verify, while other threads with the same credential wait for the entry that this leaves."""
         done = threading.Event()
         reading = self._filling.setdefault(fingerprint, done)
         if reading is not done:
             reading.wait(_MAX_WAIT_SECONDS)
-            principal = None if self._cache is None else self._cache.find(fingerprint)
+            principal = None if self._cache is None else self._cache.recall(fingerprint)
             if principal is not None:
                 return principal
             return self._verify_alone(presented, self._grant_lease(fingerprint))
@@ -205,7 +204,7 @@ class Authenticator(Driver[UserT]):
             del self._filling[fingerprint]
             done.set()
 
-    def _grant_lease(self, fingerprint: bytes) -> GrantedLease | None:
+    def _grant_lease(self, fingerprint: Fingerprint) -> GrantedLease | None:
         """A lease for reads that begin now, once the store knows that this process uses leases."""
         register = self._ports.leases
         if self._cache is None or register is None:

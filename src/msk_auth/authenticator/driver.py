@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Generic
+from typing import Final, Generic, NamedTuple
 
 from msk_auth._outages import log_failure
 from msk_auth.clock import Clock, SystemClock
@@ -19,7 +18,7 @@ from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.tokens import TokenProfile
-from msk_auth.lease import LeaseCache
+from msk_auth.lease import Fingerprint, LeaseCache
 from msk_auth.touches import Touches
 
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
@@ -57,7 +56,7 @@ class Driver(Generic[UserT]):
             hasher=KeyHasher() if hasher is None else hasher,
             tokens=(tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens),
             checks_sessions=checks_sessions,
-        )
+        ).check()
         self.realm = realm
         self.problem_base = problem_base
         self.clock: Clock = SystemClock() if clock is None else clock
@@ -90,11 +89,10 @@ class Driver(Generic[UserT]):
         return principal
 
 
-@dataclass(frozen=True, slots=True)
-class GrantedLease:
+class GrantedLease(NamedTuple):
     """A lease that was granted: for which credential, and when on the monotonic clock."""
 
-    fingerprint: bytes
+    fingerprint: Fingerprint
     began: float
 
 

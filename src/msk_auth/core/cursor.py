@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # Twelve digits of seconds and six of microseconds: every moment up to the year 9999, and no more
 # digits than that.
-_DECODED = re.compile(r"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})")
+_DECODED = r"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
 
 
 class PageCursor:
@@ -36,7 +36,7 @@ class PageCursor:
             raw = base64.b64decode(
                 cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True
             ).decode("ascii")
-            match = _DECODED.fullmatch(raw)
+            match = re.fullmatch(_DECODED, raw)
             if match is not None:
                 return _EPOCH + int(match[1]) * _MICROSECOND, match[2]
         except (binascii.Error, ValueError, OverflowError):

@@ -74,8 +74,17 @@ class Problem(MskAuthError):
     retry_after: int | None = None
 
     def __init__(self, detail: str | None = None) -> None:
-        self.detail: str = self.default_detail if detail is None else detail
-        super().__init__(self.detail)
+        # What refuses a flood should be cheap: no call of `super`, and most are never asked for their text.
+        self.args = () if detail is None else (detail,)
+
+    @property
+    def detail(self) -> str:
+        """What happened and what to do about it."""
+        said: str = self.args[0] if self.args else self.default_detail
+        return said
+
+    def __str__(self) -> str:
+        return self.detail
 
     def challenge(self) -> Mapping[str, str] | None:
         """Parameters for `WWW-Authenticate: Bearer`, after the realm; None when there is no challenge."""
@@ -122,10 +131,12 @@ class CredentialRefused(Problem):
     """
 
     status = 401
+    key_id: str | None = None
 
     def __init__(self, detail: str | None = None, *, key_id: str | None = None) -> None:
-        super().__init__(detail)
-        self.key_id = key_id
+        Problem.__init__(self, detail)
+        if key_id is not None:
+            self.key_id = key_id
 
     def challenge(self) -> Mapping[str, str] | None:
         return {"error": "invalid_token"}

@@ -13,11 +13,10 @@ To authenticate means, in this order, and each line ends the request if it fails
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from . import steps
 from .credentials import read_bearer
@@ -29,7 +28,6 @@ from .errors import (
     FieldError,
     InputInvalid,
     KeyExpired,
-    KeyMalformed,
     KeyNotActive,
     KeyNotFound,
     KeyRevoked,
@@ -57,14 +55,13 @@ MAX_OVERLAP: Final = timedelta(days=90)
 MAX_LIFETIME: Final = timedelta(days=36_500)
 
 _MANAGE: Final = require_interactive()
-_KEY_ID: Final = re.compile(r"[0-9A-Za-z]{1,64}")
+_KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
 # Letters and symbols by class, and yet nothing is seen of them: fillers, joiners, a blank.
-_INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]")
+_INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """What an application configured, as far as decisions depend on it."""
 
     key_format: KeyFormat
@@ -72,14 +69,19 @@ class Rules:
     tokens: Sequence[TokenProfile]
     checks_sessions: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> Rules:
+        """These rules.
+
+        Raises:
+            ConfigurationError: They contradict each other.
+        """
         issuers = [profile.issuer for profile in self.tokens]
         if len(set(issuers)) != len(issuers):
             raise ConfigurationError(f"Two token profiles have the same issuer: {issuers}.")
+        return self
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticated:
+class Authenticated(NamedTuple):
     """The outcome of `authenticate`.
 
     Attributes:
@@ -94,8 +96,7 @@ class Authenticated:
     upgrade: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Changed(Generic[T]):
+class Changed(NamedTuple, Generic[T]):
     """The outcome of an operation that changed something.
 
     Attributes:
@@ -132,12 +133,10 @@ def read_credential(rules: Rules, authorization: Sequence[str | bytes]) -> KeyVa
     credential = read_bearer(authorization)
     if credential is None:
         raise CredentialsMissing
-    if rules.key_format.claims(credential):
-        return rules.key_format.parse(credential)
     # A JWT has dots and a key never has. What is neither was most likely meant as a key.
-    if "." in credential:
+    if "." in credential and not rules.key_format.claims(credential):
         return ParsedToken(credential)
-    raise KeyMalformed
+    return rules.key_format.parse(credential)
 
 
 def authenticate(
@@ -351,7 +350,7 @@ def _make_key(
 
 def _checked_id(key_id: str) -> str:
     # What cannot be an id is not there: the store is not asked, and never sees a NUL or a megabyte.
-    if _KEY_ID.fullmatch(key_id) is None:
+    if re.fullmatch(_KEY_ID, key_id) is None:
         raise KeyNotFound
     return key_id
 
@@ -363,6 +362,8 @@ def _present(record: ApiKey | None) -> ApiKey:
 
 
 def _clean_name(name: str, wrong: list[FieldError]) -> str:
+    import unicodedata  # a shared library of its own, and few programs make keys
+
     clean = name.strip()
     # Four code points compose to one at most, so what is longer is too long in any case; and
     # normalising takes time that grows with the square of the length.
@@ -370,7 +371,7 @@ def _clean_name(name: str, wrong: list[FieldError]) -> str:
         clean = unicodedata.normalize("NFC", clean)
     if not 1 <= len(clean) <= MAX_NAME_LENGTH:
         wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
-    elif not clean.isprintable() or _INVISIBLE.search(clean) is not None:
+    elif not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
         wrong.append(
             FieldError("name", "The name contains control or invisible characters. Leave them out.")
         )

@@ -90,7 +90,7 @@ class KeyFormat:
         self.older_prefixes: tuple[str, ...] = prefixes[1:]
         self._claimed = tuple(f"{each}_" for each in prefixes)
         self._pattern = re.compile(
-            f"({'|'.join(prefixes)})_([0-9A-Za-z]{{{ID_LENGTH}}})_[0-9A-Za-z]{{{SECRET_LENGTH}}}([0-4][0-9A-Za-z]{{5}})"
+            f"({'|'.join(prefixes)})_([0-9A-Za-z]{{{ID_LENGTH}}})_[0-9A-Za-z]{{{SECRET_LENGTH}}}[0-4][0-9A-Za-z]{{5}}"
         )
 
     def __repr__(self) -> str:
@@ -114,11 +114,7 @@ class KeyFormat:
             KeyMalformed: The form or the checksum is wrong.
         """
         match = self._pattern.fullmatch(token)
-        if match is None:
-            raise KeyMalformed
-        # Compared as integers: six base62 digits can spell numbers beyond 32 bits, which no
-        # checksum equals.
-        if _number(match[3]) != zlib.crc32(token[:-CHECKSUM_LENGTH].encode()):
+        if match is None or not _is_sound(token):
             raise KeyMalformed
         return KeyValue(token, key_id=match[2], mask=_mask(match[1], match[2]))
 
@@ -171,10 +167,16 @@ def _mask(prefix: str, key_id: str) -> str:
     return f"{prefix}_{key_id}_…"
 
 
-def _number(text: str) -> int:
+def _is_sound(token: str) -> bool:
+    """True if a token that has the form of a key ends with its own checksum.
+
+    They are compared as integers: six base62 digits can spell numbers beyond 32 bits, which no checksum equals.
+    """
+    raw = token.encode()
     # Written out: this is a good part of what refusing a mistyped key costs.
-    a, b, c, d, e, f = text.encode().translate(_VALUES)
-    return ((((a * 62 + b) * 62 + c) * 62 + d) * 62 + e) * 62 + f
+    a, b, c, d, e, f = raw[-CHECKSUM_LENGTH:].translate(_VALUES)
+    number = ((((a * 62 + b) * 62 + c) * 62 + d) * 62 + e) * 62 + f
+    return number == zlib.crc32(raw[:-CHECKSUM_LENGTH])
 
 
 def _random(length: int) -> str:

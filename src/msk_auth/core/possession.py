@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from . import steps
 from .errors import KeyMalformed, KeyUnknown
@@ -32,8 +33,7 @@ class LeakedKey:
     sighting: Sighting
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The outcome of an operation of this module.
 
     Attributes:

@@ -3,14 +3,13 @@
 A flow yields a step; a driver performs it against its ports and sends the result back. `perform`
 returns the result itself under the sync driver and an awaitable of it under the async one.
 
-Steps have no `repr` of their own: some hold a key. Nor are they frozen or compared: each lives from a `yield` to the
-next, several for every request, and what a dataclass adds for that is made while the library is imported.
+Steps have no `repr` of their own: some hold a key. They are written by hand: each lives from a `yield` to the next,
+and twelve dataclasses would take a tenth of the time in which the library is imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -61,100 +60,150 @@ Flow: TypeAlias = Generator[Step, Any, T]
 """An operation: yields steps, receives their results, returns what the operation is for."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FindKey:
-    key_id: str
+    """Look up a record by its id."""
+
+    __slots__ = ("key_id",)
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
 
     def perform(self, ports: Ports) -> Any:
         return ports.find_key(self.key_id)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FindOwner:
-    owner_id: str
+    """Look up an owner by its id."""
+
+    __slots__ = ("owner_id",)
+
+    def __init__(self, owner_id: str) -> None:
+        self.owner_id = owner_id
 
     def perform(self, ports: Ports) -> Any:
         return ports.find_owner(self.owner_id)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FindSession:
-    session_id: str
+    """Look up a login session by its id."""
+
+    __slots__ = ("session_id",)
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
 
     def perform(self, ports: Ports) -> Any:
         return ports.find_session(self.session_id)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FindKeyLimits:
+    """Ask what new keys may be."""
+
+    __slots__ = ()
+
     def perform(self, ports: Ports) -> Any:
         return ports.key_limits()
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class VerifySlowly:
-    key: str
-    encoded: str
+    """Compare a key with a digest that takes long to compute."""
+
+    __slots__ = ("encoded", "key")
+
+    def __init__(self, key: str, encoded: str) -> None:
+        self.key = key
+        self.encoded = encoded
 
     def perform(self, ports: Ports) -> Any:
         return ports.verify_slowly(self.key, self.encoded)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class InsertKey:
-    record: ApiKey
-    max_active: int | None
-    now: datetime
+    """Store a new record."""
+
+    __slots__ = ("max_active", "now", "record")
+
+    def __init__(self, record: ApiKey, max_active: int | None, now: datetime) -> None:
+        self.record = record
+        self.max_active = max_active
+        self.now = now
 
     def perform(self, ports: Ports) -> Any:
         return ports.store.insert(self.record, max_active=self.max_active, now=self.now)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ListKeys:
-    query: KeyQuery
+    """Read a page of records."""
+
+    __slots__ = ("query",)
+
+    def __init__(self, query: KeyQuery) -> None:
+        self.query = query
 
     def perform(self, ports: Ports) -> Any:
         return ports.store.list(self.query)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RevokeKey:
-    key_id: str
-    owner_id: str
-    at: datetime
+    """Revoke a key of an owner."""
+
+    __slots__ = ("at", "key_id", "owner_id")
+
+    def __init__(self, key_id: str, owner_id: str, at: datetime) -> None:
+        self.key_id = key_id
+        self.owner_id = owner_id
+        self.at = at
 
     def perform(self, ports: Ports) -> Any:
         return ports.store.revoke(self.key_id, owner_id=self.owner_id, at=self.at)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class DeleteKey:
-    key_id: str
-    owner_id: str
-    at: datetime
+    """Revoke a key of an owner and take it off the list."""
+
+    __slots__ = ("at", "key_id", "owner_id")
+
+    def __init__(self, key_id: str, owner_id: str, at: datetime) -> None:
+        self.key_id = key_id
+        self.owner_id = owner_id
+        self.at = at
 
     def perform(self, ports: Ports) -> Any:
         return ports.store.delete(self.key_id, owner_id=self.owner_id, at=self.at)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ExpireKey:
-    key_id: str
-    owner_id: str
-    at: datetime
+    """Bring the end of an owner's key forward."""
+
+    __slots__ = ("at", "key_id", "owner_id")
+
+    def __init__(self, key_id: str, owner_id: str, at: datetime) -> None:
+        self.key_id = key_id
+        self.owner_id = owner_id
+        self.at = at
 
     def perform(self, ports: Ports) -> Any:
         return ports.store.expire(self.key_id, owner_id=self.owner_id, at=self.at)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RotateKey:
-    key_id: str
-    successor: ApiKey
-    ends_at: datetime
-    max_active: int | None
-    now: datetime
+    """Store a successor and end its predecessor, at once."""
+
+    __slots__ = ("ends_at", "key_id", "max_active", "now", "successor")
+
+    def __init__(
+        self,
+        key_id: str,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+    ) -> None:
+        self.key_id = key_id
+        self.successor = successor
+        self.ends_at = ends_at
+        self.max_active = max_active
+        self.now = now
 
     def perform(self, ports: Ports) -> Any:
         return ports.store.rotate(
@@ -166,8 +215,11 @@ class RotateKey:
         )
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class WaitOutLeases:
+    """Wait until nobody can use what was read before."""
+
+    __slots__ = ()
+
     def perform(self, ports: Ports) -> Any:
         return ports.wait_out_leases()
 
