@@ -40,7 +40,7 @@ async def service(template: Path) -> AsyncIterator[Service]:
     """A service with an administrator and a user; always in the same place, for its engine's sake."""
     folder = template.with_name("of one test")
     shutil.rmtree(folder, ignore_errors=True)
-    async with running_service(template, folder) as running:
+    async with running_service(template, folder, shared_routes=True) as running:
         yield running
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import json
 import logging
 import re
 import shutil
+import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -28,6 +30,7 @@ from task_service import app as app_module
 from task_service.app import Services, create_app
 from task_service.db import engine as engine_module
 from task_service.db.migrate import migrate
+from task_service.handlers import registry as registry_module
 from task_service.server import Server, bind
 from task_service.settings import Settings
 from task_service.web import assets
@@ -184,25 +187,98 @@ async def make_template(folder: Path, **settings: Any) -> None:
 
 
 @asynccontextmanager
-async def running_service(template: Path, folder: Path, **settings: Any) -> AsyncIterator[Service]:
-    """A service on a copy of the template, in this process."""
+async def running_service(
+    template: Path, folder: Path, *, shared_routes: bool = False, **settings: Any
+) -> AsyncIterator[Service]:
+    """A service on a copy of the template, in this process.
+
+    Args:
+        template: The data folder that is copied.
+        folder: Where its copy goes.
+        shared_routes: Whether it answers with the routes of :class:`SharedRoutes`, which one service at a time can.
+        settings: Those that are not as by default.
+    """
     shutil.copytree(template, folder)
     clock = ShiftedClock()
     kept = mock.patch.multiple(engine_module, _sqlite_engine=_sqlite_engine)
-    with kept, mock.patch.object(assets, "lean", _lean):
-        app = create_app(
-            Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST
-        )
+    known = mock.patch.object(registry_module, "entry_points", _entry_points)
+    with kept, known, mock.patch.object(assets, "lean", _lean):
+        create = _SHARED_ROUTES.create_app if shared_routes else create_app
+        app = create(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(app_module, "RUN_GRACE", timedelta(seconds=0.1))
+    others = set(threading.enumerate())
     with no_secret_in_logs(), hurried:
         async with app.router.lifespan_context(app):
             yield service
         for http in service.callers:
             await http.aclose()
+    await _last_words_of_connections(others)
 
 
+async def _last_words_of_connections(others: set[threading.Thread]) -> None:
+    """The thread of a connection that was given up in the middle of a statement has an answer for the loop yet."""
+    for thread in set(threading.enumerate()) - others:
+        if "_connection_worker_thread" in thread.name:
+            await asyncio.to_thread(thread.join, 1)
+
+
+class SharedRoutes:
+    """The application that :func:`create_app` makes, made once, with fresh services for each test.
+
+    FastAPI takes longer to read the signatures of the routes than most tests take. The routes keep nothing: they were
+    given stand-ins, each of which is whatever part the services of the running test have in its place.
+    """
+
+    def __init__(self) -> None:
+        self._app: FastAPI | None = None
+        self._services: Services | None = None
+
+    def create_app(self, settings: Settings, **options: Any) -> FastAPI:
+        """As the real one, for settings that differ from the defaults in the data folder alone."""
+        assert settings == Settings(data_dir=settings.data_dir)
+        services = self._services = Services.build(settings, **options)
+        if self._app is None:
+            stand_ins = {
+                part.name: _StandIn(self, part.name)
+                for part in dataclasses.fields(services)
+                if part.name not in {"settings", "redis", "fingerprints", "serving"}
+            }
+            with mock.patch.object(Services, "build") as build:
+                build.return_value = dataclasses.replace(services, **stand_ins)
+                self._app = create_app(settings, **options)
+        self._app.state.services = services
+        return self._app
+
+    def part(self, name: str) -> Any:
+        return getattr(self._services, name)
+
+
+class _StandIn:
+    """Has the class and the attributes that a part of the running test's services has."""
+
+    def __init__(self, routes: SharedRoutes, name: str) -> None:
+        self._routes = routes
+        self._name = name
+
+    @property
+    def __class__(self) -> type:  # what `isinstance` asks
+        return type(self._routes.part(self._name))
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._routes.part(self._name), attribute)
+
+    async def __aenter__(self) -> Any:
+        return await self._routes.part(self._name).__aenter__()
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._routes.part(self._name).__aexit__(*exc_info)
+
+
+_SHARED_ROUTES = SharedRoutes()
+# Which handlers are installed does not change.
+_entry_points = functools.cache(registry_module.entry_points)
 _lean = functools.cache(assets.lean)
 _new_sqlite_engine = engine_module._sqlite_engine
 
