@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from examples.task_service.tests.postgres_pool import PostgresPool
 from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
@@ -161,61 +163,44 @@ async def fresh_postgres(template: str = "template1") -> AsyncIterator[str]:
     async with admin:
         await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         try:
-            yield _postgres_url(name)
+            yield f"{POSTGRES.rpartition('/')[0]}/{name}"
         finally:
             await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @contextlib.asynccontextmanager
 async def migrated(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of a database of this version's schema. Migrating is tested elsewhere; here a copy does."""
+    """The URL of a database of this version's schema without data. Migrating is tested elsewhere."""
     if kind == "sqlite":
-        (folder / "test.sqlite3").write_bytes(await _migrated_file())
+        (folder / "test.sqlite3").write_bytes(await asyncio.to_thread(_migrated_file))
         yield f"sqlite:///{folder / 'test.sqlite3'}"
     else:
-        async with fresh_postgres(await _migrated_postgres()) as url:
+        with contextlib.ExitStack() as borrowed:
+            try:
+                url = await asyncio.to_thread(borrowed.enter_context, _postgres_pool.borrow())
+            except psycopg.OperationalError as error:
+                pytest.skip(f"no PostgreSQL: {error}")
             yield url
 
 
-_templates: dict[str, Any] = {}
+@functools.cache
+def _migrated_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "template.sqlite3"
+        _migrate(f"sqlite:///{path}")
+        return path.read_bytes()
 
 
-async def _migrated_file() -> bytes:
-    if "sqlite" not in _templates:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "template.sqlite3"
-            await _migrate(f"sqlite:///{path}")
-            _templates["sqlite"] = path.read_bytes()
-    content: bytes = _templates["sqlite"]
-    return content
+def _migrate(url: str) -> None:
+    async def migrate_and_close() -> None:
+        db = Database.open(url)
+        await migrate(db)
+        await db.close()
+
+    asyncio.run(migrate_and_close())
 
 
-async def _migrated_postgres() -> str:
-    if "postgresql" not in _templates:
-        async with fresh_postgres() as url:
-            await _migrate(url)
-            name = f"task_service_template_{secrets.token_hex(6)}"
-            with psycopg.connect(POSTGRES, autocommit=True) as admin:
-                admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{url.rpartition("/")[2]}"')
-        atexit.register(_drop, name)
-        _templates["postgresql"] = name
-    known: str = _templates["postgresql"]
-    return known
-
-
-async def _migrate(url: str) -> None:
-    db = Database.open(url)
-    await migrate(db)
-    await db.close()
-
-
-def _postgres_url(name: str) -> str:
-    return f"{POSTGRES.rpartition('/')[0]}/{name}"
-
-
-def _drop(name: str) -> None:
-    with psycopg.connect(POSTGRES, autocommit=True) as admin:
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+_postgres_pool = PostgresPool(POSTGRES, _migrate)
 
 
 @contextlib.contextmanager
