@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from examples.task_service.tests.service_support import Service
 
+from msk_auth.cli import main
 from msk_auth.testing import Access, audit_routes
 
 pytestmark = pytest.mark.anyio
@@ -91,9 +92,12 @@ def test_the_command_passes_on_the_service(tmp_path: Path) -> None:
     assert audited.stdout.rstrip().endswith("0 undeclared, 0 flagged")
 
 
-def test_the_command_fails_on_a_page_that_nobody_declared(tmp_path: Path) -> None:
+def test_the_command_fails_on_a_page_that_nobody_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened = [word for path in (*OPEN, *PAGES) if path != "/tasks" for word in ("--public", path)]
-    audited = run_audit(tmp_path / "data", *opened)
-    assert audited.returncode == 1
-    assert "1 undeclared" in audited.stdout
-    assert "/tasks: declares no policy. Guard it, or declare it public." in audited.stderr
+    monkeypatch.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path / "data"))
+    assert main(["routes", "--factory", "task_service.asgi:create_app", *opened]) == 1
+    said = capsys.readouterr()
+    assert "1 undeclared" in said.out
+    assert "/tasks: declares no policy. Guard it, or declare it public." in said.err
