@@ -1,8 +1,8 @@
 """Brings a database to the schema of this version. Runs at each start; does nothing if there is nothing to do.
 
 Everything happens in one transaction that no other process can share: on SQLite `BEGIN IMMEDIATE` holds the only write
-lock, on PostgreSQL an advisory lock is taken first. Of several processes that start together one migrates, the others
-wait and find it done; a process that dies in the middle leaves what was there before.
+lock, on PostgreSQL see :mod:`task_service.db.migrate_online`. Of several processes that start together one migrates, the
+others wait and find it done; a process that dies in the middle leaves what was there before.
 
 Old and new processes work side by side while a deployment is brought to a new version. A migration that only adds
 (tables, indexes, columns that may be missing or have a default) says so in `schema_works_with`: which older versions go
@@ -12,6 +12,7 @@ the one that stopped using it.
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -31,8 +32,7 @@ from .schema import metadata, schema_works_with
 # A large table may take its time; another process that migrates it, too.
 _SECONDS: Final = 600.0
 
-# Any number that nothing else locks in this database.
-_ADVISORY_LOCK: Final = 827_573_784_23
+_log = logging.getLogger(__name__)
 
 
 class SchemaState(Enum):
@@ -47,7 +47,7 @@ class SchemaState(Enum):
 
 
 async def migrate(db: Database, *, finish: bool = False) -> list[str]:
-    """Bring the database to this version's schema. What is in it stays.
+    """Bring the database to this version's schema. What is in it stays, and who uses it hardly waits.
 
     Args:
         db: The database.
@@ -63,17 +63,14 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
     """
     patient = db.with_patience(_SECONDS)
     try:
-        async with patient.write() as connection:
-            on_postgres = connection.dialect.name == "postgresql"
-            if on_postgres:
-                await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-            await connection.run_sync(_upgrade)
-            if not on_postgres:
-                return []
-            # The queue's package is loaded where there is a queue only.
-            from .queue_schema import bring_queue_to_version
+        if db.engine.dialect.name == "postgresql":
+            # What only PostgreSQL needs, the queue's package with it, is loaded where there is one.
+            from .migrate_online import migrate_online
 
-            return await bring_queue_to_version(connection, finish=finish)
+            return await migrate_online(patient, _upgrade, finish=finish)
+        async with patient.write() as connection:
+            await connection.run_sync(_upgrade)
+        return []
     finally:
         await patient.close()
 
@@ -133,7 +130,11 @@ def _upgrade(connection: Connection) -> None:
         case SchemaState.MISSING | SchemaState.OLDER:
             config = _config()
             config.attributes["connection"] = connection
+            before = _revision(connection)
             command.upgrade(config, "head")
+            _log.info(
+                "brought the database from the schema %s to %s", before, _revision(connection)
+            )
 
 
 def _state(connection: Connection) -> SchemaState:

@@ -8,7 +8,7 @@ wait for `task-service migrate --finish`, after the last old process has stopped
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from procrastinate.schema import SchemaManager
@@ -18,6 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import ConfigurationError, StoreUnavailable
 
 from .schema import queue_migrations
+
+IN_THE_WAY: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+"""What the driver says if another transaction has what is needed: worth trying again."""
 
 
 async def bring_queue_to_version(connection: AsyncConnection, *, finish: bool) -> list[str]:
@@ -33,6 +36,7 @@ async def bring_queue_to_version(connection: AsyncConnection, *, finish: bool) -
     Raises:
         ConfigurationError: Another application keeps its own procrastinate in this database.
         StoreUnavailable: The database cannot answer.
+        psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected: Others use the tables.
     """
     scripts = _scripts()
     known = sorted(scripts)
@@ -78,5 +82,7 @@ async def _run_script(connection: AsyncConnection, script: str) -> None:
     driver: Any = (await connection.get_raw_connection()).driver_connection
     try:
         await driver.execute(script)
+    except IN_THE_WAY:
+        raise
     except psycopg.OperationalError as error:
         raise StoreUnavailable from error

@@ -1,0 +1,153 @@
+"""Migrating PostgreSQL beside transactions that are in the way: who migrates waits, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+from examples.task_service.tests.runs_support import fresh_postgres
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from msk_auth import StoreUnavailable
+from task_service.db import migrate_online, queue_schema
+from task_service.db.engine import Database
+from task_service.db.migrate import migrate
+
+pytestmark = pytest.mark.anyio
+
+INDEX = "ix_runs_state_rank_created_at_id"
+TOUCH = "UPDATE runs SET attempt = attempt WHERE id = 'run_1'"
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async with fresh_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+async def db(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """A database of this version without the index that the last migration leaves for later."""
+    monkeypatch.setattr(migrate_online, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(migrate_online, "LOCK_SECONDS", 0.2)
+    db = Database.open(url)
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(f"DROP INDEX {INDEX}")
+    yield db
+    await db.close()
+
+
+async def is_valid(db: Database) -> bool | None:
+    """Whether the index is there and can be used; None if there is none."""
+    found = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
+    async with db.read() as connection:
+        valid: bool | None = await connection.scalar(found, {"name": INDEX})
+    return valid
+
+
+@asynccontextmanager
+async def open_transaction(url: str, statement: str) -> AsyncIterator[None]:
+    """Somebody who has begun a transaction, and ends it with the block."""
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.execute(statement)
+        yield
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():  # noqa: ASYNC110 - nothing in there tells when
+            await asyncio.sleep(0.02)
+
+
+async def test_an_index_is_built_while_others_go_on_writing(db: Database, url: str) -> None:
+    async with open_transaction(url, TOUCH):
+        migrating = asyncio.create_task(migrate(db))
+        async with asyncio.timeout(20):
+            while await is_valid(db) is None:  # noqa: ASYNC110 - the database does not tell when
+                await asyncio.sleep(0.02)
+        # It is under way, and waits for the transaction that was there before.
+        async with asyncio.timeout(2), db.write() as connection:
+            await connection.exec_driver_sql(TOUCH)
+        assert not migrating.done()
+        assert await is_valid(db) is False
+    await migrating
+
+    assert await is_valid(db) is True
+
+
+async def test_an_index_that_cannot_be_built_is_left_to_the_next_start(
+    db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_transaction(url, TOUCH):
+        with monkeypatch.context() as patch:
+            patch.setattr(migrate_online, "_INDEX_SECONDS", 0.2)
+            assert await migrate(db) == []
+    assert f"the index {INDEX} could not be built beside long transactions" in caplog.text
+    assert await is_valid(db) is False
+    await migrate(db)
+
+    assert await is_valid(db) is True
+    assert f"built the index {INDEX}" in caplog.text
+
+
+async def test_a_database_that_fails_while_an_index_is_built_is_an_outage(
+    db: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate_online, "_INDEX_SECONDS", 0.2)
+    monkeypatch.setattr(migrate_online, "_was_in_the_way", lambda _: False)
+    async with open_transaction(url, TOUCH):
+        with pytest.raises(StoreUnavailable):
+            await migrate(db)
+
+
+async def test_a_table_that_is_in_use_is_asked_for_again_and_nobody_queues_up_meanwhile(
+    db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    newer = {
+        **queue_schema._scripts(),
+        "99.00.00_01_pre_colour": "ALTER TABLE procrastinate_jobs ADD COLUMN colour text",
+    }
+    monkeypatch.setattr(queue_schema, "_scripts", lambda: newer)
+    async with open_transaction(url, "SELECT count(*) FROM procrastinate_jobs"):
+        migrating = asyncio.create_task(migrate(db))
+        await until(lambda: caplog.text.count("letting them pass") >= 2)
+        async with asyncio.timeout(5), db.read() as connection:
+            await connection.exec_driver_sql("SELECT count(*) FROM procrastinate_jobs")
+        assert not migrating.done()
+    await migrating
+
+    async with db.read() as connection:
+        await connection.exec_driver_sql("SELECT colour FROM procrastinate_jobs")
+
+
+async def test_a_database_that_fails_meanwhile_is_an_outage(db: Database) -> None:
+    def fail(_: Connection) -> None:
+        raise OperationalError("statement", {}, psycopg.OperationalError("gone"))
+
+    with pytest.raises(StoreUnavailable):
+        await migrate_online.migrate_online(db, fail, finish=False)
+
+
+async def test_whoever_finds_another_process_migrating_waits_without_holding_it_up(
+    db: Database, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_transaction(url, f"SELECT pg_advisory_lock({migrate_online._ADVISORY_LOCK})"):
+        migrating = asyncio.create_task(migrate(db))
+        await until(lambda: "another process migrates" in caplog.text)
+        # An index that the other one builds concurrently would wait for every snapshot.
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
+            await other.execute("SET lock_timeout = '5s'")
+            await other.execute("CREATE INDEX CONCURRENTLY somebodys ON users (created_at)")
+        assert not migrating.done()
+    await migrating
+
+    assert await is_valid(db) is True
