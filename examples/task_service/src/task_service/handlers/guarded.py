@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from httpx2 import (
@@ -23,6 +23,12 @@ _CONNECT_TIMEOUT: Final = 10.0
 _ADDRESSES_TRIED: Final = 3
 
 
+@cache
+def _machines_tls() -> ssl.SSLContext:
+    # Reading the machine's certificates takes longer than a request; once is enough for all clients of the process.
+    return create_ssl_context()
+
+
 class GuardedClient:
     """Sends requests whose connection goes to an address that the guard has checked.
 
@@ -35,8 +41,7 @@ class GuardedClient:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        # Reading the machine's certificates takes longer than a request; once is enough.
-        return create_ssl_context()
+        return _machines_tls()
 
     def transport(self) -> AsyncHTTPTransport:
         """For :meth:`send`: no cookies, no netrc, no proxies, no redirects of its own; one connection per request."""
