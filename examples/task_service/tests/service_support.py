@@ -202,7 +202,7 @@ async def running_service(
     clock = ShiftedClock()
     kept = mock.patch.multiple(engine_module, _sqlite_engine=_sqlite_engine)
     known = mock.patch.object(registry_module, "entry_points", _entry_points)
-    with kept, known, mock.patch.object(assets, "lean", _lean):
+    with kept, known, mock.patch.object(assets, "lean", lean_once):
         create = _SHARED_ROUTES.create_app if shared_routes else create_app
         app = create(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
@@ -215,6 +215,10 @@ async def running_service(
         for http in service.callers:
             await http.aclose()
     await _last_words_of_connections(others)
+
+
+lean_once = functools.cache(assets.lean)
+"""In place of :func:`assets.lean`, for who makes the pages again and again from the same files."""
 
 
 async def _last_words_of_connections(others: set[threading.Thread]) -> None:
@@ -279,7 +283,6 @@ class _StandIn:
 _SHARED_ROUTES = SharedRoutes()
 # Which handlers are installed does not change.
 _entry_points = functools.cache(registry_module.entry_points)
-_lean = functools.cache(assets.lean)
 _new_sqlite_engine = engine_module._sqlite_engine
 
 

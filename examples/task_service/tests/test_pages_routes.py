@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from html import unescape
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from examples.task_service.tests.service_support import lean_once
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -15,7 +17,7 @@ from starlette.testclient import TestClient
 from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
 from task_service.accounts.config import ServiceConfig
 from task_service.errors import LoginFailed
-from task_service.web import CONTENT_SECURITY_POLICY, login_cookie
+from task_service.web import CONTENT_SECURITY_POLICY, assets, login_cookie
 from task_service.web.pages import LoginResult, PageUser, local_path, pages_router
 
 USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
@@ -63,7 +65,8 @@ class World:
         self.sessions = Sessions()
         self.limits = KeyLimits()
         app = FastAPI()
-        app.include_router(pages_router(self.sessions, key_limits=self._key_limits))
+        with mock.patch.object(assets, "lean", lean_once):
+            app.include_router(pages_router(self.sessions, key_limits=self._key_limits))
         self.app = app
         self.client = TestClient(app, base_url="https://tasks.example", follow_redirects=False)
 
