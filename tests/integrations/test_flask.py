@@ -609,6 +609,40 @@ class TestErrors:
         site.app.register_error_handler(404, lambda _: ("mine", 404))
         assert site.ask("GET", "/nowhere").data == b"mine"
 
+    def test_a_blueprint_may_answer_what_a_guard_refuses(self, site: Site) -> None:
+        blueprint = Blueprint("inner", __name__)
+        blueprint.register_error_handler(CredentialsMissing, lambda error: (error.code, 497))
+        blueprint.get("/")(site.auth.require()(site.view()))
+        site.app.register_blueprint(blueprint)
+        refused = site.ask("GET", "/")
+        assert (refused.status_code, refused.data) == (497, b"credentials_missing")
+
+    def test_an_extension_that_looks_at_every_error_sees_refusals(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[Exception] = []
+        handle = site.app.handle_user_exception
+
+        def look(error: Exception) -> Any:
+            seen.append(error)
+            return handle(error)
+
+        monkeypatch.setattr(site.app, "handle_user_exception", look)
+        site.app.get("/")(site.auth.require()(site.view()))
+        assert site.ask("GET", "/").status_code == 401
+        assert [type(error) for error in seen] == [CredentialsMissing]
+
+    def test_a_refusal_takes_the_same_way_out_as_an_answer(self, site: Site) -> None:
+        @site.app.after_request
+        def mark(response: Response) -> Response:
+            response.headers["x-seen"] = "yes"
+            return response
+
+        site.app.get("/")(site.auth.require()(site.view()))
+        refused = site.ask("GET", "/")
+        assert (refused.status_code, refused.headers["x-seen"]) == (401, "yes")
+        assert refused.headers["content-length"] == str(len(refused.data))
+
     def test_an_unexpected_exception_reaches_a_test(self, site: Site) -> None:
         site.app.testing = True
         site.app.get("/")(lambda: {}["no such key"])

@@ -395,3 +395,28 @@ async def test_after_the_handshake_it_is_closed() -> None:
 
 async def test_after_the_end_there_is_nothing_to_say() -> None:
     assert await refuse(WebSocketState.DISCONNECTED) == []
+
+
+ANSWERS = [
+    Answer(
+        401, (("content-type", "application/problem+json"), ("www-authenticate", "Bearer")), b"{}"
+    ),
+    Answer(204, (("cache-control", "no-store"),)),
+    Answer(404, (("content-length", "7"),), b"1234567"),
+    Answer(200, ()),
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: str(answer.status))
+def test_an_answer_is_what_starlette_would_make_of_it(answer: Answer) -> None:
+    expected = Response(answer.body, answer.status, dict(answer.headers))
+    for _ in range(2):
+        response = _starlette_base.to_response(answer)
+        assert response.raw_headers == expected.raw_headers
+        assert (response.status_code, response.body) == (expected.status_code, expected.body)
+        assert (response.background, response.media_type) == (None, expected.media_type)
+
+
+def test_what_is_added_to_one_response_is_not_in_the_next() -> None:
+    _starlette_base.to_response(ANSWERS[0]).headers["x-request-id"] = "1"
+    assert "x-request-id" not in _starlette_base.to_response(ANSWERS[0]).headers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, cast
 
 from starlette.applications import Starlette
@@ -237,7 +238,27 @@ def _layers(endpoint: object) -> Iterator[object]:
 
 def to_response(answer: Answer) -> Response:
     """The answer as Starlette sends it."""
-    return Response(answer.body or None, answer.status, dict(answer.headers))
+    return _Written(answer)
+
+
+class _Written(Response):
+    """A response that is ready: the headers of what refuses a flood are encoded once."""
+
+    def __init__(self, answer: Answer) -> None:
+        # All that a `Response` consists of, without the work of making it.
+        self.status_code = answer.status
+        self.background = None
+        self.body = answer.body
+        self.raw_headers = list(_raw_headers(answer.status, answer.headers, len(answer.body)))
+
+
+@lru_cache(maxsize=256)
+def _raw_headers(
+    status: int, headers: tuple[tuple[str, str], ...], length: int
+) -> tuple[tuple[bytes, bytes], ...]:
+    """As Starlette writes them for a body of this length."""
+    written = Response(bytes(length), status, dict(headers))
+    return tuple(written.raw_headers)
 
 
 async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:

@@ -346,11 +346,11 @@ class FlaskAuth(Generic[UserT]):
                 " auth.init_app(app) on the application that the view belongs to."
             )
 
-    def _admission(self, app: Flask) -> Callable[[], None]:
+    def _admission(self, app: Flask) -> Callable[[], Response | None]:
         """What Flask calls before each request. A function, because Flask asks each time whether it is async."""
         policies_of = self._views.reader(app)
 
-        def admit_request() -> None:
+        def admit_request() -> Response | None:
             policies_of.check_once()
             if self.authenticator.is_flush_due:
                 after_this_request(self._flush_after)
@@ -359,17 +359,40 @@ class FlaskAuth(Generic[UserT]):
             rule = current.url_rule
             # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
             if rule is None or _is_preflight(current, rule):
-                return
-            for policy in policies_of(rule.endpoint, current.method) or ():
-                self.admit(policy)
+                return None
+            try:
+                for policy in policies_of(rule.endpoint, current.method) or ():
+                    self.admit(policy)
+            except Problem as problem:
+                if not self._has_the_say(app, current, problem):
+                    raise
+                return self._on_problem(problem)
+            return None
 
         return admit_request
+
+    def _has_the_say(self, app: Flask, current: Request, problem: Problem) -> bool:
+        """True if Flask would have this adapter answer a problem, and no handler of the application's.
+
+        Raised, it would come to the same answer through Flask's search for a handler, at a higher cost: what refuses
+        a flood should be cheap.
+        """
+        dispatch = getattr(app.handle_user_exception, "__func__", None)
+        if dispatch is not Flask.handle_user_exception:
+            # An extension looks at every error itself.
+            return False
+        handlers = (app.error_handler_spec[name][None] for name in (*current.blueprints, None))
+        kinds = cast("tuple[Any, ...]", type(problem).__mro__)
+        found = (each[kind] for each in handlers for kind in kinds if kind in each)
+        return next(found, None) == self._on_problem
 
     def _flush_after(self, response: Response) -> Response:
         response.call_on_close(self.authenticator.flush_if_due)
         return response
 
     def _on_problem(self, error: Problem) -> Response:
+        # Its frames refer to each other and to the credentials, and would stay until the garbage collector comes.
+        error.__traceback__ = None
         return _to_response(self._voice.answer(error))
 
     def _on_http_exception(self, error: HTTPException) -> ResponseReturnValue:
@@ -393,9 +416,12 @@ def _is_preflight(current: Request, rule: Any) -> bool:
 
 
 def _to_response(answer: Answer) -> Response:
-    response = Response(answer.body, answer.status)
-    # Without the type that Flask gives to whatever has none.
-    response.headers = Headers(answer.headers)
+    headers = Headers(answer.headers)
+    response = Response(status=answer.status, headers=headers)
+    response.response = [answer.body]
+    if answer.media_type is None:
+        # Without the type that Flask gives to whatever has none.
+        del headers["content-type"]
     return response
 
 
