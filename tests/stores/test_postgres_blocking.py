@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -347,6 +348,18 @@ def test_a_server_that_cannot_be_told_is_given_up_all_the_same(
     assert wire.is_closed
 
 
+def test_where_the_system_has_no_poll_it_is_waited_in_another_way(
+    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delattr(select, "poll")
+        assert reader_of(store).find("k1") == FULL
+    assert reader_of(store).find("K1") == MINIMAL
+    monkeypatch.setattr(blocking_wire, "ANSWER_SECONDS", 0.1)
+    with locked(store), pytest.raises(TimeoutError, match="did not answer within"):
+        reader_of(store).find("k1")
+
+
 def test_an_interrupt_leaves_no_answer_for_the_next_look_up(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +369,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next_look_up(
     def interrupt(_timeout: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(wire._selector, "select", interrupt)
+    monkeypatch.setattr(wire, "_wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.find("k1")
     assert wire.is_closed

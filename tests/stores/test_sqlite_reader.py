@@ -6,6 +6,7 @@ import gc
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -176,7 +177,25 @@ def test_a_file_that_was_replaced_is_opened_anew(
     restored.replace(path)
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink()
+    time.sleep(_sqlite.BELIEF_SECONDS)
     assert store.find("k") is None
+
+
+def test_a_busy_reader_does_not_look_at_the_file_each_time(
+    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = add(store, "k")
+    store.find("k")
+    assert store._reader is not None
+    looks: list[object] = []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda path: looks.append(path) or stat(path))
+    monkeypatch.setattr(store._reader, "_believed_until", _sqlite._CLOCK.monotonic() + 60)
+    assert [store.find("k") for _ in range(3)] == [record] * 3
+    assert looks == []
+    monkeypatch.setattr(store._reader, "_believed_until", 0.0)
+    assert store.find("k") == record
+    assert len(looks) == 1
 
 
 def test_a_file_that_is_gone_is_the_engines_affair(
@@ -186,6 +205,7 @@ def test_a_file_that_is_gone_is_the_engines_affair(
     store.find("k")
     engine.dispose()
     path.rename(path.with_name("elsewhere"))
+    time.sleep(_sqlite.BELIEF_SECONDS)
     with pytest.raises(Exception, match="no such table"):
         store.find("k")
 
@@ -317,6 +337,20 @@ def test_scopes_that_cannot_be_read_are_no_scopes_at_all(
     store.close()
     with pytest.raises(ValueError, match=r"JSON|Expecting"):
         store.find("k")
+
+
+def test_the_record_is_made_of_what_was_read_just_now(
+    store: SQLAlchemyKeyStore, path: Path
+) -> None:
+    """A row that looks like an earlier one again gives that one's record, and no other does."""
+    record = add(store, "k")
+    revoked = replace(record, revoked_at=_rows.from_microseconds(1))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        for _ in range(3):
+            assert store.find("k") == record
+            other.execute("UPDATE msk_auth_api_keys SET revoked_at = 1")
+            assert store.find("k") == revoked
+            other.execute("UPDATE msk_auth_api_keys SET revoked_at = NULL")
 
 
 def test_a_prepared_engine_is_durable_and_patient(engine: Engine) -> None:

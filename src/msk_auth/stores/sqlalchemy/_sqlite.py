@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, Table, bindparam, event, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from msk_auth.clock import SystemClock
 from msk_auth.core.model import ApiKey
 
 from ._rows import REMEMBERED, NotNow, read_record
@@ -58,6 +59,16 @@ def begin_immediate(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+BELIEF_SECONDS: Final = 0.001
+"""How long a file is believed to be the one that it was, after a look.
+
+Looking each time would cost a busy process a tenth of a verification. In this time nobody restores a backup, opens it and
+revokes a key in it, durably.
+"""
+
+_CLOCK: Final = SystemClock()
+
+
 class SQLiteReader:
     """Finds a record with the bare driver, in about 5 µs where SQLAlchemy's asynchronous layers take 300.
 
@@ -67,7 +78,7 @@ class SQLiteReader:
 
     It sees what was committed last, because each read is its own transaction, ended when it returns. It is not
     used for databases in memory, which belong to one connection. A file that was replaced, by restoring a backup,
-    is noticed and opened anew.
+    is noticed within :data:`BELIEF_SECONDS` and opened anew.
 
     Args:
         table: The table of keys.
@@ -76,7 +87,9 @@ class SQLiteReader:
     def __init__(self, table: Table) -> None:
         # One connection for all threads: it is held for microseconds, and a thread's own would outlive the thread.
         self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int, int] | None = None
+        self._file: tuple[int, int] | None = None
+        self._process = 0
+        self._believed_until = 0.0
         self._lock = threading.Lock()
         self._path: str | None = None
         self.is_located = False
@@ -122,12 +135,18 @@ class SQLiteReader:
         self._drop()
 
     def _current(self, path: str) -> sqlite3.Connection:
-        status = os.stat(path)  # noqa: PTH116 - half the time of pathlib's, for every request
-        # The process, because a connection of SQLite must not be used after a fork.
-        identity = (status.st_dev, status.st_ino, os.getpid())
-        if self._connection is None or identity != self._identity:
+        now = _CLOCK.monotonic()
+        # A connection of SQLite must not be used after a fork. The system is asked each time: a server that forks may
+        # not tell Python of it.
+        process = os.getpid()
+        connection = self._connection
+        if connection is not None and now < self._believed_until and process == self._process:
+            return connection
+        status = os.stat(path)  # noqa: PTH116 - half the time of pathlib's
+        file = (status.st_dev, status.st_ino)
+        if connection is None or file != self._file or process != self._process:
             self._drop()
-            self._connection = sqlite3.connect(
+            connection = sqlite3.connect(
                 # Existing files only. It may write, so that it can tidy up the WAL if it is the last to close.
                 f"file:{quote(path)}?mode=rw",
                 uri=True,
@@ -135,15 +154,17 @@ class SQLiteReader:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            self._connection.execute("PRAGMA query_only = ON")
-            self._identity = identity
-        return self._connection
+            self._connection, self._file, self._process = connection, file, process
+            connection.execute("PRAGMA query_only = ON")
+        # From before the look.
+        self._believed_until = now + BELIEF_SECONDS
+        return connection
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if self._identity is not None and self._identity[2] != os.getpid():
+        if self._process != os.getpid():
             # Its parent's; closing it here could end the parent's locks (SQLite: "How To Corrupt", 2.6).
             _inherited.append(connection)
         else:
