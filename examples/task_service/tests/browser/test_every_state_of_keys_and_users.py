@@ -1,0 +1,115 @@
+"""Every state of the pages of keys, of the account and of the administration; the others are in test_every_state.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .support import States, Watch, assert_every_state, create_key
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+
+async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    await page.goto("/keys")
+    await create_key(page, "a key with a long name " * 4)
+    await expect(page.get_by_role("table")).to_be_visible()
+    yield "keys"
+    await page.get_by_label("Search by name or id").fill("no such key")
+    await expect(page.get_by_text("No key matches.")).to_be_visible()
+    yield "no key found"
+    await page.get_by_label("Search by name or id").fill("")
+    await page.get_by_role("button", name="New API Key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Lifetime").select_option("custom")
+    await dialog.get_by_label("Only this:").check()
+    await dialog.get_by_role("button", name="Create key").click()
+    await expect(dialog.get_by_text("Please").first).to_be_visible()
+    yield "new key with errors"
+    await dialog.get_by_label("Name", exact=True).fill("short-lived")
+    await dialog.get_by_label("days", exact=True).fill("3")
+    await dialog.get_by_role("button", name="Create key").click()
+    await expect(page.get_by_label("The key’s value")).to_be_visible()
+    yield "value revealed"
+    await page.get_by_role("button", name="Copy key").click()
+    await expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("Copied.")
+    yield "value copied"
+    await page.get_by_role("button", name="I have saved this key").click()
+    row = page.get_by_role("row").filter(has_text="short-lived").first
+    await expect(row).to_contain_text("in 3 days")
+    await row.get_by_role("button", name="Rotate").click()
+    yield "rotate"
+    await page.keyboard.press("Escape")
+    await row.get_by_role("button", name="Revoke").click()
+    yield "revoke"
+    await page.get_by_role("button", name="Revoke key").click()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.get_by_role("button", name="Revoked").click()
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("Revoked")
+    yield "revoked keys"
+
+
+async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    watch.expected |= {404, 409, 422}
+    await page.goto("/admin/config")
+    keys = page.get_by_label("Active keys of one user")
+    await expect(keys).not_to_have_value("")
+    yield "configuration"
+    await keys.fill("0")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator("#max_keys_per_user-error")).not_to_be_empty()
+    yield "configuration with an error"
+    await page.goto("/admin/users")
+    await expect(page.get_by_role("table")).to_be_visible()
+    await page.get_by_role("button", name="New user").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Create user").click()
+    await expect(dialog.get_by_text("Please")).to_be_visible()
+    yield "new user with an error"
+    await dialog.get_by_label("User name").fill("somebody")
+    await dialog.get_by_role("button", name="Create user").click()
+    await expect(page.get_by_label("The link")).to_contain_text("/set-password#")
+    yield "invitation link"
+    await page.get_by_role("button", name="Done").click()
+    await page.get_by_role("button", name="Disable: somebody").first.click()
+    yield "disable a user"
+    await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    await expect(page.get_by_role("table").get_by_text("Disabled").first).to_be_visible()
+    yield "users"
+    await page.get_by_label("Search by name or id").fill("nobody of this name")
+    await expect(page.get_by_text("No user matches.")).to_be_visible()
+    yield "no user found"
+    await page.goto("/admin/audit")
+    await expect(page.get_by_role("table")).to_be_visible()
+    yield "audit log"
+    await page.get_by_label("By user").fill("nobody of this name")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Nothing like this happened")).to_be_visible()
+    yield "nothing found in the audit log"
+    await page.goto("/admin/system")
+    await expect(page.get_by_text("SQLite")).to_be_visible()
+    yield "system"
+
+
+async def _own_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    watch.expected |= {403, 422}
+    await page.goto("/account")
+    await expect(page.get_by_role("table")).to_be_visible()
+    yield "account"
+    await page.get_by_role("button", name="Change password").click()
+    await expect(page.get_by_text("Please").first).to_be_visible()
+    yield "account with errors"
+    await page.goto("/keys")
+    await create_key(page, "looked at")
+    await page.get_by_role("button", name="History looked at").first.click()
+    await expect(page.get_by_role("dialog").get_by_role("table")).to_be_visible()
+    yield "trail of a key"
+
+
+@pytest.mark.parametrize("states", [_key_states, _admin_states, _own_states])
+async def test_every_state_is_accessible_and_fits(open_page: Open, states: States) -> None:
+    page, watch = await open_page()
+    await assert_every_state(page, states(page, watch))
