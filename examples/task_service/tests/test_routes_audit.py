@@ -6,12 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from examples.task_service.tests.service_support import Service
 
-from msk_auth.cli import main
 from msk_auth.testing import Access, audit_routes
 
 pytestmark = pytest.mark.anyio
@@ -97,7 +97,8 @@ def test_the_command_fails_on_a_page_that_nobody_declared(
 ) -> None:
     opened = [word for path in (*OPEN, *PAGES) if path != "/tasks" for word in ("--public", path)]
     monkeypatch.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path / "data"))
-    assert main(["routes", "--factory", "task_service.asgi:create_app", *opened]) == 1
+    (command,) = entry_points(group="console_scripts", name="msk-auth")
+    assert command.load()(["routes", "--factory", "task_service.asgi:create_app", *opened]) == 1
     said = capsys.readouterr()
     assert "1 undeclared" in said.out
     assert "/tasks: declares no policy. Guard it, or declare it public." in said.err
