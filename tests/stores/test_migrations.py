@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import URL, Engine, MetaData, create_engine, inspect, text
+from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import mysql_database, postgres_database
 from tests.stores.support import begin_deferred, begin_nothing, prepared, sqlite_url, untouched
@@ -96,6 +96,23 @@ def test_processes_that_start_together_migrate_once(url: URL) -> None:
     engine = create_engine(url)
     assert differences(engine) == []
     engine.dispose()
+
+
+def test_who_waits_on_mariadb_sees_what_was_done(mysql_url: URL) -> None:
+    seen: list[str] = []
+    engine, other = create_engine(mysql_url), create_engine(mysql_url)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def look(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "RELEASE_LOCK" in statement:
+            with other.connect() as connection:
+                versions = text(f"SELECT version_num FROM {VERSION_TABLE}")
+                seen.extend(connection.execute(versions).scalars())
+
+    upgrade(engine)
+    assert seen == ["0001"]
+    engine.dispose()
+    other.dispose()
 
 
 @pytest.mark.parametrize("way", [prepared, untouched, begin_deferred, begin_nothing])

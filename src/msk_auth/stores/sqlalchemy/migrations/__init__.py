@@ -71,11 +71,13 @@ def _alone(connection: Connection) -> Generator[None]:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield
         case _:
-            # Every change of a table commits there, so the lock must outlast the transaction.
+            # Every change of a table commits there, so the lock must outlast the transaction: also the one that
+            # records the version, or whoever waits does all of it again.
             wait = {"name": VERSION_TABLE, "seconds": _MAX_WAIT_SECONDS}
             if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), wait) != 1:
                 raise TimeoutError("another process is migrating the tables for too long")
             try:
                 yield
+                connection.commit()
             finally:
                 connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": VERSION_TABLE})
