@@ -357,7 +357,7 @@ class AsyncAuthenticator(Driver[UserT]):
             except StopIteration as stop:
                 return cast("T", stop.value)
             try:
-                result = await step.perform(self._ports)
+                result = await step(self._ports)
             except Problem:
                 raise
             except Exception as error:

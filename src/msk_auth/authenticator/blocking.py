@@ -418,7 +418,7 @@ class Authenticator(Driver[UserT]):
             except StopIteration as stop:
                 return cast("T", stop.value)
             try:
-                result = step.perform(self._ports)
+                result = step(self._ports)
             except Problem:
                 raise
             except Exception as error:

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class MskAuthError(Exception):
@@ -75,7 +75,7 @@ class Problem(MskAuthError):
 
     def __init__(self, detail: str | None = None) -> None:
         # What refuses a flood should be cheap: no call of `super`, and most are never asked for their text.
-        self.args = () if detail is None else (detail,)
+        self.args: tuple[Any, ...] = () if detail is None else (detail,)
 
     @property
     def detail(self) -> str:

@@ -254,7 +254,7 @@ def create_key(
     if wrong:
         raise InputInvalid(wrong)
     created = _make_key(rules, clean_name, principal.owner.id, clean_scopes, now, expires_at)
-    yield steps.InsertKey(created.record, limits.max_active, now)
+    yield from steps.insert_key(created.record, limits.max_active, now)
     return Changed(created, KeyCreated(now, principal, created.record))
 
 
@@ -274,24 +274,25 @@ def rotate_key(
     successor_ends = _end_of_successor(record, limits, now)
     created = _make_key(rules, record.name, record.owner_id, record.scopes, now, successor_ends)
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
-    step = steps.RotateKey(record.id, created.record, ends_at, limits.max_active, now)
-    predecessor = _present((yield from steps.narrow_key(step)))
+    predecessor = _present(
+        (yield from steps.rotate_key(record.id, created.record, ends_at, limits.max_active, now))
+    )
     return Changed(created, KeyRotated(now, principal, predecessor, created.record))
 
 
 def revoke_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[ApiKey]]:
     """Revoke a key of the principal's owner, for good. Revoking again changes nothing. Interactive only."""
     _MANAGE.check(principal, now)
-    step = steps.RevokeKey(_checked_id(key_id), principal.owner.id, now)
-    record = _present((yield from steps.narrow_key(step)))
+    ours = _checked_id(key_id), principal.owner.id
+    record = _present((yield from steps.revoke_key(*ours, now)))
     return Changed(record, KeyRevocation(now, principal, record))
 
 
 def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[None]]:
     """Revoke a key and take it off the list. Interactive only."""
     _MANAGE.check(principal, now)
-    step = steps.DeleteKey(_checked_id(key_id), principal.owner.id, now)
-    record = _present((yield from steps.narrow_key(step)))
+    ours = _checked_id(key_id), principal.owner.id
+    record = _present((yield from steps.delete_key(*ours, now)))
     return Changed(None, KeyDeleted(now, principal, record))
 
 
@@ -302,8 +303,8 @@ def expire_key(
     _MANAGE.check(principal, now)
     if at.utcoffset() is None:
         raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
-    step = steps.ExpireKey(_checked_id(key_id), principal.owner.id, at)
-    record = _present((yield from steps.narrow_key(step)))
+    ours = _checked_id(key_id), principal.owner.id
+    record = _present((yield from steps.expire_key(*ours, at)))
     return Changed(record, KeyExpirySet(now, principal, record))
 
 

@@ -80,8 +80,6 @@ def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> F
 def _revoke(held: Sequence[ApiKey], now: datetime) -> Flow[list[ApiKey]]:
     # Those that are revoked already as well: whoever revoked them may still be waiting for leases to run out, and an
     # answer must not come before that.
-    changed = yield from steps.narrow_keys(
-        [steps.RevokeKey(record.id, record.owner_id, now) for record in held]
-    )
+    changed = yield from steps.revoke_keys(held, now)
     # None means that its owner has deleted it, which revoked it.
     return [record if after is None else after for record, after in zip(held, changed, strict=True)]

@@ -1,15 +1,13 @@
-"""What a flow may ask of the outside: one small class for each kind of I/O.
+"""What a flow may ask of the outside, one function for each kind of I/O.
 
-A flow yields a step; a driver performs it against its ports and sends the result back. `perform`
-returns the result itself under the sync driver and an awaitable of it under the async one.
-
-Steps have no `repr` of their own: some hold a key. They are written by hand: each lives from a `yield` to the next,
-and twelve dataclasses would take a tenth of the time in which the library is imported.
+A flow yields a step: a function that a driver calls with its ports, sending the answer back. Under the blocking driver
+a step returns the answer itself, under the other one an awaitable of it. A step shows nothing of what it carries, and
+some carry a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -50,226 +48,97 @@ class Ports(Protocol):
     def wait_out_leases(self) -> Any: ...
 
 
-class Step(Protocol):
-    """One thing to do outside."""
-
-    def perform(self, ports: Ports) -> Any: ...
-
+Step: TypeAlias = Callable[[Ports], Any]
+"""One thing to do outside."""
 
 Flow: TypeAlias = Generator[Step, Any, T]
-"""An operation: yields steps, receives their results, returns what the operation is for."""
+"""An operation: yields steps, receives their answers, returns what the operation is for."""
 
 
-class FindKey:
-    """Look up a record by its id."""
-
-    __slots__ = ("key_id",)
-
-    def __init__(self, key_id: str) -> None:
-        self.key_id = key_id
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.find_key(self.key_id)
-
-
-class FindOwner:
-    """Look up an owner by its id."""
-
-    __slots__ = ("owner_id",)
-
-    def __init__(self, owner_id: str) -> None:
-        self.owner_id = owner_id
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.find_owner(self.owner_id)
-
-
-class FindSession:
-    """Look up a login session by its id."""
-
-    __slots__ = ("session_id",)
-
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.find_session(self.session_id)
-
-
-class FindKeyLimits:
-    """Ask what new keys may be."""
-
-    __slots__ = ()
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.key_limits()
-
-
-class VerifySlowly:
-    """Compare a key with a digest that takes long to compute."""
-
-    __slots__ = ("encoded", "key")
-
-    def __init__(self, key: str, encoded: str) -> None:
-        self.key = key
-        self.encoded = encoded
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.verify_slowly(self.key, self.encoded)
-
-
-class InsertKey:
-    """Store a new record."""
-
-    __slots__ = ("max_active", "now", "record")
-
-    def __init__(self, record: ApiKey, max_active: int | None, now: datetime) -> None:
-        self.record = record
-        self.max_active = max_active
-        self.now = now
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.store.insert(self.record, max_active=self.max_active, now=self.now)
-
-
-class ListKeys:
-    """Read a page of records."""
-
-    __slots__ = ("query",)
-
-    def __init__(self, query: KeyQuery) -> None:
-        self.query = query
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.store.list(self.query)
-
-
-class RevokeKey:
-    """Revoke a key of an owner."""
-
-    __slots__ = ("at", "key_id", "owner_id")
-
-    def __init__(self, key_id: str, owner_id: str, at: datetime) -> None:
-        self.key_id = key_id
-        self.owner_id = owner_id
-        self.at = at
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.store.revoke(self.key_id, owner_id=self.owner_id, at=self.at)
-
-
-class DeleteKey:
-    """Revoke a key of an owner and take it off the list."""
-
-    __slots__ = ("at", "key_id", "owner_id")
-
-    def __init__(self, key_id: str, owner_id: str, at: datetime) -> None:
-        self.key_id = key_id
-        self.owner_id = owner_id
-        self.at = at
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.store.delete(self.key_id, owner_id=self.owner_id, at=self.at)
-
-
-class ExpireKey:
-    """Bring the end of an owner's key forward."""
-
-    __slots__ = ("at", "key_id", "owner_id")
-
-    def __init__(self, key_id: str, owner_id: str, at: datetime) -> None:
-        self.key_id = key_id
-        self.owner_id = owner_id
-        self.at = at
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.store.expire(self.key_id, owner_id=self.owner_id, at=self.at)
-
-
-class RotateKey:
-    """Store a successor and end its predecessor, at once."""
-
-    __slots__ = ("ends_at", "key_id", "max_active", "now", "successor")
-
-    def __init__(
-        self,
-        key_id: str,
-        successor: ApiKey,
-        ends_at: datetime,
-        max_active: int | None,
-        now: datetime,
-    ) -> None:
-        self.key_id = key_id
-        self.successor = successor
-        self.ends_at = ends_at
-        self.max_active = max_active
-        self.now = now
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.store.rotate(
-            self.key_id,
-            successor=self.successor,
-            ends_at=self.ends_at,
-            max_active=self.max_active,
-            now=self.now,
-        )
-
-
-class WaitOutLeases:
-    """Wait until nobody can use what was read before."""
-
-    __slots__ = ()
-
-    def perform(self, ports: Ports) -> Any:
-        return ports.wait_out_leases()
-
-
-# Each of these asks for one thing and gives the answer its type, so that the flows are checked
-# throughout.
+# Each of these asks for one thing and gives the answer its type, so that the flows are checked throughout.
 
 
 def find_key(key_id: str) -> Flow[ApiKey | None]:
-    answer: ApiKey | None = yield FindKey(key_id)
+    answer: ApiKey | None = yield lambda ports: ports.find_key(key_id)
     return answer
 
 
 def find_owner(owner_id: str) -> Flow[Owner[Any] | None]:
-    answer: Owner[Any] | None = yield FindOwner(owner_id)
+    answer: Owner[Any] | None = yield lambda ports: ports.find_owner(owner_id)
     return answer
 
 
 def find_session(session_id: str) -> Flow[Session | None]:
-    answer: Session | None = yield FindSession(session_id)
+    answer: Session | None = yield lambda ports: ports.find_session(session_id)
     return answer
 
 
 def find_key_limits() -> Flow[KeyLimits]:
-    answer: KeyLimits = yield FindKeyLimits()
+    answer: KeyLimits = yield lambda ports: ports.key_limits()
     return answer
 
 
 def verify_slowly(key: str, encoded: str) -> Flow[bool]:
-    answer: bool = yield VerifySlowly(key, encoded)
+    answer: bool = yield lambda ports: ports.verify_slowly(key, encoded)
     return answer
 
 
 def list_keys(query: KeyQuery) -> Flow[Sequence[ApiKey]]:
-    answer: Sequence[ApiKey] = yield ListKeys(query)
+    answer: Sequence[ApiKey] = yield lambda ports: ports.store.list(query)
     return answer
 
 
-def narrow_key(step: RevokeKey | DeleteKey | ExpireKey | RotateKey) -> Flow[ApiKey | None]:
-    """Commit first, then wait until no process can still use what it read before."""
-    answer: ApiKey | None = yield step
-    yield WaitOutLeases()
-    return answer
+def insert_key(record: ApiKey, max_active: int | None, now: datetime) -> Flow[None]:
+    yield lambda ports: ports.store.insert(record, max_active=max_active, now=now)
 
 
-def narrow_keys(batch: Sequence[RevokeKey]) -> Flow[list[ApiKey | None]]:
-    """As :func:`narrow_key`, for many keys at the price of one wait."""
+# What narrows access commits first, and then waits until no process can still use what it read before.
+
+
+def revoke_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
+    return (yield from _narrow(_revocation(key_id, owner_id, at)))
+
+
+def revoke_keys(records: Sequence[ApiKey], at: datetime) -> Flow[list[ApiKey | None]]:
+    """As :func:`revoke_key`, for many keys at the price of one wait."""
     answers: list[ApiKey | None] = []
-    for step in batch:
-        answers.append((yield step))  # noqa: PERF401 - a comprehension cannot yield
-    if batch:
-        yield WaitOutLeases()
+    for record in records:
+        revocation = _revocation(record.id, record.owner_id, at)
+        answers.append((yield revocation))
+    if records:
+        yield _wait_out_leases
     return answers
+
+
+def delete_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
+    return (yield from _narrow(lambda ports: ports.store.delete(key_id, owner_id=owner_id, at=at)))
+
+
+def expire_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
+    return (yield from _narrow(lambda ports: ports.store.expire(key_id, owner_id=owner_id, at=at)))
+
+
+def rotate_key(
+    key_id: str, successor: ApiKey, ends_at: datetime, max_active: int | None, now: datetime
+) -> Flow[ApiKey | None]:
+    return (
+        yield from _narrow(
+            lambda ports: ports.store.rotate(
+                key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=now
+            )
+        )
+    )
+
+
+def _narrow(step: Step) -> Flow[ApiKey | None]:
+    answer: ApiKey | None = yield step
+    yield _wait_out_leases
+    return answer
+
+
+def _revocation(key_id: str, owner_id: str, at: datetime) -> Step:
+    return lambda ports: ports.store.revoke(key_id, owner_id=owner_id, at=at)
+
+
+def _wait_out_leases(ports: Ports) -> Any:
+    return ports.wait_out_leases()
