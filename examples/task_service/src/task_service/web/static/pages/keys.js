@@ -122,18 +122,20 @@ function create(like) {
   for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
   restoreDraft(form);
   form.dispatchEvent(new Event("change"));
+  askForTask();
   open(dialog);
 }
 
 onSubmit(form, async () => {
   checkFields(form);
+  const task = await startable();
   const created = await api("/keys", { method: "POST", body: {
     name: name.value.trim(),
     scopes: reach.value === "all" ? null : scopes.filter(({ checked }) => checked).map(({ value }) => value),
     expires_in_days: lifetime.value === "never" ? null : Number((days.disabled ? lifetime : days).value),
   } });
   dialog.close();
-  await reveal(created);
+  await reveal(created, task);
 });
 
 newKey?.addEventListener("click", () => create());
@@ -143,20 +145,26 @@ newKey?.addEventListener("click", () => create());
 const revealed = $("#reveal");
 const acknowledge = $("#acknowledge");
 const [value, curl] = revealed.querySelectorAll("code");
+const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 const warnBeforeLeaving = (event) => event.preventDefault();
 
-async function reveal({ id, name: label, key, scopes: may }) {
+// A command that starts something says more than one that lists tasks. Which task is asked while the form is filled in,
+// so that nothing is waited for, and nothing moves, once there is a value to save.
+let asked;
+
+function askForTask() {
+  asked = me.may("tasks:run") && api("/tasks?limit=1").then(({ items }) => items[0], () => null);
+}
+
+const startable = () => Promise.race([asked, sleep(1000)]);
+
+async function reveal({ id, name: label, key, scopes }, task) {
+  const [method, path] = task && (scopes?.includes("tasks:run") ?? true) ? ["-X POST ", `/tasks/${task.id}/run`] : ["", "/tasks"];
   $("#reveal-name").textContent = label;
   value.textContent = key;
-  const command = (path, method = "") => `curl ${method}-H "Authorization: Bearer ${key}" ${location.origin}/api${path}`;
-  curl.textContent = command("/tasks");
+  curl.textContent = `curl ${method}-H "Authorization: Bearer ${key}" ${location.origin}/api${path}`;
   addEventListener("beforeunload", warnBeforeLeaving);
   const closed = open(revealed);
-  if (may?.includes("tasks:run") ?? me.may("tasks:run")) {
-    // A command that starts something is worth a request; without a task it stays the one that lists them.
-    const { items: [task] } = await api("/tasks?limit=1").catch(() => ({ items: [] }));
-    if (task && revealed.open) curl.textContent = command(`/tasks/${task.id}/run`, "-X POST ");
-  }
   await keys.refresh().catch((problem) => say(problem.message));
   await closed;
   focusOn(`row:${id}`);
@@ -190,14 +198,16 @@ function rotate(key) {
   rotateForm.reset();
   $("#rotate-name").textContent = key.name;
   $("#rotate-seen").replaceChildren(when(key.last_used_at, "never"));
+  askForTask();
   open(rotateDialog);
 }
 
 onSubmit(rotateForm, async () => {
+  const task = await startable();
   const body = { overlap_seconds: Number(rotateForm.elements.overlap.value) };
   const created = await api(`/keys/${rotated.id}/rotate`, { method: "POST", body });
   rotateDialog.close();
-  await reveal(created);
+  await reveal(created, task);
 });
 
 const end = (key, verb, text, method, path) => confirm({
