@@ -7,6 +7,8 @@ import logging
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -309,3 +311,8 @@ async def test_a_refused_statement_on_a_broken_connection_is_an_outage() -> None
     assert is_outage(broken)
     assert not is_outage(exc.ProgrammingError("x", {}, Exception()))
     assert not is_outage(ValueError())
+
+
+def test_a_service_on_sqlite_loads_no_driver_of_postgresql() -> None:
+    code = "import sys, task_service.app; sys.exit('psycopg' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -26,8 +26,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from msk_auth import ConfigurationError, StoreUnavailable
 
-from .impatience import connecting
-
 _log = logging.getLogger(__name__)
 
 _BLOCK_SECONDS: Final = 8.0
@@ -206,6 +204,9 @@ def parse_url(url: str) -> URL:
 
 
 def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
+    # The driver takes 10 MB, which a service on SQLite does without.
+    from .impatience import connecting
+
     return create_async_engine(
         url,
         hide_parameters=True,
