@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Generator
 
 import hypothesis
@@ -46,11 +47,25 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, str) and len(val) > 40 else None
 
 
+# What goes through the same lines once more: the documentation, the walk through the specification, attacks on the service.
+_UNTRACED = re.compile(
+    r"README\.md|docs/|tests/(benchmarks|docs)/"
+    r"|examples/task_service/tests/test_(spec|attacks_\w+|api_access|api_answers)\.py"
+)
+# The first of several databases is SQLite; files about another one alone are named after it.
+_OTHER_DATABASE = re.compile(r"::.*(postgres|mariadb)", re.IGNORECASE)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: begun last, one of them keeps a single worker busy at the end."""
+    """Begin with the files that take longest: begun last, one of them keeps a single worker busy at the end.
+
+    And say which tests need not be traced.
+    """
     for item in items:
         if item.get_closest_marker("browser") is not None:
             item.add_marker("slow")
+            item.add_marker("no_cover")
+        elif _UNTRACED.match(item.nodeid) or _OTHER_DATABASE.search(item.nodeid):
             item.add_marker("no_cover")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)

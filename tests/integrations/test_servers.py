@@ -130,11 +130,6 @@ def served(server: str, adapter: str) -> Iterator[tuple[int, dict[str, str]]]:
             yield port, json.loads(names.read_text("utf-8"))
 
 
-def unmeasured() -> dict[str, str]:
-    """This environment without what makes coverage trace other processes: these requests are measured in process."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-
-
 @contextmanager
 def started(
     server: str,
@@ -151,7 +146,7 @@ def started(
     process = subprocess.Popen(
         [sys.executable, "-m", *command.split()],
         cwd=ROOT,
-        env=unmeasured() | {"PYTHONPATH": str(ROOT)} | environment,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
