@@ -98,9 +98,10 @@ def test_processes_that_start_together_migrate_once(url: URL) -> None:
     engine.dispose()
 
 
-def test_who_waits_on_mariadb_sees_what_was_done(mysql_url: URL) -> None:
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_who_waits_on_mariadb_sees_what_was_done(engine: Engine, url: URL) -> None:
     seen: list[str] = []
-    engine, other = create_engine(mysql_url), create_engine(mysql_url)
+    other = create_engine(url)
 
     @event.listens_for(engine, "before_cursor_execute")
     def look(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -111,7 +112,6 @@ def test_who_waits_on_mariadb_sees_what_was_done(mysql_url: URL) -> None:
 
     upgrade(engine)
     assert seen == ["0001"]
-    engine.dispose()
     other.dispose()
 
 

@@ -128,7 +128,11 @@ class Ledger:
                 assert answer.body["params"]["argv"][1] == number
 
     def wait_for_runs(self, seconds: float) -> dict[str, Any]:
-        """Each acknowledged run, once it is over."""
+        """Each acknowledged run, once it is over. How many still wait depends on the machine, but none hangs.
+
+        Args:
+            seconds: For how long no run at all may come to its end.
+        """
         over: dict[str, Any] = {}
         deadline = time.monotonic() + seconds
         while missing := self.runs.keys() - over.keys():
@@ -136,6 +140,7 @@ class Ledger:
                 run = self._programs[0].must("GET", f"/api/runs/{run_id}")
                 if run["finished_at"] is not None:
                     over[run_id] = run
+                    deadline = time.monotonic() + seconds
             late = {state(run_id, over) for run_id in missing}
             assert time.monotonic() < deadline, f"{len(missing)} runs are left: {late}"
             time.sleep(0.2)
