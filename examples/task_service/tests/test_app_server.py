@@ -123,7 +123,9 @@ async def test_a_head_that_drips_ends_the_connection_all_the_same(impatient: Non
             await asyncio.sleep(0.05)
             if reader.at_eof():
                 break
-        assert await everything(reader) == b""
+        # A line that was on its way when the connection ended is answered with a reset.
+        with suppress(ConnectionResetError):
+            assert await everything(reader) == b""
 
 
 async def test_a_second_head_on_the_same_connection_is_due_as_well(impatient: None) -> None:
