@@ -27,6 +27,7 @@ from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks.follow import LogFollower
+from task_service.tasks.leases import Claim
 from task_service.tasks.runner import Runner
 from task_service.tasks.runs import Runs
 from task_service.tasks.shapes import LogLine, NewTask, Run, RunState, TaskChanges
@@ -689,3 +690,34 @@ async def test_a_change_of_a_task_does_not_touch_its_queued_run(sqlite: World) -
     await sqlite.tasks.patch(ANN, run.task_id, TaskChanges(params={"do": "y"}))
     async with sqlite.running():
         assert (await sqlite.until(run)).state is RunState.SUCCEEDED
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_a_claim_whose_asker_went_away_belongs_to_this_process(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch, is_stopping: bool
+) -> None:
+    """A queue that loses its connection, or stops, cancels whoever answers its bell; the row may be claimed by then."""
+    committed, told = asyncio.Event(), asyncio.Event()
+    # Only the bell's answer finds the run; the runner's own look into the table is kept from it.
+    async with sqlite.running(poll=timedelta(hours=1)) as runner:
+        claim = runner._claims.claim
+
+        async def slowly(wanted: str | None = None) -> Claim | None:
+            claimed = await claim(wanted)
+            committed.set()
+            await told.wait()
+            return claimed
+
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(runner._claims, "claim", slowly)
+        run = await World(sqlite.db).request()
+        answering = asyncio.create_task(runner.answer(run.id))
+        await asyncio.wait_for(committed.wait(), 10)
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        if is_stopping:
+            runner.stop(timedelta(0))
+        told.set()
+        now = await sqlite.until(run, "queued" if is_stopping else "succeeded")
+    assert now.attempt == (0 if is_stopping else 1)

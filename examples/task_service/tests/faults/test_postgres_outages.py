@@ -103,7 +103,8 @@ class World:
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("outages")
     with (
-        own_postgres(fsync="off") as postgres,
+        # A connection that nothing was said on holds up the stopping of the server for as long as it may log in.
+        own_postgres(fsync="off", authentication_timeout="5s") as postgres,
         nursery(folder) as processes,
         wire(postgres.port) as cable,
     ):

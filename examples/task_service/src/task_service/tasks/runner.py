@@ -98,7 +98,7 @@ class Runner:
         self._claiming = 0
         self._room = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
         self._grace = timedelta(0)
@@ -147,7 +147,8 @@ class Runner:
             await wait_for_event(self._room, self._poll)
         if self._stopping.is_set() or self._group is None:
             return
-        execution = await self._claim(run_id)
+        # Whoever rings may be cancelled at any moment. A claim that is being committed just then must not belong to nobody.
+        execution = await asyncio.shield(self._begin_claim(run_id))
         if execution is not None:
             await execution.over.wait()
 
@@ -235,12 +236,17 @@ class Runner:
         if self._on_duty is not None and not await self._on_duty():
             return
         while self._free > 0 and not self._stopping.is_set():
-            if await self._claim() is None:
+            if await self._begin_claim() is None:
                 return
 
-    async def _claim(self, wanted: str | None = None) -> Execution | None:
-        began = self._clock.monotonic()
+    def _begin_claim(self, wanted: str | None = None) -> asyncio.Task[Execution | None]:
         self._claiming += 1
+        claiming = asyncio.create_task(self._claim(wanted), name="claim")
+        self._keep(claiming)
+        return claiming
+
+    async def _claim(self, wanted: str | None) -> Execution | None:
+        began = self._clock.monotonic()
         try:
             claim = await self._claims.claim(wanted)
         finally:
@@ -253,11 +259,19 @@ class Runner:
             return None
         execution = Execution(claim, self._clock, began)
         self._executions[claim.run_id] = execution
-        task = self._group.create_task(self._execute(execution))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._group.create_task(self._execute(execution)))
         self._signals.run_changed(claim.run_id)
         return execution
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._let_go)
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Whoever waits for it is told of a failure; somebody who does not wait any more need not be.
+            task.exception()
 
     async def _wind_down(self) -> None:
         if self._tasks:
