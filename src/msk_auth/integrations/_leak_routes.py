@@ -11,7 +11,7 @@ is not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -101,8 +101,10 @@ def labels_answer(labels: Sequence[LeakLabel]) -> Answer:
     return json_answer(200, [label.document() for label in labels])
 
 
-def only_value(values: Sequence[bytes]) -> str | None:
-    """The value of a header that is there exactly once."""
+def only_value(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None:
+    """The value of a header that is there exactly once, from the headers of an ASGI scope."""
+    wanted = name.encode()
+    values = [value for key, value in headers if key.lower() == wanted]
     return values[0].decode("latin-1") if len(values) == 1 else None
 
 

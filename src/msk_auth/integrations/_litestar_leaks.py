@@ -78,10 +78,11 @@ def leak_handler(
     async def receive_leak_report(request: Request[Any, Any, Any]) -> Response[bytes]:
         if throttle is not None:
             await throttle(request)
+        headers = cast("Memory", request.scope)["headers"]
         labels = await receiver.receive(
             await read_body(request, MAX_REPORT),
-            key_identifier=_header(request, IDENTIFIER_HEADER),
-            signature=_header(request, SIGNATURE_HEADER),
+            key_identifier=only_value(headers, IDENTIFIER_HEADER),
+            signature=only_value(headers, SIGNATURE_HEADER),
         )
         return to_response(labels_answer(labels))
 
@@ -96,9 +97,3 @@ def _options(name: str, public: dict[str, Any]) -> dict[str, Any]:
         "tags": ["API keys"],
         "operation_class": operation_class(name),
     }
-
-
-def _header(request: Request[Any, Any, Any], name: str) -> str | None:
-    wanted = name.encode()
-    scope = cast("Memory", request.scope)
-    return only_value([value for key, value in scope["headers"] if key.lower() == wanted])

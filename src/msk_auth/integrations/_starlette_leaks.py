@@ -74,14 +74,9 @@ def leak_endpoint(
             await throttle(request)
         labels = await receiver.receive(
             await read_body(request, MAX_REPORT),
-            key_identifier=_header(request, IDENTIFIER_HEADER),
-            signature=_header(request, SIGNATURE_HEADER),
+            key_identifier=only_value(request.scope["headers"], IDENTIFIER_HEADER),
+            signature=only_value(request.scope["headers"], SIGNATURE_HEADER),
         )
         return to_response(labels_answer(labels))
 
     return auth.public(endpoint)
-
-
-def _header(request: Request, name: str) -> str | None:
-    wanted = name.encode()
-    return only_value([value for key, value in request.scope["headers"] if key.lower() == wanted])
