@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -31,6 +31,7 @@ from msk_auth import (
 )
 from msk_auth.integrations.fastapi import FastAPIAuth
 
+from . import background
 from .accounts.attempts import DatabaseAttempts, RedisAttempts
 from .accounts.audit import Audit
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
@@ -403,7 +404,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await services.agree_on_secrets()
     stop = asyncio.Event()
     async with services.sessions, services.audit.backlog:
-        tidying = asyncio.create_task(
+        tidying = background.begin(
             tidy_for_ever(
                 services.sessions,
                 services.attempts,
@@ -419,9 +420,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         finally:
             services.stopping.set()
             stop.set()
-            tidying.cancel()
-            with suppress(asyncio.CancelledError):
-                await tidying
+            await background.end(tidying)
             await working
     await services.close()
 

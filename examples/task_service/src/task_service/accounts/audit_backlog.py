@@ -19,6 +19,7 @@ from typing import Any, Final
 from sqlalchemy import insert
 
 from msk_auth import StoreUnavailable
+from task_service import background
 from task_service.db import schema
 from task_service.db.engine import Database
 
@@ -83,7 +84,7 @@ class AuditBacklog:
         _log.info("wrote %d audit entries that had to wait", len(batch))
 
     async def __aenter__(self) -> AuditBacklog:
-        self._writer = asyncio.create_task(self._write_for_ever(), name="audit backlog")
+        self._writer = background.begin(self._write_for_ever(), name="audit backlog")
         return self
 
     async def __aexit__(
@@ -93,9 +94,7 @@ class AuditBacklog:
         trace: TracebackType | None,
     ) -> None:
         if self._writer is not None:
-            self._writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._writer
+            await background.end(self._writer)
             self._writer = None
         try:
             await self.write()

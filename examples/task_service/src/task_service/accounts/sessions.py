@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -19,6 +18,7 @@ from sqlalchemy import Row, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Clock, Principal, Session, StoreUnavailable, TokenProfile
+from task_service import background
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.errors import SessionNotFound
@@ -300,7 +300,7 @@ class Sessions:
                 del self._seen[session_id]
 
     async def __aenter__(self) -> Sessions:
-        self._flusher = asyncio.create_task(self._flush_for_ever(), name="flush sessions")
+        self._flusher = background.begin(self._flush_for_ever(), name="flush sessions")
         return self
 
     async def __aexit__(
@@ -310,9 +310,7 @@ class Sessions:
         trace: TracebackType | None,
     ) -> None:
         if self._flusher is not None:
-            self._flusher.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._flusher
+            await background.end(self._flusher)
             self._flusher = None
         await self.flush()
 

@@ -1,0 +1,67 @@
+"""What runs beside the requests: its mistakes are told at once, and its end swallows no cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from task_service import background
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_runs_until_it_is_ended() -> None:
+    events: list[str] = []
+
+    async def work() -> None:
+        events.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("ended")
+
+    task = background.begin(work(), name="work")
+    await asyncio.sleep(0)
+    assert events == ["begun"]
+    await background.end(task)
+    assert events == ["begun", "ended"]
+    assert task.cancelled()
+
+
+async def test_a_mistake_is_logged_when_it_happens(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    task = background.begin(work(), name="flush sessions")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    (record,) = caplog.records
+    assert record.getMessage() == "flush sessions has stopped working until the next start"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+    # Whoever closes afterwards is not disturbed, and nothing is told twice.
+    await background.end(task)
+    assert len(caplog.records) == 1
+
+
+async def test_whoever_ends_it_can_be_cancelled_meanwhile() -> None:
+    released = asyncio.Event()
+
+    async def slow_to_stop() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await released.wait()
+
+    task = background.begin(slow_to_stop(), name="slow")
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(background.end(task))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert not task.done()
+    released.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
