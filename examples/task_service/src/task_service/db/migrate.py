@@ -89,6 +89,20 @@ async def waiting_for_finish(db: Database) -> list[str]:
         return await queue_migrations_left(connection)
 
 
+async def waiting_for_start(db: Database) -> list[str]:
+    """The indexes that could not be built beside long transactions, and that the next start tries to build.
+
+    Raises:
+        StoreUnavailable: The database cannot answer.
+    """
+    if db.engine.dialect.name != "postgresql":
+        return []
+    from .migrate_online import indexes_left
+
+    async with db.read() as connection:
+        return await indexes_left(connection)
+
+
 async def schema_state(db: Database) -> SchemaState:
     """What the schema of the database is to this version. Changes nothing.
 

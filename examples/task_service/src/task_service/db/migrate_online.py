@@ -111,11 +111,21 @@ async def _in_one_transaction(
             await connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
-async def _build_index(connection: AsyncConnection, name: str, columns: str) -> None:
-    is_valid = await connection.scalar(
+async def indexes_left(connection: AsyncConnection) -> list[str]:
+    """The indexes that could not be built yet, or not to their end."""
+    return [name for name in CONCURRENT_INDEXES if not await _is_valid(connection, name)]
+
+
+async def _is_valid(connection: AsyncConnection, name: str) -> bool | None:
+    """Whether an index was built to its end; None if there is none of that name."""
+    return await connection.scalar(
         text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
         {"name": name},
     )
+
+
+async def _build_index(connection: AsyncConnection, name: str, columns: str) -> None:
+    is_valid = await _is_valid(connection, name)
     if is_valid:
         return
     try:

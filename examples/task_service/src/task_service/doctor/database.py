@@ -11,7 +11,13 @@ from sqlalchemy import URL, exc, make_url, text
 
 from msk_auth import MskAuthError, StoreUnavailable, SystemClock
 from task_service.db.engine import Database
-from task_service.db.migrate import SchemaState, revision_of, schema_state, waiting_for_finish
+from task_service.db.migrate import (
+    SchemaState,
+    revision_of,
+    schema_state,
+    waiting_for_finish,
+    waiting_for_start,
+)
 from task_service.settings import Settings
 from task_service.shared_secrets import secrets_fit
 
@@ -81,8 +87,14 @@ def _file_refusal(file: Path) -> str | None:
 async def _schema(db: Database, shown: str, state: SchemaState) -> Finding:
     match state:
         case SchemaState.CURRENT:
-            later = await waiting_for_finish(db)
-            if later:
+            if slow := await waiting_for_start(db):
+                return Finding(
+                    _SUBJECT,
+                    False,
+                    f"{shown} answers, but the index {', '.join(slow)} could not be built beside long"
+                    " transactions, so runs are found slowly; run: task-service migrate",
+                )
+            if await waiting_for_finish(db):
                 return Finding(
                     _SUBJECT,
                     True,
