@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -114,3 +115,41 @@ async def test_keys_are_searched_filtered_and_sorted(open_page: Open) -> None:
     assert page.url.endswith("/keys?status=active&search=000000000003&sort=name")
     await page.reload()
     await expect(names).to_have_text(["copy"])
+
+
+async def test_nothing_moves_once_a_new_key_is_shown(open_page: Open) -> None:
+    """Whoever reaches for a button must hit it: a late answer changes nothing any more."""
+    page, _ = await open_page(alone=True)
+    answer_now, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(route: Route) -> None:
+        await answer_now.wait()
+        await route.fulfill(json={"items": [{"id": "tsk_" + "0" * 16}], "next_cursor": None})
+        answered.set()
+
+    async def create(route: Route) -> None:
+        created = {**_key(1, "new", created_at=0), "key": f"msk_000000000001_{'0' * 38}"}
+        await route.fulfill(status=201, json=created)
+
+    await page.goto("/keys")
+    await page.route("**/api/tasks?limit=1", answer_late)
+    await page.route("**/api/keys", create)
+    await page.get_by_role("button", name="New API Key").first.click()
+    form = page.get_by_role("dialog", name="New API Key")
+    await form.get_by_label("Name", exact=True).fill("new")
+    await form.get_by_role("button", name="Create").click()
+
+    saved = page.get_by_role("button", name="I have saved this key")
+    command = page.locator("#reveal code").last
+    await expect(command).to_contain_text("/api/tasks")
+    place, text = await saved.bounding_box(), await command.text_content()
+    assert place is not None
+    answer_now.set()
+    await answered.wait()
+    # Two frames: whatever the answer changes is drawn by then.
+    await page.evaluate(
+        "() => new Promise((d) => requestAnimationFrame(() => requestAnimationFrame(d)))"
+    )
+    assert await saved.bounding_box() == place
+    assert await command.text_content() == text
+    await saved.click()
