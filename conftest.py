@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two cores: a third of their time they wait for a server, a browser or a deadline."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Asyncio only: the drivers, stores and servers that the project supports run on nothing else."""

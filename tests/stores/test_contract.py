@@ -25,6 +25,8 @@ from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import AsyncStoreContract, BackgroundLoop, StoreContract
 
+pytestmark = pytest.mark.slow
+
 
 class TestMemory(StoreContract):
     @pytest.fixture

@@ -35,7 +35,7 @@ from task_service.app import create_app
 from task_service.settings import Settings
 from task_service.shared_secrets import forget_secrets
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @dataclass

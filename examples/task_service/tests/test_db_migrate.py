@@ -30,7 +30,7 @@ from task_service.db.migrate import (
     waiting_for_finish,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture(params=KINDS)

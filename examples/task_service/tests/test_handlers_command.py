@@ -25,7 +25,7 @@ from task_service.handlers.command import (
     check_listed_command,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SH = "/bin/sh"
 

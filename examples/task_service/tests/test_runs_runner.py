@@ -34,7 +34,7 @@ from task_service.tasks.shapes import LogLine, NewTask, Run, RunState, TaskChang
 from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 LEASE = timedelta(seconds=2)
 """For the tests that wait until one has run out; the others have the real one, so that a slow machine is no failure."""
