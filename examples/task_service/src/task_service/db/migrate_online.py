@@ -118,10 +118,11 @@ async def indexes_left(connection: AsyncConnection) -> list[str]:
 
 async def _is_valid(connection: AsyncConnection, name: str) -> bool | None:
     """Whether an index was built to its end; None if there is none of that name."""
-    return await connection.scalar(
+    is_valid: bool | None = await connection.scalar(
         text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
         {"name": name},
     )
+    return is_valid
 
 
 async def _build_index(connection: AsyncConnection, name: str, columns: str) -> None:
