@@ -19,7 +19,8 @@ from examples.task_service.tests.accounts_support import (
 from sqlalchemy import func, select
 
 from task_service import cli
-from task_service.accounts.invitations import MAX_FIRST_LINKS, Invitation
+from task_service.accounts.invitations import Invitation
+from task_service.accounts.password_links import MAX_FIRST_LINKS
 from task_service.app import Services, create_app
 from task_service.db import schema
 from task_service.errors import LinkInvalid
@@ -110,6 +111,44 @@ async def test_of_two_links_that_are_used_at_the_same_moment_one_counts(
     assert isinstance(outcomes[used.index(False)], LinkInvalid), outcomes
     password = passwords[used.index(True)]
     assert (await processes[0].login.log_in("admin", password)).user.username == "admin"
+
+
+async def test_no_printed_link_works_once_somebody_was_made_administrator_with_a_password(
+    processes: list[Services],
+) -> None:
+    links = await _links(processes)
+    one, other = processes
+    await other.users.create("bob", ["user"], password=PASSWORD)
+    await other.users.create("eve", ["admin"])
+    assert [await _works(one, link) for link in links] == [True, True]
+
+    await other.users.create("ada", ["admin"], password=PASSWORD)
+    for link in links:
+        with pytest.raises(LinkInvalid):
+            await one.invitations.redeem(link.token, OTHER_PASSWORD)
+    assert await one.invitations.create_for_first_administrator() is None
+
+
+async def test_no_printed_link_works_once_somebody_else_has_used_a_link_of_their_own(
+    processes: list[Services],
+) -> None:
+    links = await _links(processes)
+    one, other = processes
+    ada = await other.users.create("ada", ["admin"])
+    invitation = await other.invitations.create(ada.id)
+    await other.invitations.redeem(invitation.token, PASSWORD)
+    assert [await _works(one, link) for link in links] == [False, False]
+
+
+async def test_who_is_invited_by_an_administrator_keeps_their_link(
+    processes: list[Services],
+) -> None:
+    one, other = processes
+    await one.users.create("ada", ["admin"], password=PASSWORD)
+    eve = await one.users.create("eve", ["admin"])
+    invitation = await one.invitations.create(eve.id)
+    await other.users.create("bea", ["admin"], password=PASSWORD)
+    assert await _works(other, invitation)
 
 
 async def test_a_service_that_is_started_over_and_over_leaves_a_bounded_number_of_ways_in(

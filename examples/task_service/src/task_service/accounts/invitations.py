@@ -1,7 +1,7 @@
 """One-time links with which people choose their own password: new users, forgotten passwords, the first administrator.
 
 A user has one link at a time, except for the first administrator: each process that is started without one makes a link,
-and all of these work until one is used.
+and all of these work until one is used, or until somebody else becomes an administrator who can log in.
 
 A link carries a token of 256 random bits in its fragment, which browsers send to no server. The database holds the
 token's SHA-256, so neither a copy of the database nor a log can redeem it.
@@ -26,14 +26,12 @@ from task_service.errors import LinkInvalid
 
 from .audit import Audit
 from .narrowing import AccessNarrowed, nothing_is_reused
+from .password_links import void_first_links, void_links, void_oldest_first_links
 from .passwords import Passwords, check_password
 from .roles import ADMIN
 from .users import User, Users, user_of
 
 LINK_LIFETIME: Final = timedelta(days=7)
-
-MAX_FIRST_LINKS: Final = 16
-"""How many links to become the first administrator work at a time: one for each process, and a few restarts."""
 
 _TOKEN: Final = re.compile(r"[0-9A-Za-z_-]{43}")
 _LINKS = schema.password_links.c
@@ -106,7 +104,7 @@ class Invitations:
         now = self._clock.now()
         async with self._db.write() as connection:
             await _take_turn(connection)
-            await _void_links(connection, user.id, now)
+            await void_links(connection, user.id, now)
             return await self._add_link(connection, user, now, by=by)
 
     async def create_for_first_administrator(self) -> Invitation | None:
@@ -128,7 +126,7 @@ class Invitations:
             if any(user.has_password for user in administrators):
                 return None
             user = administrators[0] if administrators else await self._add_admin(connection)
-            await _void_oldest_links(connection, user.id, now)
+            await void_oldest_first_links(connection, user.id, now)
             return await self._add_link(connection, user, now, by=None)
 
     async def redeem(self, token: str, password: str) -> User:
@@ -163,6 +161,8 @@ class Invitations:
             )
             if spent.rowcount != 1:
                 raise LinkInvalid
+            if ADMIN in user.roles:
+                await void_first_links(connection, now)
             await replace_password(connection, user.id, password_hash, now)
             await self._audit.record(
                 "user.password_set", anonymous=True, target=user.id, connection=connection
@@ -242,7 +242,7 @@ async def replace_password(
     await connection.execute(
         update(schema.users).where(_USERS.id == user_id).values(password_hash=password_hash)
     )
-    await _void_links(connection, user_id, now)
+    await void_links(connection, user_id, now)
     ending = (
         update(schema.sessions)
         .where(_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None))
@@ -257,33 +257,6 @@ async def _take_turn(connection: AsyncConnection) -> None:
     # Whoever makes or redeems a link comes by here first, and so does whoever disables a user: always the users before
     # the links, so that none of them waits for one who waits for them.
     await lock_table(connection, schema.users)
-
-
-async def _void_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
-    await connection.execute(
-        update(schema.password_links)
-        .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
-        .values(used_at=now)
-    )
-
-
-async def _void_oldest_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
-    """Leave room for one more: a process that is started over and over must not leave ever more ways in."""
-    kept = (
-        select(_LINKS.token_digest)
-        .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
-        .order_by(_LINKS.created_at.desc(), _LINKS.token_digest)
-        .limit(MAX_FIRST_LINKS - 1)
-    )
-    await connection.execute(
-        update(schema.password_links)
-        .where(
-            _LINKS.user_id == user_id,
-            _LINKS.used_at.is_(None),
-            _LINKS.token_digest.not_in(kept.subquery().select()),
-        )
-        .values(used_at=now)
-    )
 
 
 def _digest(token: str) -> str:

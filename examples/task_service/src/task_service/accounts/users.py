@@ -20,6 +20,7 @@ from task_service.ids import is_id, new_id
 
 from .audit import Audit
 from .narrowing import AccessNarrowed, nothing_is_reused
+from .password_links import void_first_links, void_links
 from .passwords import Passwords, check_password
 from .roles import ADMIN, ROLE_PERMISSIONS, check_roles
 from .user_query import EVERYBODY, UserQuery, found_by
@@ -244,12 +245,16 @@ class Users:
         Raises:
             sqlalchemy.exc.IntegrityError: There is a user of that name.
         """
+        now = self._clock.now()
+        if _administers(roles, disabled=False, has_password=password_hash is not None):
+            await lock_table(connection, schema.users)
+            await void_first_links(connection, now)
         user = User(
             id=new_id("usr"),
             username=name,
             roles=roles,
             disabled=False,
-            created_at=self._clock.now(),
+            created_at=now,
             last_login_at=None,
             has_password=password_hash is not None,
         )
@@ -377,17 +382,13 @@ async def _is_administered_without(connection: AsyncConnection, user_id: str) ->
 
 
 async def _end_logins(connection: AsyncConnection, user_id: str, now: datetime) -> None:
-    sessions, links = schema.sessions, schema.password_links
+    sessions = schema.sessions
     await connection.execute(
         update(sessions)
         .where(sessions.c.user_id == user_id, sessions.c.ended_at.is_(None))
         .values(ended_at=now)
     )
-    await connection.execute(
-        update(links)
-        .where(links.c.user_id == user_id, links.c.used_at.is_(None))
-        .values(used_at=now)
-    )
+    await void_links(connection, user_id, now)
 
 
 async def _read(connection: AsyncConnection, user_id: str) -> User:
