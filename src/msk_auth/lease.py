@@ -102,26 +102,27 @@ class LeaseCache(Generic[UserT]):
 
     def fingerprint(self, authorization: Sequence[str | bytes]) -> Fingerprint | None:
         """What identifies these header values here; None if they are none that could ever have been accepted."""
-        digest = self._digest(authorization)
-        return None if digest is None else Fingerprint(hash(authorization[0]), digest)
+        if len(authorization) != 1:
+            return None
+        header = authorization[0]
+        digest = self._digest(header)
+        return None if digest is None else Fingerprint(hash(header), digest)
 
     def find(self, authorization: Sequence[str | bytes]) -> Principal[UserT] | None:
         """What was verified for these header values, if neither the lease nor the credential has ended."""
         if len(authorization) != 1:
             return None
-        entry = self._entries.get(hash(authorization[0]))
+        header = authorization[0]
+        entry = self._entries.get(hash(header))
         # What nobody verified, garbage above all, costs one look into a dictionary and no cryptography.
-        return None if entry is None else self._use(entry, self._digest(authorization))
+        return None if entry is None else self._use(entry, self._digest(header))
 
     def recall(self, fingerprint: Fingerprint) -> Principal[UserT] | None:
         """As :meth:`find`."""
         entry = self._entries.get(fingerprint.slot)
         return None if entry is None else self._use(entry, fingerprint.digest)
 
-    def _digest(self, authorization: Sequence[str | bytes]) -> bytes | None:
-        if len(authorization) != 1:
-            return None
-        header = authorization[0]
+    def _digest(self, header: str | bytes) -> bytes | None:
         if len(header) > MAX_HEADER_LENGTH:
             return None
         if isinstance(header, str):

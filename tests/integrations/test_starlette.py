@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.websockets import WebSocket, WebSocketState
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
@@ -147,6 +147,15 @@ class TestRefusals:
         finally:
             gc.enable()
         assert [problem() for problem in made] == [None, None]
+
+
+async def test_a_guard_in_a_router_without_an_application_lets_nobody_in(
+    auth: StarletteAuth[User], world: World
+) -> None:
+    router = Router(routes=[Route("/", auth.require()(ok))])
+    for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
+        with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
+            await send(router, "GET", b"/", headers)
 
 
 class TestDecorators:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.model import Principal, UserT
 
-from ._outcome import Memory, keep, known_outcome, outcome_for
+from ._outcome import Memory, keep, known_result, result_for, tell
 
 
 def authorization_values(scope: Memory) -> tuple[bytes, ...]:
@@ -32,15 +32,15 @@ async def authenticate(scope: Memory, authenticator: AsyncAuthenticator[UserT]) 
             `StoreUnavailable`: it could not be told who this is.
     """
     authorization = authorization_values(scope)
-    outcome = outcome_for(scope, authenticator, authorization)
-    if outcome is None:
+    result = result_for(scope, authenticator, authorization)
+    if result is None:
         answer: object
         try:
             answer = await authenticator.authenticate(authorization)
         except Exception as error:  # noqa: BLE001 - a problem is told, and anything else is one
             answer = error
-        outcome = keep(scope, authenticator, authorization, answer)
-    return outcome.tell()
+        result = keep(scope, authenticator, authorization, answer)
+    return tell(result)
 
 
 def known_principal(
@@ -51,5 +51,5 @@ def known_principal(
     Raises:
         Problem: The credentials were found not to be acceptable.
     """
-    outcome = known_outcome(scope, authenticator)
-    return None if outcome is None else outcome.tell()
+    result = known_result(scope, authenticator)
+    return None if result is None else tell(result)

@@ -16,6 +16,12 @@ from msk_auth.redaction import RedactingFilter
 Memory: TypeAlias = MutableMapping[str, Any]
 """What lives exactly as long as a request: an ASGI scope or a WSGI environment."""
 
+Result: TypeAlias = Principal[Any] | Problem
+"""What became of credentials."""
+
+_Outcome: TypeAlias = tuple[object, tuple[str | bytes, ...], Result]
+"""Whose decision it was, on which headers, and the result. A bare tuple, since one is made for every request."""
+
 _OUTCOME: Final = "msk_auth.outcome"
 
 _log = logging.getLogger("msk_auth.integrations")
@@ -23,62 +29,33 @@ _log = logging.getLogger("msk_auth.integrations")
 _log.addFilter(RedactingFilter())
 
 
-class Outcome:
-    """What became of a request's credentials, and whose decision on which headers it was."""
-
-    # By hand: one is made for every request, and a frozen dataclass takes four times as long.
-    __slots__ = ("authenticator", "authorization", "result")
-
-    def __init__(
-        self,
-        authenticator: object,
-        authorization: tuple[str | bytes, ...],
-        result: Principal[Any] | Problem,
-    ) -> None:
-        self.authenticator: object = authenticator
-        self.authorization: tuple[str | bytes, ...] = authorization
-        self.result: Principal[Any] | Problem = result
-
-    def tell(self) -> Principal[Any]:
-        """The principal.
-
-        Raises:
-            Problem: The credentials were not accepted.
-        """
-        result = self.result
-        if isinstance(result, Problem):
-            # Without the frames of the first time: they hold the credentials.
-            raise result.with_traceback(None)
-        return result
-
-
-def known_outcome(memory: Memory, authenticator: object) -> Outcome | None:
-    """The outcome of a request, if this authenticator was asked already.
+def known_result(memory: Memory, authenticator: object) -> Result | None:
+    """What became of a request's credentials, if this authenticator was asked already.
 
     An application mounted in this one may have users of its own.
     """
-    outcome = memory.get(_OUTCOME)
-    if not isinstance(outcome, Outcome) or outcome.authenticator is not authenticator:
-        return None
-    return outcome
+    outcome: _Outcome | None = memory.get(_OUTCOME)
+    return None if outcome is None or outcome[0] is not authenticator else outcome[2]
 
 
-def outcome_for(
+def result_for(
     memory: Memory, authenticator: object, authorization: tuple[str | bytes, ...]
-) -> Outcome | None:
-    """The outcome for exactly these headers, if this authenticator was asked already.
+) -> Result | None:
+    """What became of exactly these headers, if this authenticator was asked already.
 
     Something in between may have changed the headers: a decision about other credentials is none
     about these.
     """
-    outcome = known_outcome(memory, authenticator)
-    return None if outcome is None or outcome.authorization != authorization else outcome
+    outcome: _Outcome | None = memory.get(_OUTCOME)
+    if outcome is None or outcome[0] is not authenticator or outcome[1] != authorization:
+        return None
+    return outcome[2]
 
 
 def keep(
     memory: Memory, authenticator: object, authorization: tuple[str | bytes, ...], answer: object
-) -> Outcome:
-    """Keep what an authenticator answered or raised.
+) -> Result:
+    """Keep what an authenticator answered or raised, and give it as a result.
 
     Args:
         memory: The request's.
@@ -88,11 +65,23 @@ def keep(
             could not be told who this is.
     """
     result = answer if _is_result(answer) else _no_answer(answer)
-    outcome = memory[_OUTCOME] = Outcome(authenticator, authorization, result)
-    return outcome
+    memory[_OUTCOME] = (authenticator, authorization, result)
+    return result
 
 
-def _is_result(value: object) -> TypeGuard[Principal[Any] | Problem]:
+def tell(result: Result) -> Principal[Any]:
+    """The principal of a result.
+
+    Raises:
+        Problem: The credentials were not accepted.
+    """
+    if isinstance(result, Problem):
+        # Without the frames of the first time: they hold the credentials.
+        raise result.with_traceback(None)
+    return result
+
+
+def _is_result(value: object) -> TypeGuard[Result]:
     return isinstance(value, (Principal, Problem))
 
 

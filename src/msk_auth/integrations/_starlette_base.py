@@ -28,6 +28,9 @@ POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 
 _PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
 
+# A router that is served by itself has no application, which is None in its scope.
+_NOWHERE: Final = object()
+
 _NO_HANDLERS: Final[tuple[Mapping[object, object], object]] = ({}, {})
 
 AppT = TypeVar("AppT", bound=Starlette)
@@ -53,7 +56,7 @@ class StarletteBase(Generic[UserT]):
             )
         self.authenticator = authenticator
         self._voice = Voice(authenticator.realm, authenticator.problem_base)
-        self._installed_on: object = None
+        self._installed_on: object = _NOWHERE
 
     def install(self, app: AppT) -> AppT:
         """Prepare an application, and hand it back: error handlers, and the authenticator's lifespan.
@@ -105,8 +108,6 @@ class StarletteBase(Generic[UserT]):
         app.router.lifespan_context = lifespan
 
     def _check_installed(self, app: object) -> None:
-        if app is self._installed_on:
-            return
         if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
             raise ConfigurationError(
                 f"A guarded route is served by an application without its {type(self).__name__}."
@@ -153,9 +154,11 @@ class StarletteBase(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`install` was not called on this application.
         """
-        # Not only when somebody is refused: this has to show the first time the route is tried.
-        self._check_installed(connection.scope.get("app"))
-        principal = await _asgi.authenticate(connection.scope, self.authenticator)
+        scope = connection.scope
+        if scope.get("app") is not self._installed_on:
+            # Not only when somebody is refused: this has to show the first time the route is tried.
+            self._check_installed(scope.get("app"))
+        principal = await _asgi.authenticate(scope, self.authenticator)
         self.authenticator.authorize(principal, policy)
         return principal
 

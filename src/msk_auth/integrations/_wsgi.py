@@ -10,7 +10,7 @@ from __future__ import annotations
 from msk_auth.authenticator import Authenticator
 from msk_auth.core.model import Principal, UserT
 
-from ._outcome import Memory, keep, known_outcome, outcome_for
+from ._outcome import Memory, keep, known_result, result_for, tell
 
 
 def authorization_values(environ: Memory) -> tuple[str, ...]:
@@ -31,15 +31,15 @@ def authenticate(environ: Memory, authenticator: Authenticator[UserT]) -> Princi
             `StoreUnavailable`: it could not be told who this is.
     """
     authorization = authorization_values(environ)
-    outcome = outcome_for(environ, authenticator, authorization)
-    if outcome is None:
+    result = result_for(environ, authenticator, authorization)
+    if result is None:
         answer: object
         try:
             answer = authenticator.authenticate(authorization)
         except Exception as error:  # noqa: BLE001 - a problem is told, and anything else is one
             answer = error
-        outcome = keep(environ, authenticator, authorization, answer)
-    return outcome.tell()
+        result = keep(environ, authenticator, authorization, answer)
+    return tell(result)
 
 
 def known_principal(
@@ -50,5 +50,5 @@ def known_principal(
     Raises:
         Problem: The credentials were found not to be acceptable.
     """
-    outcome = known_outcome(environ, authenticator)
-    return None if outcome is None else outcome.tell()
+    result = known_result(environ, authenticator)
+    return None if result is None else tell(result)

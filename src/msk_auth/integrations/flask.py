@@ -49,6 +49,7 @@ from ._flask_policies import ViewT, check_view, declare_guard, declare_public
 from ._flask_views import Views
 from ._http import Answer, Voice
 from ._key_routes import check_prefix
+from ._outcome import Memory
 
 __all__ = ["FlaskAuth"]
 
@@ -90,6 +91,7 @@ class FlaskAuth(Generic[UserT]):
         self.authenticator = authenticator
         self._voice = Voice(authenticator.realm, authenticator.problem_base)
         self._views = Views()
+        self._installed_on: Flask | None = None
         # Flask does not tell anybody that it ends.
         atexit.register(_flush, ref(authenticator))
         if app is not None:
@@ -283,7 +285,10 @@ class FlaskAuth(Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        principal = _wsgi.authenticate(request.environ, self.authenticator)
+        return self._admit(request.environ, policy)
+
+    def _admit(self, environ: Memory, policy: Policy) -> Principal[UserT]:
+        principal = _wsgi.authenticate(environ, self.authenticator)
         self.authenticator.authorize(principal, policy)
         return principal
 
@@ -340,11 +345,17 @@ class FlaskAuth(Generic[UserT]):
         return blueprint
 
     def _check_installed(self) -> None:
-        if current_app.extensions.get(_EXTENSION) is not self:
+        # A proxy looks it up each time that it is asked something.
+        app: Flask = cast("Any", current_app)._get_current_object()  # noqa: SLF001 - documented
+        if app is self._installed_on:
+            return
+        if app.extensions.get(_EXTENSION) is not self:
             raise ConfigurationError(
                 "A guarded view is served by an application without its FlaskAuth. Call"
                 " auth.init_app(app) on the application that the view belongs to."
             )
+        # An adapter is installed once and for all, so the next request need not ask again.
+        self._installed_on = app
 
     def _admission(self, app: Flask) -> Callable[[], Response | None]:
         """What Flask calls before each request. A function, because Flask asks each time whether it is async."""
@@ -362,7 +373,7 @@ class FlaskAuth(Generic[UserT]):
                 return None
             try:
                 for policy in policies_of(rule.endpoint, current.method) or ():
-                    self.admit(policy)
+                    self._admit(current.environ, policy)
             except Problem as problem:
                 if not self._has_the_say(app, current, problem):
                     raise

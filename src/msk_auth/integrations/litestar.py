@@ -38,7 +38,6 @@ from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
-from litestar.middleware import ASGIMiddleware
 from litestar.openapi.spec import Components, OpenAPI, SecurityScheme
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
@@ -130,6 +129,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             )
         self.authenticator = authenticator
         self._docs = docs
+        self._installed_on: Litestar | None = None
         self._errors = ErrorAnswers(Voice(authenticator.realm, authenticator.problem_base))
 
     @property
@@ -216,14 +216,21 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         return await self._admit(cast("Memory", connection.scope), policy)
 
     async def _admit(self, scope: Memory, policy: Policy) -> Principal[UserT]:
-        if self not in scope["litestar_app"].plugins:
+        self._check_installed(scope["litestar_app"])
+        principal = await _asgi.authenticate(scope, self.authenticator)
+        self.authenticator.authorize(principal, policy)
+        return principal
+
+    def _check_installed(self, app: Litestar) -> None:
+        if app is self._installed_on:
+            return
+        if self not in app.plugins:
             raise _misused(
                 "A guarded handler is served by an application without its LitestarAuth. Write"
                 " Litestar(…, plugins=[auth])."
             )
-        principal = await _asgi.authenticate(scope, self.authenticator)
-        self.authenticator.authorize(principal, policy)
-        return principal
+        # The plugins of an application stay the same, so the next request need not ask again.
+        self._installed_on = app
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Called by Litestar: prepare an application.
@@ -236,7 +243,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
                 "This application has several LitestarAuth plugins. Use one for all of its handlers."
             )
         # Before whatever else the application does with a request.
-        app_config.middleware.insert(0, _Gate(self._admit_connection))
+        app_config.middleware.insert(0, self._stand_before)
         app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
         self._describe(app_config)
         config = cast("Any", app_config)  # the types of these two are not complete
@@ -286,23 +293,27 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             )
         return tuple(guard.policy for guard in guards)
 
-    async def _admit_connection(
-        self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
-    ) -> None:
-        connection = cast("Memory", scope)
-        policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
-        try:
-            for policy in policies:
-                principal = await self._admit(connection, policy)
-                connection["user"], connection["auth"] = principal.user, principal
-        except Problem as problem:
-            if connection["type"] != "websocket":
-                raise
-            await self._errors.deny_websocket(connection, send, problem)
-            return
-        if connection["type"] == "websocket":
-            send = self._errors.in_our_words(connection, send)
-        await next_app(scope, receive, send)
+    # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
+    def _stand_before(self, app: ASGIApp) -> ASGIApp:
+        """Ask before anything else of the application sees a request, whatever kind of handler it is for."""
+
+        async def admit_and_go_on(scope: Scope, receive: Receive, send: Send) -> None:
+            connection = cast("Memory", scope)
+            policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
+            try:
+                for policy in policies:
+                    principal = await self._admit(connection, policy)
+                    connection["user"], connection["auth"] = principal.user, principal
+            except Problem as problem:
+                if connection["type"] != "websocket":
+                    raise
+                await self._errors.deny_websocket(connection, send, problem)
+                return
+            if connection["type"] == "websocket":
+                send = self._errors.in_our_words(connection, send)
+            await app(scope, receive, send)
+
+        return admit_and_go_on
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
@@ -345,16 +356,6 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
                 guards=None if self._docs is None else [Guard(self, self._docs)],
                 opt=self.public if self._docs is None and not guarded_above else None,
             )
-
-
-class _Gate(ASGIMiddleware):
-    """Asks before anything else of the application sees a request, whatever kind of handler it is for."""
-
-    def __init__(self, handle: Callable[[Scope, Receive, Send, ASGIApp], Awaitable[None]]) -> None:
-        self._handle = handle
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        await self._handle(scope, receive, send, next_app)
 
 
 class _ProblemDocument(OpenAPI):
