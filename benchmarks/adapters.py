@@ -1,7 +1,8 @@
 """Requests per second through each adapter, against the same route with no guard and with a hand-written dictionary.
 
-Each way is a server of its own. All servers of a framework run at the same time, share one core and are asked in
-turns, so all but one of them rest; whoever asks has the other core, and so has the database.
+Each way is a server of its own. All servers of a framework run at the same time on one core; whoever asks has the other
+core, and so has the database. How fast each of them is, is asked in turns, so all but one of them rest. A ratio comes from
+two that are asked at the same moment: they get equal shares of the core, so whatever else slows it slows both.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,9 @@ ROOT = Path(__file__).parents[1]
 LEASE_MS = 250
 NONE = "no authentication"
 DICTIONARY = "dictionary"
+DIGESTS = "dictionary of digests"
 LEASED = f"leased, {LEASE_MS} ms"
+BY_HAND: dict[str, Way] = {NONE: "none", DICTIONARY: "dictionary", DIGESTS: "digests"}
 DICTIONARY_REFUSES = "dictionary, refuses"
 
 
@@ -101,6 +105,7 @@ def measure(
     ways = [
         Asked(NONE, NONE, ours),
         Asked(DICTIONARY, DICTIONARY, ours, against=NONE),
+        Asked(DIGESTS, DIGESTS, ours, against=DICTIONARY),
         Asked(LEASED, LEASED, ours, against=DICTIONARY, at_least=0.95),
         *(Asked(f"reads {name}", name, keys[name], against=DICTIONARY) for name in urls),
         Asked(DICTIONARY_REFUSES, DICTIONARY, unknown, is_accepted=False, against=DICTIONARY),
@@ -109,64 +114,80 @@ def measure(
         Asked("unknown key, refused", "SQLite", unknown, False, "reads SQLite", 1.0),
     ]
     ports: dict[str, int] = {}
-    for name in dict.fromkeys(way.server for way in ways):
-        database = name if name in urls else "SQLite"
-        guard: Way = "msk_auth"
-        if name in {NONE, DICTIONARY}:
-            guard = "none" if name == NONE else "dictionary"
+    for way in ways:
+        database = way.server if way.server in urls else "SQLite"
         setup = Setup(
             framework=framework,
-            way=guard,
+            way=BY_HAND.get(way.server, "msk_auth"),
             key=keys[database],
             url=urls[database].render_as_string(hide_password=False),
-            lease_ms=LEASE_MS if name == LEASED else 0,
+            lease_ms=LEASE_MS if way.server == LEASED else 0,
             cores=sorted(cores()[0]),
         )
-        ports[name] = servers.start(setup)
+        # Each its own, so that two can be asked at the same moment.
+        ports[way.name] = servers.start(setup)
     loads = in_turns(ways, ports, scale)
-    return [_row(framework, way, loads) for way in ways]
+    ratios = side_by_side(ways, ports, scale)
+    return [_row(framework, way, loads[way.name], ratios.get(way.name, ())) for way in ways]
 
 
 def in_turns(
-    ways: Sequence[Asked], ports: dict[str, int], scale: Scale
+    ways: Sequence[Asked], ports: Mapping[str, int], scale: Scale
 ) -> dict[str, list[load.Load]]:
     """Every way in every round, after one round that is not counted."""
-    seconds = 0.01 if scale.is_quick else 1.0
-    warming_up = 0.3
     loads: dict[str, list[load.Load]] = {way.name: [] for way in ways}
-    first = 0 if scale.is_quick else -1
-    for number in range(first, scale.pick(1, 7)):
+    for way in () if scale.is_quick else ways:
+        _ask(way, ports, 0.3, scale)
+    for number in range(scale.pick(1, 5)):
         # Another one begins each round.
-        for way in (*ways[number:], *ways[:number]) if number > 0 else ways:
-            found = load.ask(
-                ports[way.server],
-                way.credential,
-                seconds if number >= 0 else warming_up,
-                scale.pick(2, load.CONNECTIONS),
-            )
-            expected = 0 if way.is_accepted else found.total
-            if found.refused != expected:
-                raise RuntimeError(f"{way.name}: {found.refused} of {found.total} were refused")
-            if number >= 0:
-                loads[way.name].append(found)
+        for way in (*ways[number:], *ways[:number]):
+            loads[way.name].append(_ask(way, ports, _seconds(scale), scale))
     return loads
 
 
-def _row(framework: str, way: Asked, loads: dict[str, list[load.Load]]) -> Row:
-    own = loads[way.name]
+def side_by_side(
+    ways: Sequence[Asked], ports: Mapping[str, int], scale: Scale
+) -> dict[str, list[float]]:
+    """How many requests each way answers for each one that its yardstick answers meanwhile, once for each round."""
+    by_name = {way.name: way for way in ways}
+    ratios: dict[str, list[float]] = {way.name: [] for way in ways if way.against}
+    with ThreadPoolExecutor(2) as both:
+        for number in range(scale.pick(1, 11)):
+            for name, found in ratios.items():
+                pair = [by_name[name], by_name[by_name[name].against]]
+                # Whoever is asked first is ahead by a millisecond.
+                turned = list(reversed(pair)) if number % 2 else pair
+                asked = [both.submit(_ask, way, ports, _seconds(scale), scale) for way in turned]
+                rates = {
+                    way.name: future.result().per_second
+                    for way, future in zip(turned, asked, strict=True)
+                }
+                found.append(rates[pair[0].name] / rates[pair[1].name])
+    return ratios
+
+
+def _seconds(scale: Scale) -> float:
+    return 0.01 if scale.is_quick else 1.0
+
+
+def _ask(way: Asked, ports: Mapping[str, int], seconds: float, scale: Scale) -> load.Load:
+    connections = scale.pick(2, load.CONNECTIONS)
+    found = load.ask(ports[way.name], way.credential, seconds, connections)
+    expected = 0 if way.is_accepted else found.total
+    if found.refused != expected:
+        raise RuntimeError(f"{way.name}: {found.refused} of {found.total} were refused")
+    return found
+
+
+def _row(framework: str, way: Asked, own: Sequence[load.Load], ratios: Sequence[float]) -> Row:
     cells = {
         "rate": Spread.of([each.per_second for each in own]),
         "p50": Spread.of([each.p50 for each in own]),
         "p99": Spread.of([each.p99 for each in own]),
     }
     aim = None
-    if way.against:
-        cells["ratio"] = Spread.of(
-            [
-                mine.per_second / other.per_second
-                for mine, other in zip(own, loads[way.against], strict=True)
-            ]
-        )
+    if ratios:
+        cells["ratio"] = Spread.of(ratios)
         if way.at_least is not None:
             aim = Aim("ratio", "at least", way.at_least)
     return Row(framework, way.name, cells, way.against, aim)
@@ -196,7 +217,8 @@ def run(scale: Scale, frameworks: Sequence[str] = FRAMEWORKS) -> Result:
         title="Requests per second",
         method=f"{load.CONNECTIONS} connections that ask again as soon as they are answered ({load.generator()}), on"
         " one core; the server on the other. ASGI under uvicorn with httptools and uvloop, Flask under gunicorn with"
-        " four threads. Ratios are of requests per second: more is better.",
+        " four threads. Each is asked alone for its rate and its times, in turns. For its ratio it is asked at the same"
+        " moment as what it is compared with, on the same core: more is better.",
         columns=[
             Column("rate", "Requests per second"),
             Column("p50", "p50", "ms"),

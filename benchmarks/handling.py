@@ -20,7 +20,8 @@ from .machine import describe
 from .result import Aim, Chart, Column, Result, Row, Spread
 from .timing import Scale, Work, rows, take_turns
 
-NONE, DICTIONARY, LEASED, MEMORY = "no authentication", "dictionary", "leased", "read from memory"
+NONE, DICTIONARY, DIGESTS = "no authentication", "dictionary", "dictionary of digests"
+LEASED, MEMORY = "leased", "read from memory"
 
 
 def ask_asgi(app: Any, key: str, status: int) -> Callable[[], Any]:
@@ -109,6 +110,7 @@ def works(framework: str, runner: asyncio.Runner) -> Iterator[Work]:
         for name, way in (
             (NONE, "none"),
             (DICTIONARY, "dictionary"),
+            (DIGESTS, "digests"),
             (LEASED, "msk_auth"),
             (MEMORY, "msk_auth"),
         )
@@ -121,6 +123,7 @@ def works(framework: str, runner: asyncio.Runner) -> Iterator[Work]:
 
     yield work(NONE, NONE, key, 200, "")
     yield work(DICTIONARY, DICTIONARY, key, 200, NONE)
+    yield work(DIGESTS, DIGESTS, key, 200, DICTIONARY)
     yield work(LEASED, LEASED, key, 200, DICTIONARY)
     yield work(MEMORY, MEMORY, key, 200, DICTIONARY)
     yield work("dictionary, refuses", DICTIONARY, unknown, 401, DICTIONARY)

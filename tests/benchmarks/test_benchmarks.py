@@ -15,7 +15,7 @@ from benchmarks.result import Result, table
 from benchmarks.timing import Scale
 
 QUICK = Scale(is_quick=True)
-REQUESTS = ["no authentication", "dictionary"]
+REQUESTS = ["no authentication", "dictionary", "dictionary of digests"]
 REFUSALS = ["dictionary, refuses", "malformed key, refused", "unknown key, refused"]
 OPERATIONS = [
     "bare driver's read",
