@@ -102,17 +102,12 @@ def check_awaited(functions: Mapping[str, object]) -> None:
             )
 
 
-def check_header_values(authorization: object) -> None:
-    """Refuse one value in place of the list of all values, which would be taken for as many as it has characters.
-
-    Raises:
-        TypeError: It is one text.
-    """
-    if isinstance(authorization, (str, bytes)):
-        raise TypeError(
-            "authenticate takes the values of all Authorization headers of a request: write"
-            " authenticate([value]), or authenticate([]) if there is none."
-        )
+def not_a_list_of_values() -> TypeError:
+    """What whoever passes one value in place of the list of all is told: it would be taken for as many as it has characters."""
+    return TypeError(
+        "authenticate takes the values of all Authorization headers of a request: write"
+        " authenticate([value]), or authenticate([]) if there is none."
+    )
 
 
 def _answers_later(function: object) -> bool | None:

@@ -33,7 +33,7 @@ from msk_auth.core.store import KeyStore
 from msk_auth.core.tokens import ParsedToken, TokenProfile
 from msk_auth.lease import Fingerprint
 from msk_auth.ports import SyncPorts
-from msk_auth.set_up import check_blocking, check_header_values, check_parts
+from msk_auth.set_up import check_blocking, check_parts, not_a_list_of_values
 
 from .driver import (
     FLUSH_SECONDS,
@@ -154,7 +154,8 @@ class Authenticator(Driver[UserT]):
         """
         principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
-            check_header_values(authorization)
+            if isinstance(authorization, (str, bytes)):
+                raise not_a_list_of_values()
             try:
                 # Garbage ends here, before a clock is read or anybody asked.
                 presented = flows.read_credential(self.rules, authorization)

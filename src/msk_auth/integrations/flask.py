@@ -133,7 +133,7 @@ class FlaskAuth(Generic[UserT]):
         Raises:
             ConfigurationError: The view has no guard.
         """
-        principal = _wsgi.known_principal(request.environ, self.authenticator)
+        principal = _wsgi.known_principal(_current_request().environ, self.authenticator)
         if principal is None:
             raise ConfigurationError(
                 "current_principal was asked in a view without a guard. Decorate the view with"
@@ -285,7 +285,7 @@ class FlaskAuth(Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        return self._admit(request.environ, policy)
+        return self._admit(_current_request().environ, policy)
 
     def _admit(self, environ: Memory, policy: Policy) -> Principal[UserT]:
         principal = _wsgi.authenticate(environ, self.authenticator)
@@ -345,7 +345,6 @@ class FlaskAuth(Generic[UserT]):
         return blueprint
 
     def _check_installed(self) -> None:
-        # A proxy looks it up each time that it is asked something.
         app: Flask = cast("Any", current_app)._get_current_object()  # noqa: SLF001 - documented
         if app is self._installed_on:
             return
@@ -365,8 +364,7 @@ class FlaskAuth(Generic[UserT]):
             policies_of.check_once()
             if self.authenticator.is_flush_due:
                 after_this_request(self._flush_after)
-            # The proxy looks it up each time that it is asked something.
-            current: Request = cast("Any", request)._get_current_object()  # noqa: SLF001 - documented
+            current = _current_request()
             rule = current.url_rule
             # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
             if rule is None or _is_preflight(current, rule):
@@ -414,6 +412,11 @@ class FlaskAuth(Generic[UserT]):
         said = None if error.description is None else str(error.description)
         answer = self._voice.http_error(error.code, None if said == default else said)
         return _to_response(answer.with_headers(_headers(error)))
+
+
+def _current_request() -> Request:
+    """The request itself: its proxy looks it up each time that it is asked something."""
+    return cast("Request", cast("Any", request)._get_current_object())  # noqa: SLF001 - documented
 
 
 def _is_preflight(current: Request, rule: Any) -> bool:
