@@ -135,7 +135,7 @@ class CredentialRefused(Problem):
 
     def __init__(self, detail: str | None = None, *, key_id: str | None = None) -> None:
         # As :class:`Problem` does, which costs as much as the rest of this.
-        self.args = () if detail is None else (detail,)
+        self.args: tuple[Any, ...] = () if detail is None else (detail,)
         if key_id is not None:
             self.key_id = key_id
 
