@@ -18,6 +18,11 @@ from msk_auth.core.model import ApiKey
 
 from ._rows import REMEMBERED, NotNow, read_record
 
+_PATIENCE_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.005
+
+_CLOCK: Final = SystemClock()
+
 _PRAGMAS: Final = (
     # First: changing the journal mode may itself have to wait.
     "PRAGMA busy_timeout = 5000",
@@ -40,12 +45,33 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
 
     @event.listens_for(_sync(engine), "connect")
     def _set_up(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
         for pragma in _PRAGMAS:
-            cursor.execute(pragma)
-        cursor.close()
+            _insist(connection, pragma)
 
     del _set_up  # the event holds it
+
+
+def _insist(connection: Any, pragma: str) -> None:
+    """Execute a pragma, again and again for as long as others are in the way.
+
+    SQLite waits for a lock, and still refuses at once where two that change the journal mode at the same moment would
+    wait for each other. Processes that start together on a new file do just that.
+    """
+    deadline = _CLOCK.monotonic() + _PATIENCE_SECONDS
+    while True:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(pragma)
+        except sqlite3.OperationalError as error:
+            # The extended code has more in its upper bits; an error of the driver's own has none.
+            is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or _CLOCK.monotonic() >= deadline:
+                raise
+        else:
+            return
+        finally:
+            cursor.close()
+        _CLOCK.sleep(_PAUSE_SECONDS)
 
 
 def begin_immediate(connection: Connection) -> None:
@@ -65,8 +91,6 @@ BELIEF_SECONDS: Final = 0.001
 Looking each time would cost a busy process a tenth of a verification. In this time nobody restores a backup, opens it and
 revokes a key in it, durably.
 """
-
-_CLOCK: Final = SystemClock()
 
 
 class SQLiteReader:

@@ -25,6 +25,7 @@ from sqlalchemy import URL, Connection, Table, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from msk_auth import ConfigurationError, StoreUnavailable
+from msk_auth.stores.sqlalchemy import prepare_sqlite
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +44,8 @@ _REFUSALS: Final = (
 
 _WRITES: Final = "task_service_writes"
 
-_PRAGMAS: Final = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
-    "PRAGMA foreign_keys = ON",
-    # A checkpointed WAL gives its space back instead of keeping the largest size it ever had.
-    "PRAGMA journal_size_limit = 16777216",
-)
+# A checkpointed WAL gives its space back instead of keeping the largest size it ever had.
+_WAL_BYTES: Final = 16_777_216
 
 POSTGRES_CONNECT: Final = {
     "connect_timeout": _WAIT_SECONDS,
@@ -232,12 +228,14 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
         **_POOL,
     )
 
+    # WAL, durable, with foreign keys; what follows is the service's own.
+    prepare_sqlite(engine)
+
     @event.listens_for(engine.sync_engine, "connect")
     def _set_up(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
-        # First: changing the journal mode may itself meet another process.
-        for pragma in (f"PRAGMA busy_timeout = {lock_seconds * 1000:.0f}", *_PRAGMAS):
-            cursor.execute(pragma)
+        cursor.execute(f"PRAGMA busy_timeout = {lock_seconds * 1000:.0f}")
+        cursor.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
