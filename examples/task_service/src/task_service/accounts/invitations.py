@@ -29,7 +29,7 @@ from .narrowing import AccessNarrowed, nothing_is_reused
 from .password_links import void_first_links, void_links, void_oldest_first_links
 from .passwords import Passwords, check_password
 from .roles import ADMIN
-from .users import User, Users, user_of
+from .users import User, Users, administrators_of
 
 LINK_LIFETIME: Final = timedelta(days=7)
 
@@ -115,14 +115,14 @@ class Invitations:
         output somebody reads; with that one the others are void.
         """
         async with self._db.read() as connection:
-            if any(user.has_password for user in await _administrators(connection)):
+            if any(user.has_password for user in await administrators_of(connection)):
                 return None
         now = self._clock.now()
         async with self._db.write() as connection:
             # Two processes that find nobody must not make two administrators: the link of one would go on working after
             # that of the other was used.
             await _take_turn(connection)
-            administrators = await _administrators(connection)
+            administrators = await administrators_of(connection)
             if any(user.has_password for user in administrators):
                 return None
             user = administrators[0] if administrators else await self._add_admin(connection)
@@ -162,7 +162,7 @@ class Invitations:
             if spent.rowcount != 1:
                 raise LinkInvalid
             if ADMIN in user.roles:
-                await void_first_links(connection, now)
+                await void_first_links(connection, await administrators_of(connection), now)
             await replace_password(connection, user.id, password_hash, now)
             await self._audit.record(
                 "user.password_set", anonymous=True, target=user.id, connection=connection
@@ -210,16 +210,6 @@ class Invitations:
         # Somebody of that name has other roles, or is disabled, and stays so.
         name = "admin" if taken is None else f"admin-{secrets.token_hex(3)}"
         return await self._users.add(connection, name, (ADMIN,))
-
-
-async def _administrators(connection: AsyncConnection) -> list[User]:
-    """Those who are not disabled, oldest first, whether they can log in or not."""
-    rows = await connection.execute(
-        select(schema.users)
-        .where(_USERS.disabled_at.is_(None))
-        .order_by(_USERS.created_at, _USERS.id)
-    )
-    return [user for user in map(user_of, rows) if ADMIN in user.roles]
 
 
 async def replace_password(

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from task_service.db import schema
 
-from .roles import ADMIN
+if TYPE_CHECKING:
+    from .users import User
 
 MAX_FIRST_LINKS: Final = 16
 """How many links to become the first administrator work at a time: one for each process, and a few restarts."""
 
 _LINKS = schema.password_links.c
-_USERS = schema.users.c
 
 
 async def void_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
@@ -28,24 +29,23 @@ async def void_links(connection: AsyncConnection, user_id: str, now: datetime) -
     )
 
 
-async def void_first_links(connection: AsyncConnection, now: datetime) -> None:
+async def void_first_links(
+    connection: AsyncConnection, administrators: Sequence[User], now: datetime
+) -> None:
     """Void every link to become the first administrator, because somebody else becomes it.
 
     Those links stand in the output of whatever processes were started, and nobody who reads it a week later may become
     an administrator with one. Once an administrator can log in there are none, and this changes nothing.
 
     Args:
-        connection: In a write transaction that has locked the users, in which nobody has become it yet.
+        connection: In a write transaction that has locked the users.
+        administrators: Those there were before.
         now: When.
     """
-    rows = await connection.execute(
-        select(_USERS.id, _USERS.roles, _USERS.password_hash).where(_USERS.disabled_at.is_(None))
-    )
-    administrators = [row for row in rows if ADMIN in row.roles]
-    if any(row.password_hash is not None for row in administrators):
+    if any(user.has_password for user in administrators):
         return
-    for row in administrators:
-        await void_links(connection, row.id, now)
+    for user in administrators:
+        await void_links(connection, user.id, now)
 
 
 async def void_oldest_first_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:

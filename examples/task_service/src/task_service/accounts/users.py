@@ -248,7 +248,7 @@ class Users:
         now = self._clock.now()
         if _administers(roles, disabled=False, has_password=password_hash is not None):
             await lock_table(connection, schema.users)
-            await void_first_links(connection, now)
+            await void_first_links(connection, await administrators_of(connection), now)
         user = User(
             id=new_id("usr"),
             username=name,
@@ -373,12 +373,18 @@ def _administers(roles: Iterable[str], disabled: bool, has_password: bool) -> bo
 
 
 async def _is_administered_without(connection: AsyncConnection, user_id: str) -> bool:
+    administrators = await administrators_of(connection)
+    return any(user.has_password for user in administrators if user.id != user_id)
+
+
+async def administrators_of(connection: AsyncConnection) -> list[User]:
+    """The administrators who are not disabled, oldest first, whether they can log in or not."""
     rows = await connection.execute(
-        select(_USERS.roles).where(
-            _USERS.id != user_id, _USERS.disabled_at.is_(None), _USERS.password_hash.is_not(None)
-        )
+        select(schema.users)
+        .where(_USERS.disabled_at.is_(None))
+        .order_by(_USERS.created_at, _USERS.id)
     )
-    return any(ADMIN in roles for (roles,) in rows)
+    return [user for user in map(user_of, rows) if ADMIN in user.roles]
 
 
 async def _end_logins(connection: AsyncConnection, user_id: str, now: datetime) -> None:
