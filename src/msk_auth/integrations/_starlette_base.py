@@ -108,6 +108,8 @@ class StarletteBase(Generic[UserT]):
         app.router.lifespan_context = lifespan
 
     def _check_installed(self, app: object) -> None:
+        if app is self._installed_on:
+            return
         if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
             raise ConfigurationError(
                 f"A guarded route is served by an application without its {type(self).__name__}."
@@ -154,11 +156,9 @@ class StarletteBase(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`install` was not called on this application.
         """
-        scope = connection.scope
-        if scope.get("app") is not self._installed_on:
-            # Not only when somebody is refused: this has to show the first time the route is tried.
-            self._check_installed(scope.get("app"))
-        principal = await _asgi.authenticate(scope, self.authenticator)
+        # Not only when somebody is refused: this has to show the first time the route is tried.
+        self._check_installed(connection.scope.get("app"))
+        principal = await _asgi.authenticate(connection.scope, self.authenticator)
         self.authenticator.authorize(principal, policy)
         return principal
 

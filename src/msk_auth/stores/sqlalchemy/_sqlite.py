@@ -25,7 +25,7 @@ _CLOCK: Final = SystemClock()
 
 _PRAGMAS: Final = (
     # First: changing the journal mode may itself have to wait.
-    "PRAGMA busy_timeout = 5000",
+    f"PRAGMA busy_timeout = {_PATIENCE_SECONDS * 1000:.0f}",
     # Readers and a writer do not wait for each other.
     "PRAGMA journal_mode = WAL",
     # A commit is on the disk when it returns; in WAL mode NORMAL would lose the last ones with the power.
