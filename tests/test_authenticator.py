@@ -507,6 +507,39 @@ def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) ->
     assert world.store.calls == ["raise_longest_lease", "find", "find"]
 
 
+def test_what_is_under_a_lease_can_be_recalled(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE, on_event=None)
+    for credential in (world.create().value.reveal(), token()):
+        header = [f"Bearer {credential}"]
+        assert world.auth.recall(header) is None
+        principal = world.enter(credential)
+        assert world.auth.recall(header) is world.auth.recall([header[0].encode()]) is principal
+        assert world.auth.recall([header[0] + "x"]) is world.auth.recall(header * 2) is None
+    world.clock.advance(LEASE)
+    assert world.auth.recall(header) is None
+
+
+class Forwards:
+    """Authenticates in a way of its own."""
+
+    def authenticate(self, authorization: Any) -> Any:
+        return super().authenticate(authorization)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"on_event": None}, {"lease": LEASE}, {"lease": LEASE, "on_event": None, "mixin": Forwards}],
+    ids=["without a lease", "with a hook", "in another way"],
+)
+def test_nothing_is_recalled_past_whoever_has_to_be_asked(
+    make_world: MakeWorld, options: dict[str, Any]
+) -> None:
+    world = make_world(**options)
+    key = world.create().value.reveal()
+    assert world.enter(key).owner.id == "ann"
+    assert world.auth.recall([f"Bearer {key}"]) is None
+
+
 def test_a_login_is_used_again_too(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE)
     world.enter(token())

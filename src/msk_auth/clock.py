@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
+
+# CLOCK_MONOTONIC stands still while a Linux machine sleeps; CLOCK_BOOTTIME does not.
+_MONOTONIC: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
 
 
 class Clock(Protocol):
@@ -48,15 +57,5 @@ class SystemClock:
         while (remaining := end - self.monotonic()) > 0:  # noqa: ASYNC110 - it waits for the time itself
             await asyncio.sleep(remaining)
 
-    # CLOCK_MONOTONIC stands still while a Linux machine sleeps; CLOCK_BOOTTIME does not.
-    if hasattr(time, "CLOCK_BOOTTIME"):
-
-        def monotonic(self) -> float:
-            """See :class:`Clock`."""
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    else:
-
-        def monotonic(self) -> float:
-            """See :class:`Clock`."""
-            return time.monotonic()
+    # No function of ours around it: it is read for every request.
+    monotonic: staticmethod[[], float] = staticmethod(_MONOTONIC)

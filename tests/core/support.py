@@ -137,7 +137,7 @@ def _async(function: Callable[..., Any]) -> Callable[..., Any]:
 class World:
     """One authenticator of either kind, called in the same way: each method blocks and returns."""
 
-    def __init__(self, driver: Driver, **options: Any) -> None:
+    def __init__(self, driver: Driver, *, mixin: type = object, **options: Any) -> None:
         self.clock = FrozenClock()
         leases = options.get("lease") is not None
         self.store = LeasingStore(driver) if leases else ScriptedStore(driver)
@@ -163,11 +163,9 @@ class World:
                 if callable(settings[name]):
                     settings[name] = _async(settings[name])
         settings.setdefault("on_event", self.events.append)
-        self.auth: Any = (
-            AsyncAuthenticator(self.store, clock=self.clock, **settings)
-            if driver == "async"
-            else Authenticator(self.store, clock=self.clock, **settings)
-        )
+        base = AsyncAuthenticator if driver == "async" else Authenticator
+        kind: Any = base if mixin is object else type("Own", (mixin, base), {})
+        self.auth: Any = kind(self.store, clock=self.clock, **settings)
 
     def _find_owner(self, owner_id: str) -> Any:
         self.asked_owners.append(owner_id)

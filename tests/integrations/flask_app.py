@@ -156,6 +156,7 @@ def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
         tokens=authenticator.rules.tokens,
         on_event=authenticator._on_event,  # type: ignore[arg-type]
         clock=authenticator.clock,
+        lease=None if authenticator._cache is None else authenticator._cache.duration,
     )
     if "authenticate" in vars(authenticator):
         # A test has broken it.

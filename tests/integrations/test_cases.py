@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth.testing import AdapterContract, BackgroundLoop
+from msk_auth.testing._adapter_contract import check
+from msk_auth.testing._adapter_contract_case import bearer
 from msk_auth.testing.adapter import CASES, AdapterDriver, Case, Reply, World, make_world
 
 
@@ -46,8 +49,8 @@ class TestAdapters(AdapterContract):
 class Circle:
     """All adapters in one world."""
 
-    def __init__(self, loop: BackgroundLoop) -> None:
-        self.world = make_world()
+    def __init__(self, loop: BackgroundLoop, lease: timedelta | None = None) -> None:
+        self.world = make_world(lease=lease)
         self.drivers = [Driver(loop, make(self.world.authenticator)) for make in ADAPTERS.values()]
 
     def ask(self, case: Case) -> Iterator[Reply]:
@@ -63,6 +66,12 @@ def circle(loop: BackgroundLoop) -> Circle:
     return Circle(loop)
 
 
+@pytest.fixture(scope="module")
+def leased(loop: BackgroundLoop) -> Circle:
+    """Its time stands still, so no lease ends."""
+    return Circle(loop, lease=timedelta(seconds=1))
+
+
 @pytest.mark.parametrize("case", CASES, ids=[ascii(case.name) for case in CASES])
 def test_every_adapter_gives_the_same_answer(case: Case, circle: Circle) -> None:
     told = set()
@@ -71,6 +80,26 @@ def test_every_adapter_gives_the_same_answer(case: Case, circle: Circle) -> None
         body = reply.body if case.code is not None else b""
         told.add((reply.status, tuple(map(reply.header, names)), body))
     assert len(told) == 1, told
+
+
+# What changes keys ends leases.
+LEASABLE = [case for case in CASES if "/api/keys" not in case.request]
+
+
+@pytest.mark.parametrize("case", LEASABLE, ids=[ascii(case.name) for case in LEASABLE])
+def test_every_adapter_answers_the_same_from_a_lease(case: Case, leased: Circle) -> None:
+    for _ in range(2):
+        for reply in leased.ask(case):
+            check(case, reply, leased.world)
+
+
+@pytest.mark.parametrize("credential", ["key", "jwt"])
+def test_every_adapter_uses_leases(credential: str, leased: Circle) -> None:
+    case = Case("any", "GET /both", 200, headers=bearer(credential))
+    for reply in (*leased.ask(case), *leased.ask(case)):
+        assert reply.json["owner"] == "alice"
+        assert leased.world.store.reads <= 1
+    assert leased.world.store.reads == 0
 
 
 # Pieces of which headers are made, so that most are nearly right.
@@ -84,12 +113,14 @@ HEADERS = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
 @settings(max_examples=50)
 @given(st.lists(HEADERS, min_size=1, max_size=3), st.sampled_from(["GET /me", "POST /api/keys"]))
 def test_every_adapter_gives_the_same_answer_to_any_headers(
-    circle: Circle, values: list[str], request_line: str
+    circle: Circle, leased: Circle, values: list[str], request_line: str
 ) -> None:
     headers = tuple(("authorization", value) for value in values)
     case = Case("any", request_line, 0, headers=headers)
     told = {
-        (reply.status, reply.header("www-authenticate"), reply.body) for reply in circle.ask(case)
+        (reply.status, reply.header("www-authenticate"), reply.body)
+        for each in (circle, leased)
+        for reply in each.ask(case)
     }
     assert len(told) == 1, told
 

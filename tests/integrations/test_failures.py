@@ -10,8 +10,9 @@ import anyio
 import pytest
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
-from msk_auth import KeyLimits, KeyRevoked
+from msk_auth import KeyLimits, KeyRevoked, Policy
 from msk_auth.integrations import _asgi
+from msk_auth.integrations._outcome import known_principal
 from msk_auth.testing.adapter import World, make_world
 
 pytestmark = pytest.mark.anyio
@@ -173,7 +174,7 @@ async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
     scope: dict[str, Any] = {"headers": world.bearer("key_revoked")}
     for _ in range(2):
         with pytest.raises(KeyRevoked) as refused:
-            await _asgi.authenticate(scope, world.authenticator)
+            await _asgi.admit(scope, world.authenticator, Policy())
         frames = {frame.name for frame in traceback.extract_tb(refused.tb)}
         assert "_authenticate_key" not in frames
 
@@ -182,12 +183,12 @@ async def test_changed_headers_are_judged_anew() -> None:
     """A proxy inside the application must not pass for whoever came before it."""
     world = make_world()
     scope: dict[str, Any] = {"headers": world.bearer("key")}
-    assert (await _asgi.authenticate(scope, world.authenticator)).owner.id == "alice"
+    assert (await _asgi.admit(scope, world.authenticator, Policy())).owner.id == "alice"
     scope["headers"] = world.bearer("key_bob")
-    assert (await _asgi.authenticate(scope, world.authenticator)).owner.id == "bob"
-    assert _asgi.known_principal(scope, world.authenticator) is not None
+    assert (await _asgi.admit(scope, world.authenticator, Policy())).owner.id == "bob"
+    assert known_principal(scope, world.authenticator) is not None
     other = make_world()
-    assert _asgi.known_principal(scope, other.authenticator) is None
+    assert known_principal(scope, other.authenticator) is None
 
 
 async def test_who_may_read_keys_sees_only_the_own(adapter: str) -> None:

@@ -40,6 +40,7 @@ from msk_auth import (
     require_interactive,
 )
 from msk_auth.integrations import _wsgi, flask
+from msk_auth.integrations._outcome import known_principal
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.testing.adapter import START, World, make_world
@@ -413,20 +414,20 @@ class TestThePrincipal:
         assert combined.get("/", headers={"Authorization": key}).status_code == 200
         # A key of one is unknown to the other, also when the first has let the request in already.
         environ: dict[str, Any] = {"HTTP_AUTHORIZATION": key}
-        assert _wsgi.authenticate(environ, site.auth.authenticator).owner.id == "alice"
-        assert _wsgi.known_principal(environ, other.auth.authenticator) is None
+        assert _wsgi.admit(environ, site.auth.authenticator, Policy()).owner.id == "alice"
+        assert known_principal(environ, other.auth.authenticator) is None
         reply = combined.get("/other/", environ_overrides=environ)
         assert (reply.status_code, reply.json["code"]) == (401, "key_unknown")
 
     def test_changed_headers_are_judged_anew(self, site: Site) -> None:
         names, authenticator = site.world.names, site.auth.authenticator
         environ = {"HTTP_AUTHORIZATION": f"Bearer {names['key']}"}
-        assert _wsgi.authenticate(environ, authenticator).owner.id == "alice"
+        assert _wsgi.admit(environ, authenticator, Policy()).owner.id == "alice"
         environ["HTTP_AUTHORIZATION"] = f"Bearer {names['key_bob']}"
-        assert _wsgi.authenticate(environ, authenticator).owner.id == "bob"
+        assert _wsgi.admit(environ, authenticator, Policy()).owner.id == "bob"
         del environ["HTTP_AUTHORIZATION"]
         with pytest.raises(CredentialsMissing):
-            _wsgi.authenticate(environ, authenticator)
+            _wsgi.admit(environ, authenticator, Policy())
 
     def test_an_async_view(self, site: Site) -> None:
         @site.app.get("/")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from msk_auth import Owner, Principal, local_principal
 from msk_auth.lease import LeaseCache
 from msk_auth.testing import FrozenClock
@@ -66,7 +68,15 @@ def test_of_headers_that_share_a_slot_the_later_one_has_it() -> None:
 def test_garbage_is_not_digested() -> None:
     cache = a_cache()
     fill(cache, b"Bearer one", "ada", began=FrozenClock(NOW).monotonic())
-    digested: list[object] = []
-    cache._digest = digested.append  # type: ignore[method-assign,assignment]
+    # Nothing can be digested with it.
+    cache._secret = None  # type: ignore[assignment]
     assert found(cache, b"Bearer garbage") is None
-    assert digested == []
+    with pytest.raises(TypeError):
+        found(cache, b"Bearer one")
+
+
+@pytest.mark.parametrize("header", ["Bearer \udcff", "Bearer é", "Bearer \U0001f511"])
+def test_text_that_nobody_could_send_is_found_nowhere(header: str) -> None:
+    cache, began = a_cache(), FrozenClock(NOW).monotonic()
+    fill(cache, SharesItsSlot(b"Bearer one"), "ada", began=began)
+    assert found(cache, TextThatSharesItsSlot(header)) is None

@@ -23,7 +23,7 @@ from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal, ports
 from msk_auth.authenticator.driver import GrantedLease
-from msk_auth.lease import Entry, Fingerprint, LeaseCache
+from msk_auth.lease import Fingerprint, LeaseCache
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
@@ -129,8 +129,10 @@ class NeverChecksTheLease(AsyncAuthenticator[str]):
 
 
 class _WithoutCheck(LeaseCache[str]):
-    def _use(self, entry: Entry[str], digest: bytes | None) -> Principal[str] | None:
-        return entry.principal if digest == entry.digest else None
+    def find(self, authorization: Sequence[str | bytes]) -> Principal[str] | None:
+        fingerprint = self.fingerprint(authorization)
+        entry = None if fingerprint is None else self._entries.get(fingerprint.slot)
+        return None if entry is None or entry.digest != fingerprint.digest else entry.principal
 
 
 class ReadsTheLongestLeaseBeforeTheCommit(AsyncAuthenticator[str]):

@@ -130,6 +130,8 @@ class AsyncAuthenticator(Driver[UserT]):
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
+            may_recall=on_event is None
+            and type(self).authenticate is AsyncAuthenticator[Any].authenticate,
         )
         self._ports = AsyncPorts(
             store,
@@ -174,7 +176,7 @@ class AsyncAuthenticator(Driver[UserT]):
         if self._cache is not None:
             fingerprint = self._cache.fingerprint(authorization)
             if fingerprint is not None:
-                return await self._verify_once(presented, fingerprint)
+                return await self._verify_once(presented, authorization, fingerprint)
         return await self._verify_alone(presented, None)
 
     async def _verify_alone(
@@ -186,7 +188,10 @@ class AsyncAuthenticator(Driver[UserT]):
         )
 
     async def _verify_once(
-        self, presented: KeyValue | ParsedToken, fingerprint: Fingerprint
+        self,
+        presented: KeyValue | ParsedToken,
+        authorization: Sequence[str | bytes],
+        fingerprint: Fingerprint,
     ) -> Principal[UserT]:
         """Verify, while others with the same credential wait for the entry that this leaves."""
         import asyncio
@@ -195,7 +200,7 @@ class AsyncAuthenticator(Driver[UserT]):
         if filling is not None:
             # Somebody reads for the same credential: look again when they are done.
             await filling.wait()
-            principal = None if self._cache is None else self._cache.recall(fingerprint)
+            principal = None if self._cache is None else self._cache.find(authorization)
             if principal is not None:
                 return principal
         done = self._filling[fingerprint] = asyncio.Event()

@@ -123,6 +123,8 @@ class Authenticator(Driver[UserT]):
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
+            may_recall=on_event is None
+            and type(self).authenticate is Authenticator[Any].authenticate,
         )
         self._ports = SyncPorts(
             store,
@@ -178,7 +180,7 @@ class Authenticator(Driver[UserT]):
         if self._cache is not None:
             fingerprint = self._cache.fingerprint(authorization)
             if fingerprint is not None:
-                return self._verify_once(presented, fingerprint)
+                return self._verify_once(presented, authorization, fingerprint)
         return self._verify_alone(presented, None)
 
     def _verify_alone(
@@ -188,14 +190,17 @@ class Authenticator(Driver[UserT]):
         return self._settle(self._drive(flows.authenticate(self.rules, presented, now)), now, lease)
 
     def _verify_once(
-        self, presented: KeyValue | ParsedToken, fingerprint: Fingerprint
+        self,
+        presented: KeyValue | ParsedToken,
+        authorization: Sequence[str | bytes],
+        fingerprint: Fingerprint,
     ) -> Principal[UserT]:
         """Verify, while other threads with the same credential wait for the entry that this leaves."""
         done = threading.Event()
         reading = self._filling.setdefault(fingerprint, done)
         if reading is not done:
             reading.wait(_MAX_WAIT_SECONDS)
-            principal = None if self._cache is None else self._cache.recall(fingerprint)
+            principal = None if self._cache is None else self._cache.find(authorization)
             if principal is not None:
                 return principal
             return self._verify_alone(presented, self._grant_lease(fingerprint))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Generic, NamedTuple
 
@@ -36,6 +36,14 @@ FLUSH_SECONDS: Final = 60.0
 class Driver(Generic[UserT]):
     """The part of an authenticator that neither blocks nor awaits."""
 
+    recall: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
+    """What was verified for these header values, under a lease that has not ended; None if only `authenticate` can tell.
+
+    It neither blocks nor awaits, and `authenticate` begins with the same look. It is always None without a lease, with
+    an `on_event` hook, which has to be told, and in a subclass with an `authenticate` of its own; whoever replaces that
+    method on an object replaces this as well.
+    """
+
     def __init__(
         self,
         *,
@@ -48,6 +56,7 @@ class Driver(Generic[UserT]):
         clock: Clock | None,
         lease: timedelta | None,
         lease_entries: int,
+        may_recall: bool,
     ) -> None:
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
             raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
@@ -65,6 +74,7 @@ class Driver(Generic[UserT]):
         if lease is not None:
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
         self._lease_is_recorded = False
+        self.recall = _nothing if self._cache is None or not may_recall else self._cache.find
 
     def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
         """Let the principal pass, or raise what :meth:`Policy.check` raises."""
@@ -87,6 +97,10 @@ class Driver(Generic[UserT]):
                 valid_until=outcome.valid_until,
             )
         return principal
+
+
+def _nothing(_authorization: Sequence[str | bytes]) -> None:
+    """Recall nothing."""
 
 
 class GrantedLease(NamedTuple):

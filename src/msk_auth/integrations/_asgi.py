@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy
 
-from ._outcome import Memory, keep, known_result, result_for, tell
+from ._outcome import Memory, admit_answered, admit_at_once
 
 
 def authorization_values(scope: Memory) -> tuple[bytes, ...]:
@@ -14,42 +15,38 @@ def authorization_values(scope: Memory) -> tuple[bytes, ...]:
     Frameworks hand out the first of several, or join them, and decode leniently; which credentials
     count must not depend on that.
     """
-    # A list first: a generator takes twice as long, for every request.
-    return tuple(
-        [
-            value
-            for name, value in scope["headers"]
-            if len(name) == 13 and name.lower() == b"authorization"
-        ]
-    )
+    found: tuple[bytes, ...] = ()
+    for name, value in scope["headers"]:
+        if len(name) == 13 and name.lower() == b"authorization":
+            found += (value,)
+    return found
 
 
-async def authenticate(scope: Memory, authenticator: AsyncAuthenticator[UserT]) -> Principal[UserT]:
-    """The principal of a request or a websocket. Asked again for the same request, the same answer.
+async def admit(
+    scope: Memory, authenticator: AsyncAuthenticator[UserT], policy: Policy
+) -> Principal[UserT]:
+    """The principal of a request or a websocket, if the policy lets it pass.
 
     Raises:
-        Problem: What :meth:`AsyncAuthenticator.authenticate` raises. Whatever else goes wrong is
-            `StoreUnavailable`: it could not be told who this is.
+        Problem: As :func:`ask`.
+    """
+    principal = admit_at_once(scope, authenticator, authorization_values(scope), policy)
+    return await ask(scope, authenticator, policy) if principal is None else principal
+
+
+async def ask(
+    scope: Memory, authenticator: AsyncAuthenticator[UserT], policy: Policy
+) -> Principal[UserT]:
+    """As :func:`admit`, where it is known that nothing can be told at once.
+
+    Raises:
+        Problem: What :meth:`AsyncAuthenticator.authenticate` raises, or the policy is not met. Whatever
+            else goes wrong is `StoreUnavailable`: it could not be told who this is.
     """
     authorization = authorization_values(scope)
-    result = result_for(scope, authenticator, authorization)
-    if result is None:
-        answer: object
-        try:
-            answer = await authenticator.authenticate(authorization)
-        except Exception as error:  # noqa: BLE001 - a problem is told, and anything else is one
-            answer = error
-        result = keep(scope, authenticator, authorization, answer)
-    return tell(result)
-
-
-def known_principal(
-    scope: Memory, authenticator: AsyncAuthenticator[UserT]
-) -> Principal[UserT] | None:
-    """What :func:`authenticate` found for this request, or None if nobody asked yet.
-
-    Raises:
-        Problem: The credentials were found not to be acceptable.
-    """
-    result = known_result(scope, authenticator)
-    return None if result is None else tell(result)
+    answer: object
+    try:
+        answer = await authenticator.authenticate(authorization)
+    except Exception as error:  # noqa: BLE001 - a problem is told, and anything else is one
+        answer = error
+    return admit_answered(scope, authenticator, authorization, policy, answer)

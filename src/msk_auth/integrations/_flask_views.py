@@ -32,10 +32,14 @@ _UNDECLARED: Final = None
 
 
 class Views:
-    """The views of the applications that one adapter guards."""
+    """The views of the applications that one adapter guards.
+
+    Attributes:
+        version: Goes up whenever something was declared.
+    """
 
     def __init__(self) -> None:
-        self._version = 0
+        self.version = 0
         self._prepared: WeakSet[Flask] = WeakSet()
         self._checked: WeakSet[Flask] = WeakSet()
         self._protected: WeakKeyDictionary[object, Policy | None] = WeakKeyDictionary()
@@ -71,7 +75,7 @@ class Views:
             ConfigurationError: It is an application, and one of its views declares nothing.
         """
         self._protected[scope] = policy
-        self._version += 1
+        self.version += 1
         if isinstance(scope, Flask):
             self._check_views(scope)
 
@@ -88,7 +92,7 @@ class Views:
                 " says everything."
             )
         declared[endpoint] = PUBLIC if policy is None else (policy,)
-        self._version += 1
+        self.version += 1
         if endpoint in app.view_functions:
             self._check_view(app, endpoint)
 
@@ -107,11 +111,6 @@ class Views:
     def reader(self, app: Flask) -> Reader:
         """Reads the policies of one application's views for its requests."""
         return Reader(self, app)
-
-    @property
-    def version(self) -> int:
-        """Goes up whenever something was declared."""
-        return self._version
 
     def is_checked(self, app: Flask) -> bool:
         """Whether :meth:`check` has found everything right."""
@@ -181,21 +180,23 @@ class Reader:
     Args:
         views: What was declared.
         app: The application.
+
+    Attributes:
+        is_checked: Whether :meth:`check` has found everything right.
     """
 
     def __init__(self, views: Views, app: Flask) -> None:
         self._views = views
         self._app = app
-        self._is_checked = False
+        self.is_checked = False
         self._version = -1
         self._known: dict[tuple[str, str], tuple[object, tuple[Policy, ...] | None]] = {}
 
-    def check_once(self) -> None:
+    def check(self) -> None:
         """:meth:`Views.check`, unless it has found everything right already."""
-        if not self._is_checked:
-            if not self._views.is_checked(self._app):
-                self._views.check(self._app)
-            self._is_checked = True
+        if not self._views.is_checked(self._app):
+            self._views.check(self._app)
+        self.is_checked = True
 
     def __call__(self, endpoint: str, method: str) -> tuple[Policy, ...] | None:
         """As :meth:`Views.policies_of`."""

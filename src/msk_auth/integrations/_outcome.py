@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
 
+from msk_auth.authenticator.driver import Driver
 from msk_auth.core.errors import Problem, StoreUnavailable
-from msk_auth.core.model import Principal
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy
 from msk_auth.redaction import RedactingFilter
 
 Memory: TypeAlias = MutableMapping[str, Any]
@@ -29,56 +31,79 @@ _log = logging.getLogger("msk_auth.integrations")
 _log.addFilter(RedactingFilter())
 
 
-def known_result(memory: Memory, authenticator: object) -> Result | None:
-    """What became of a request's credentials, if this authenticator was asked already.
+def known_principal(memory: Memory, authenticator: Driver[UserT]) -> Principal[UserT] | None:
+    """What was found for a request, or None if nobody asked yet.
 
     An application mounted in this one may have users of its own.
+
+    Raises:
+        Problem: The credentials were found not to be acceptable.
     """
     outcome: _Outcome | None = memory.get(_OUTCOME)
-    return None if outcome is None or outcome[0] is not authenticator else outcome[2]
-
-
-def result_for(
-    memory: Memory, authenticator: object, authorization: tuple[str | bytes, ...]
-) -> Result | None:
-    """What became of exactly these headers, if this authenticator was asked already.
-
-    Something in between may have changed the headers: a decision about other credentials is none
-    about these.
-    """
-    outcome: _Outcome | None = memory.get(_OUTCOME)
-    if outcome is None or outcome[0] is not authenticator or outcome[1] != authorization:
+    if outcome is None or outcome[0] is not authenticator:
         return None
-    return outcome[2]
+    result = outcome[2]
+    return result if isinstance(result, Principal) else _refuse(result)
 
 
-def keep(
-    memory: Memory, authenticator: object, authorization: tuple[str | bytes, ...], answer: object
-) -> Result:
-    """Keep what an authenticator answered or raised, and give it as a result.
+def admit_at_once(
+    memory: Memory,
+    authenticator: Driver[UserT],
+    authorization: tuple[str | bytes, ...],
+    policy: Policy,
+) -> Principal[UserT] | None:
+    """The principal of exactly these headers, if the policy lets it pass; None, which says nothing yet, if somebody has to be asked who it is.
+
+    Something in between may have changed the headers since they were asked about: a decision about
+    other credentials is none about these.
+
+    Raises:
+        Problem: The credentials were found not to be acceptable, or the policy is not met.
+    """
+    outcome: _Outcome | None = memory.get(_OUTCOME)
+    if outcome is not None and outcome[0] is authenticator and outcome[1] == authorization:
+        result = outcome[2]
+        principal = result if isinstance(result, Principal) else _refuse(result)
+    else:
+        recalled = authenticator.recall(authorization)
+        if recalled is None:
+            return None
+        principal = recalled
+        memory[_OUTCOME] = (authenticator, authorization, principal)
+    authenticator.authorize(principal, policy)
+    return principal
+
+
+def admit_answered(
+    memory: Memory,
+    authenticator: Driver[UserT],
+    authorization: tuple[str | bytes, ...],
+    policy: Policy,
+    answer: object,
+) -> Principal[UserT]:
+    """Keep what an authenticator answered or raised; the principal, if the policy lets it pass.
 
     Args:
         memory: The request's.
         authenticator: Who answered.
         authorization: The headers it was asked about.
+        policy: What is demanded of the principal.
         answer: A principal or a problem. Anything else is `StoreUnavailable`: whatever went wrong, it
             could not be told who this is.
+
+    Raises:
+        Problem: The answer is one, or the policy is not met.
     """
     result = answer if _is_result(answer) else _no_answer(answer)
     memory[_OUTCOME] = (authenticator, authorization, result)
-    return result
+    principal = result if isinstance(result, Principal) else _refuse(result)
+    authenticator.authorize(principal, policy)
+    return principal
 
 
-def tell(result: Result) -> Principal[Any]:
-    """The principal of a result.
-
-    Raises:
-        Problem: The credentials were not accepted.
-    """
-    if isinstance(result, Problem):
-        # Without the frames of the first time: they hold the credentials.
-        raise result.with_traceback(None)
-    return result
+def _refuse(problem: Problem) -> NoReturn:
+    # Without the frames of the first time: they hold the credentials.
+    raise problem.with_traceback(None)
 
 
 def _is_result(value: object) -> TypeGuard[Result]:

@@ -22,6 +22,7 @@ from msk_auth.core.policy import Policy
 
 from . import _asgi
 from ._http import Answer, Voice, close_reason
+from ._outcome import admit_at_once
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -108,8 +109,6 @@ class StarletteBase(Generic[UserT]):
         app.router.lifespan_context = lifespan
 
     def _check_installed(self, app: object) -> None:
-        if app is self._installed_on:
-            return
         if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
             raise ConfigurationError(
                 f"A guarded route is served by an application without its {type(self).__name__}."
@@ -156,11 +155,23 @@ class StarletteBase(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`install` was not called on this application.
         """
-        # Not only when somebody is refused: this has to show the first time the route is tried.
-        self._check_installed(connection.scope.get("app"))
-        principal = await _asgi.authenticate(connection.scope, self.authenticator)
-        self.authenticator.authorize(principal, policy)
+        principal = self.admit_at_once(connection, policy)
+        if principal is None:
+            principal = await _asgi.ask(connection.scope, self.authenticator, policy)
         return principal
+
+    def admit_at_once(self, connection: HTTPConnection, policy: Policy) -> Principal[UserT] | None:
+        """As :meth:`admit` if nothing has to be awaited for it; None, which says nothing yet, if something has.
+
+        Raises:
+            Problem, ConfigurationError: As :meth:`admit`.
+        """
+        scope = connection.scope
+        # Not only when somebody is refused: this has to show the first time the route is tried.
+        if scope.get("app") is not self._installed_on:
+            self._check_installed(scope.get("app"))
+        authorization = _asgi.authorization_values(scope)
+        return admit_at_once(scope, self.authenticator, authorization, policy)
 
     def public(self, endpoint: EndpointT) -> EndpointT:
         """Declare that an endpoint is for everybody, or a mounted application such as static files.

@@ -53,6 +53,7 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
+from . import _asgi
 from ._http import Answer
 from ._leak_routes import REPORT, REVOKE
 from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
@@ -95,7 +96,11 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
-        return await self._auth.admit(connection, self.policy)
+        auth = self._auth
+        principal = auth.admit_at_once(connection, self.policy)
+        if principal is None:
+            principal = await _asgi.ask(connection.scope, auth.authenticator, self.policy)
+        return principal
 
 
 class FastAPIAuth(StarletteBase[UserT]):

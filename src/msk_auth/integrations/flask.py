@@ -49,7 +49,7 @@ from ._flask_policies import ViewT, check_view, declare_guard, declare_public
 from ._flask_views import Views
 from ._http import Answer, Voice
 from ._key_routes import check_prefix
-from ._outcome import Memory
+from ._outcome import known_principal
 
 __all__ = ["FlaskAuth"]
 
@@ -57,6 +57,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EXTENSION: Final = "msk_auth"
+
+# What stands behind the proxies, which look it up each time that they are asked something.
+_current_request: Final[Callable[[], Request]] = cast("Any", request)._get_current_object  # noqa: SLF001 - documented
+_current_app: Final[Callable[[], Flask]] = cast("Any", current_app)._get_current_object  # noqa: SLF001 - documented
 
 
 class Decorator(Protocol):
@@ -133,7 +137,7 @@ class FlaskAuth(Generic[UserT]):
         Raises:
             ConfigurationError: The view has no guard.
         """
-        principal = _wsgi.known_principal(_current_request().environ, self.authenticator)
+        principal = known_principal(_current_request().environ, self.authenticator)
         if principal is None:
             raise ConfigurationError(
                 "current_principal was asked in a view without a guard. Decorate the view with"
@@ -285,12 +289,7 @@ class FlaskAuth(Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        return self._admit(_current_request().environ, policy)
-
-    def _admit(self, environ: Memory, policy: Policy) -> Principal[UserT]:
-        principal = _wsgi.authenticate(environ, self.authenticator)
-        self.authenticator.authorize(principal, policy)
-        return principal
+        return _wsgi.admit(_current_request().environ, self.authenticator, policy)
 
     def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
         """What a request has to meet: the view's own policies and those of whatever it belongs to.
@@ -345,7 +344,7 @@ class FlaskAuth(Generic[UserT]):
         return blueprint
 
     def _check_installed(self) -> None:
-        app: Flask = cast("Any", current_app)._get_current_object()  # noqa: SLF001 - documented
+        app = _current_app()
         if app is self._installed_on:
             return
         if app.extensions.get(_EXTENSION) is not self:
@@ -361,17 +360,18 @@ class FlaskAuth(Generic[UserT]):
         policies_of = self._views.reader(app)
 
         def admit_request() -> Response | None:
-            policies_of.check_once()
+            if not policies_of.is_checked:
+                policies_of.check()
             if self.authenticator.is_flush_due:
                 after_this_request(self._flush_after)
             current = _current_request()
             rule = current.url_rule
             # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
-            if rule is None or _is_preflight(current, rule):
+            if rule is None or (current.method == "OPTIONS" and _is_preflight(current, rule)):
                 return None
             try:
                 for policy in policies_of(rule.endpoint, current.method) or ():
-                    self._admit(current.environ, policy)
+                    _wsgi.admit(current.environ, self.authenticator, policy)
             except Problem as problem:
                 if not self._has_the_say(app, current, problem):
                     raise
@@ -414,16 +414,10 @@ class FlaskAuth(Generic[UserT]):
         return _to_response(answer.with_headers(_headers(error)))
 
 
-def _current_request() -> Request:
-    """The request itself: its proxy looks it up each time that it is asked something."""
-    return cast("Request", cast("Any", request)._get_current_object())  # noqa: SLF001 - documented
-
-
 def _is_preflight(current: Request, rule: Any) -> bool:
-    """True for a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers by itself."""
+    """True for an OPTIONS request that is a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers by itself."""
     return (
-        current.method == "OPTIONS"
-        and getattr(rule, "provide_automatic_options", False)
+        getattr(rule, "provide_automatic_options", False)
         and "Origin" in current.headers
         and "Access-Control-Request-Method" in current.headers
     )

@@ -56,7 +56,7 @@ from ._litestar_errors import ErrorAnswers
 from ._litestar_keys import key_handlers
 from ._litestar_leaks import Throttle, leak_handler, revocation_handler
 from ._openapi import BEARER_DESCRIPTION, INVALID, SCHEME_NAME, document_problems, operations
-from ._outcome import Memory
+from ._outcome import Memory, admit_at_once, known_principal
 
 __all__ = ["Guard", "LitestarAuth"]
 
@@ -90,7 +90,9 @@ class Guard(Generic[UserT]):
             ConfigurationError: The application does not have the plugin that the guard is of.
         """
         # The middleware has asked already. An application without it must not be open.
-        await self._auth.admit(connection, self.policy)
+        scope: Any = connection.scope
+        if self._auth.admit_at_once(scope, self.policy) is None:
+            await _asgi.ask(scope, self._auth.authenticator, self.policy)
 
     def is_of(self, auth: LitestarAuth[Any]) -> bool:
         """True if this adapter made it."""
@@ -213,17 +215,24 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have this plugin.
         """
-        return await self._admit(cast("Memory", connection.scope), policy)
-
-    async def _admit(self, scope: Memory, policy: Policy) -> Principal[UserT]:
-        self._check_installed(scope["litestar_app"])
-        principal = await _asgi.authenticate(scope, self.authenticator)
-        self.authenticator.authorize(principal, policy)
+        scope: Any = connection.scope
+        principal = self.admit_at_once(scope, policy)
+        if principal is None:
+            principal = await _asgi.ask(scope, self.authenticator, policy)
         return principal
 
+    def admit_at_once(self, scope: Memory, policy: Policy) -> Principal[UserT] | None:
+        """As :meth:`admit` if nothing has to be awaited for it; None, which says nothing yet, if something has.
+
+        Raises:
+            Problem, ConfigurationError: As :meth:`admit`.
+        """
+        if scope["litestar_app"] is not self._installed_on:
+            self._check_installed(scope["litestar_app"])
+        authorization = _asgi.authorization_values(scope)
+        return admit_at_once(scope, self.authenticator, authorization, policy)
+
     def _check_installed(self, app: Litestar) -> None:
-        if app is self._installed_on:
-            return
         if self not in app.plugins:
             raise _misused(
                 "A guarded handler is served by an application without its LitestarAuth. Write"
@@ -296,14 +305,18 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
     # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
     def _stand_before(self, app: ASGIApp) -> ASGIApp:
         """Ask before anything else of the application sees a request, whatever kind of handler it is for."""
+        authenticator = self.authenticator
 
         async def admit_and_go_on(scope: Scope, receive: Receive, send: Send) -> None:
-            connection = cast("Memory", scope)
+            connection: Any = scope
             policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
             try:
                 for policy in policies:
-                    principal = await self._admit(connection, policy)
-                    connection["user"], connection["auth"] = principal.user, principal
+                    authorization = _asgi.authorization_values(connection)
+                    principal = admit_at_once(connection, authenticator, authorization, policy)
+                    if principal is None:
+                        principal = await _asgi.ask(connection, authenticator, policy)
+                    connection["user"], connection["auth"] = principal.owner.user, principal
             except Problem as problem:
                 if connection["type"] != "websocket":
                     raise
@@ -317,7 +330,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
-            principal = _asgi.known_principal(cast("Memory", scope), self.authenticator)
+            principal = known_principal(cast("Memory", scope), self.authenticator)
             if principal is None:
                 raise _misused(
                     "A handler without a guard asks for the principal. Give it"

@@ -24,7 +24,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
 
 from starlette.authentication import (
     AuthCredentials,
@@ -42,11 +42,14 @@ from msk_auth.leaks import AsyncGitHubLeakReceiver
 
 from . import _asgi
 from ._leak_routes import REPORT, REVOKE
+from ._outcome import known_principal
 from ._starlette_base import StarletteBase, declare
 from ._starlette_keys import key_routes
 from ._starlette_leaks import Throttle, leak_endpoint, revocation_endpoint
 
 __all__ = ["AuthenticatedUser", "StarletteAuth"]
+
+_AUTHENTICATED: Final = Policy()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -154,7 +157,7 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
             Problem: Its credentials are missing or were refused.
             ConfigurationError: Neither a guard nor the middleware has seen it.
         """
-        principal = _asgi.known_principal(connection.scope, self.authenticator)
+        principal = known_principal(connection.scope, self.authenticator)
         if principal is None:
             raise ConfigurationError(
                 "principal() was asked on a route without a guard. Decorate its endpoint with"
@@ -225,7 +228,7 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         an API key: that takes :meth:`require_interactive`.
         """
         try:
-            principal = await _asgi.authenticate(conn.scope, self.authenticator)
+            principal = await _asgi.admit(conn.scope, self.authenticator, _AUTHENTICATED)
         except CredentialsMissing:
             return None
         except Problem as problem:
@@ -247,9 +250,12 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
 
             @functools.wraps(endpoint)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
-                connection = _connection(args, kwargs)
+                # Most endpoints are functions that are called with a request alone.
+                first = args[0] if args else None
+                connection = first if type(first) is Request else _connection(args, kwargs)
                 try:
-                    await self.admit(connection, policy)
+                    if self.admit_at_once(connection, policy) is None:
+                        await _asgi.ask(connection.scope, self.authenticator, policy)
                 except Problem as problem:
                     answer = self._answer_at_once(connection, guarded, problem)
                     if answer is None:
@@ -265,9 +271,6 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
 
 
 def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection:
-    # A function is called with its request alone, a method with itself before it.
-    if args and type(args[0]) is Request:
-        return cast("HTTPConnection", args[0])
     for value in (*args, *kwargs.values()):
         if isinstance(value, HTTPConnection):
             return cast("HTTPConnection", value)

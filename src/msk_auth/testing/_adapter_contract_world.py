@@ -173,11 +173,13 @@ def _token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
     return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=KeyRing([key]))
 
 
-def make_world(limits: KeyLimits | None = None) -> World:
+def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = None) -> World:
     """A fresh world in which it is `START`.
 
     Args:
         limits: What new keys may be.
+        lease: For how long a verification may be reused. With one the authenticators tell no events, so that they may
+            recall whatever they can.
     """
     clock = FrozenClock(START)
     store = BreakableStore()
@@ -204,8 +206,9 @@ def make_world(limits: KeyLimits | None = None) -> World:
         tokens=profile,
         find_session=find_session_async,
         key_limits=limits or KeyLimits(),
-        on_event=events.append,
+        on_event=events.append if lease is None else None,
         clock=clock,
+        lease=lease,
     )
     blocking = Authenticator(
         store.blocking,
@@ -213,8 +216,9 @@ def make_world(limits: KeyLimits | None = None) -> World:
         tokens=profile,
         find_session=find_session,
         key_limits=limits or KeyLimits(),
-        on_event=events.append,
+        on_event=events.append if lease is None else None,
         clock=clock,
+        lease=lease,
     )
     world = World(clock, store, authenticator, blocking, events)
     _make_keys(world)
