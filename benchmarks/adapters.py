@@ -1,8 +1,8 @@
 """Requests per second through each adapter, against the same route with no guard and with a hand-written dictionary.
 
-Each way is a server of its own. All servers of a framework run at the same time on one core; whoever asks has the other
-core, and so has the database. How fast each of them is, is asked in turns, so all but one of them rest. A ratio comes from
-two that are asked at the same moment: they get equal shares of the core, so whatever else slows it slows both.
+Each way is a server of its own. All servers of a framework are there at the same time on one core, and all but one of
+them rest; whoever asks has the other core, and so has the database. A ratio comes from two that are asked by turns of a few
+hundredths of a second. They are started several times, since how fast a process is depends on where its memory lies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +93,6 @@ def fresh_key(url: URL) -> str:
 
 
 def measure(
-    servers: Servers,
     framework: str,
     urls: Mapping[str, URL],
     keys: Mapping[str, str],
@@ -113,57 +111,48 @@ def measure(
         # It is looked for, so it is compared with a key that is looked for.
         Asked("unknown key, refused", "SQLite", unknown, False, "reads SQLite", 1.0),
     ]
-    ports: dict[str, int] = {}
-    for way in ways:
-        database = way.server if way.server in urls else "SQLite"
-        setup = Setup(
-            framework=framework,
-            way=BY_HAND.get(way.server, "msk_auth"),
-            key=keys[database],
-            url=urls[database].render_as_string(hide_password=False),
-            lease_ms=LEASE_MS if way.server == LEASED else 0,
-            cores=sorted(cores()[0]),
-        )
-        # Each its own, so that two can be asked at the same moment.
-        ports[way.name] = servers.start(setup)
-    loads = in_turns(ways, ports, scale)
-    ratios = side_by_side(ways, ports, scale)
+    by_name = {way.name: way for way in ways}
+    loads: dict[str, list[load.Load]] = {way.name: [] for way in ways}
+    ratios: dict[str, list[float]] = {way.name: [] for way in ways if way.against}
+    for _ in range(scale.pick(1, 3)):
+        with Servers() as servers:
+            ports = {way.name: servers.start(_setup(framework, way, urls, keys)) for way in ways}
+            # The first requests are not counted.
+            for way in ways:
+                _ask(way, ports, scale.pick(1, 30) / 100, scale)
+            for way in ways:
+                loads[way.name].append(_ask(way, ports, _seconds(scale), scale))
+            for number in range(scale.pick(1, 3)):
+                for name, found in ratios.items():
+                    found.append(_compare(by_name[name], by_name, ports, number, scale))
     return [_row(framework, way, loads[way.name], ratios.get(way.name, ())) for way in ways]
 
 
-def in_turns(
-    ways: Sequence[Asked], ports: Mapping[str, int], scale: Scale
-) -> dict[str, list[load.Load]]:
-    """Every way in every round, after one round that is not counted."""
-    loads: dict[str, list[load.Load]] = {way.name: [] for way in ways}
-    for way in () if scale.is_quick else ways:
-        _ask(way, ports, 0.3, scale)
-    for number in range(scale.pick(1, 5)):
-        # Another one begins each round.
-        for way in (*ways[number:], *ways[:number]):
-            loads[way.name].append(_ask(way, ports, _seconds(scale), scale))
-    return loads
+def _setup(framework: str, way: Asked, urls: Mapping[str, URL], keys: Mapping[str, str]) -> Setup:
+    database = way.server if way.server in urls else "SQLite"
+    return Setup(
+        framework=framework,
+        way=BY_HAND.get(way.server, "msk_auth"),
+        key=keys[database],
+        url=urls[database].render_as_string(hide_password=False),
+        lease_ms=LEASE_MS if way.server == LEASED else 0,
+        cores=sorted(cores()[0]),
+    )
 
 
-def side_by_side(
-    ways: Sequence[Asked], ports: Mapping[str, int], scale: Scale
-) -> dict[str, list[float]]:
-    """How many requests each way answers for each one that its yardstick answers meanwhile, once for each round."""
-    by_name = {way.name: way for way in ways}
-    ratios: dict[str, list[float]] = {way.name: [] for way in ways if way.against}
-    with ThreadPoolExecutor(2) as both:
-        for number in range(scale.pick(1, 11)):
-            for name, found in ratios.items():
-                pair = [by_name[name], by_name[by_name[name].against]]
-                # Whoever is asked first is ahead by a millisecond.
-                turned = list(reversed(pair)) if number % 2 else pair
-                asked = [both.submit(_ask, way, ports, _seconds(scale), scale) for way in turned]
-                rates = {
-                    way.name: future.result().per_second
-                    for way, future in zip(turned, asked, strict=True)
-                }
-                found.append(rates[pair[0].name] / rates[pair[1].name])
-    return ratios
+def _compare(
+    way: Asked, by_name: Mapping[str, Asked], ports: Mapping[str, int], number: int, scale: Scale
+) -> float:
+    """How many requests a way answers for each one of its yardstick."""
+    pair = [way, by_name[way.against]]
+    # Another one has the first turn each time.
+    turned = pair[::-1] if number % 2 else pair
+    asked = [(ports[each.name], each.credential) for each in turned]
+    loads = load.compare(asked, _seconds(scale))
+    totals = {
+        each.name: _checked(each, found).total for each, found in zip(turned, loads, strict=True)
+    }
+    return totals[way.name] / totals[way.against]
 
 
 def _seconds(scale: Scale) -> float:
@@ -172,7 +161,10 @@ def _seconds(scale: Scale) -> float:
 
 def _ask(way: Asked, ports: Mapping[str, int], seconds: float, scale: Scale) -> load.Load:
     connections = scale.pick(2, load.CONNECTIONS)
-    found = load.ask(ports[way.name], way.credential, seconds, connections)
+    return _checked(way, load.ask(ports[way.name], way.credential, seconds, connections))
+
+
+def _checked(way: Asked, found: load.Load) -> load.Load:
     expected = 0 if way.is_accepted else found.total
     if found.refused != expected:
         raise RuntimeError(f"{way.name}: {found.refused} of {found.total} were refused")
@@ -206,19 +198,15 @@ def run(scale: Scale, frameworks: Sequence[str] = FRAMEWORKS) -> Result:
         # Inherited by whatever asks.
         os.sched_setaffinity(0, cores()[1])
         stack.callback(os.sched_setaffinity, 0, before)
-        servers = stack.enter_context(Servers())
-        rows = [
-            row
-            for framework in frameworks
-            for row in measure(servers, framework, urls, keys, scale)
-        ]
+        rows = [row for framework in frameworks for row in measure(framework, urls, keys, scale)]
     return Result(
         name="adapters",
         title="Requests per second",
         method=f"{load.CONNECTIONS} connections that ask again as soon as they are answered ({load.generator()}), on"
         " one core; the server on the other. ASGI under uvicorn with httptools and uvloop, Flask under gunicorn with"
-        " four threads. Each is asked alone for its rate and its times, in turns. For its ratio it is asked at the same"
-        " moment as what it is compared with, on the same core: more is better.",
+        " four threads. Each is asked alone for its rate and its times. For its ratio it is asked by turns of"
+        f" {load.MOMENT_SECONDS * 1e3:.0f} ms with what it is compared with, each alone on the core in its turn; all are"
+        " started several times. More is better.",
         columns=[
             Column("rate", "Requests per second"),
             Column("p50", "p50", "ms"),

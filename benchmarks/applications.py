@@ -12,11 +12,12 @@ import functools
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import Depends, FastAPI, HTTPException
-from flask import Flask, Response, abort, g, jsonify, request
+from flask import Flask, abort, g, jsonify, request
+from flask import Response as FlaskResponse
 from litestar import Litestar, get
 from litestar import Request as LitestarRequest
 from litestar.connection import ASGIConnection
@@ -24,7 +25,7 @@ from litestar.exceptions import NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from msk_auth import AsyncAuthenticator, Authenticator, Principal
@@ -35,6 +36,7 @@ from msk_auth.integrations.starlette import StarletteAuth
 
 from .subjects import OWNER
 
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 Way = Literal["none", "dictionary", "digests", "msk_auth"]
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="api"'}
 PERMISSION = "tasks:read"
@@ -70,7 +72,7 @@ class Digests(Dictionary):
         return user if hmac.compare_digest(digest, known) else None
 
     def _digest(self, key: str) -> bytes:
-        return hashlib.blake2b(key.encode(), digest_size=32, key=self._secret).digest()
+        return hashlib.blake2b(self._secret + key.encode()).digest()
 
 
 def users(way: Way, key: str) -> Dictionary:
@@ -114,14 +116,23 @@ def starlette_app(way: Way, authenticator: AsyncAuthenticator[str], key: str) ->
     """In Starlette."""
     by_hand = users(way, key)
 
+    def by_dictionary(endpoint: Endpoint) -> Endpoint:
+        @functools.wraps(endpoint)
+        async def guarded(request: Request) -> Response:
+            user = by_hand.find(request.headers.get("authorization", ""))
+            if user is None:
+                return JSONResponse({"detail": "Unauthorized"}, 401, CHALLENGE)
+            request.scope["user"] = user
+            return await endpoint(request)
+
+        return guarded
+
     async def none(request: Request) -> JSONResponse:
         return JSONResponse({"user": OWNER.user})
 
-    async def dictionary(request: Request) -> JSONResponse:
-        user = by_hand.find(request.headers.get("authorization", ""))
-        if user is None:
-            return JSONResponse({"detail": "Unauthorized"}, 401, CHALLENGE)
-        return JSONResponse({"user": user})
+    @by_dictionary
+    async def dictionary(request: Request) -> Response:
+        return JSONResponse({"user": request.scope["user"]})
 
     if way != "msk_auth":
         return Starlette(routes=[Route("/", none if way == "none" else dictionary)])
@@ -176,9 +187,9 @@ def flask_app(way: Way, authenticator: Authenticator[str], key: str) -> Flask:
     app = Flask("benchmark")
     by_hand = users(way, key)
 
-    def by_dictionary(view: Callable[[], Response]) -> Callable[[], Response]:
+    def by_dictionary(view: Callable[[], FlaskResponse]) -> Callable[[], FlaskResponse]:
         @functools.wraps(view)
-        def guarded() -> Response:
+        def guarded() -> FlaskResponse:
             user = by_hand.find(request.headers.get("Authorization", ""))
             if user is None:
                 refusal = jsonify(detail="Unauthorized")
@@ -199,7 +210,7 @@ def flask_app(way: Way, authenticator: Authenticator[str], key: str) -> Flask:
 
         @app.get("/")
         @auth.require(PERMISSION)
-        def guarded() -> Response:
+        def guarded() -> FlaskResponse:
             return jsonify(user=auth.current_principal.user)
 
     return app

@@ -2,20 +2,28 @@
 
 Otherwise, and for less than a second, a small generator of this project does it. It is slower than `wrk`, so it finds
 a smaller difference between fast servers; results say which of the two was used.
+
+How fast a machine is may change from one second to the next by more than what two servers differ in. They are compared
+by :func:`compare`: each has its core for itself, for moments that follow each other so closely that whatever slows the
+machine slows both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .result import Spread
 
 CONNECTIONS = 16
+MOMENT_SECONDS = 0.04
 _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}
 
 
@@ -51,21 +59,59 @@ def ask(
     Raises:
         RuntimeError: A connection failed.
     """
-    authorization = f"Bearer {key}"
     # wrk knows whole seconds only.
     if generator() == "wrk" and seconds >= 1:
-        return _wrk(port, path, authorization, round(seconds), connections)
-    return asyncio.run(_load(port, path, authorization, seconds, connections))
+        return _wrk(port, path, key, round(seconds), connections)
+    return asyncio.run(_load(port, path, f"Bearer {key}", seconds, connections))
 
 
-def _wrk(port: int, path: str, authorization: str, seconds: int, connections: int) -> Load:
+def compare(servers: Sequence[tuple[int, str]], seconds: float) -> list[Load]:
+    """Ask two servers by turns, each for this long altogether. Of the answers only the numbers mean something.
+
+    Args:
+        servers: The port of each, and the key to ask it with.
+        seconds: How long each is asked.
+
+    Raises:
+        RuntimeError: A connection failed.
+    """
+    if generator() != "wrk" or seconds < 1:
+        return [ask(port, key, seconds) for port, key in servers]
+    # They count the time in which they are stopped.
+    asking = [_start_wrk(port, "/", key, round(2 * seconds), CONNECTIONS) for port, key in servers]
+    turn = 0
+    while all(each.poll() is None for each in asking):
+        os.kill(asking[1 - turn].pid, signal.SIGSTOP)
+        os.kill(asking[turn].pid, signal.SIGCONT)
+        time.sleep(MOMENT_SECONDS)
+        turn = 1 - turn
+    for each in asking:
+        each.send_signal(signal.SIGCONT)
+    return [_end_wrk(each) for each in asking]
+
+
+def _wrk(port: int, path: str, key: str, seconds: int, connections: int) -> Load:
+    return _end_wrk(_start_wrk(port, path, key, seconds, connections))
+
+
+def _start_wrk(
+    port: int, path: str, key: str, seconds: int, connections: int
+) -> subprocess.Popen[str]:
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
-    header = ["-H", f"Authorization: {authorization}"]
-    url = f"http://127.0.0.1:{port}{path}"
-    finished = subprocess.run([*command, *header, url], capture_output=True, text=True, check=False)
-    if finished.returncode or "Socket errors" in finished.stdout:
-        raise RuntimeError(finished.stdout + finished.stderr)
-    return read_wrk(finished.stdout)
+    header = ["-H", f"Authorization: Bearer {key}"]
+    return subprocess.Popen(
+        [*command, *header, f"http://127.0.0.1:{port}{path}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _end_wrk(process: subprocess.Popen[str]) -> Load:
+    printed, _ = process.communicate()
+    if process.returncode or "Socket errors" in printed:
+        raise RuntimeError(printed)
+    return read_wrk(printed)
 
 
 def read_wrk(printed: str) -> Load:
