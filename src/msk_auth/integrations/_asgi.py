@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any, TypeAlias
+
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
 
 from ._outcome import Memory, admit_answered, admit_at_once
+
+Admission: TypeAlias = Principal[UserT] | Coroutine[Any, Any, Principal[UserT]]
+"""A principal, or what has to be awaited for it."""
 
 
 def authorization_values(scope: Memory) -> tuple[bytes, ...]:
@@ -30,20 +36,25 @@ async def admit(
     Raises:
         Problem: As :func:`ask`.
     """
-    principal = admit_at_once(scope, authenticator, authorization_values(scope), policy)
-    return await ask(scope, authenticator, policy) if principal is None else principal
+    authorization = authorization_values(scope)
+    principal = admit_at_once(scope, authenticator, authorization, policy)
+    if principal is None:
+        principal = await ask(scope, authenticator, authorization, policy)
+    return principal
 
 
 async def ask(
-    scope: Memory, authenticator: AsyncAuthenticator[UserT], policy: Policy
+    scope: Memory,
+    authenticator: AsyncAuthenticator[UserT],
+    authorization: tuple[bytes, ...],
+    policy: Policy,
 ) -> Principal[UserT]:
-    """As :func:`admit`, where it is known that nothing can be told at once.
+    """The principal of these headers, if the policy lets it pass, where nothing can be told at once.
 
     Raises:
         Problem: What :meth:`AsyncAuthenticator.authenticate` raises, or the policy is not met. Whatever
             else goes wrong is `StoreUnavailable`: it could not be told who this is.
     """
-    authorization = authorization_values(scope)
     answer: object
     try:
         answer = await authenticator.authenticate(authorization)

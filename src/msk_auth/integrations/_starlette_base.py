@@ -155,13 +155,11 @@ class StarletteBase(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`install` was not called on this application.
         """
-        principal = self.admit_at_once(connection, policy)
-        if principal is None:
-            principal = await _asgi.ask(connection.scope, self.authenticator, policy)
-        return principal
+        admitted = self.admission(connection, policy)
+        return admitted if isinstance(admitted, Principal) else await admitted
 
-    def admit_at_once(self, connection: HTTPConnection, policy: Policy) -> Principal[UserT] | None:
-        """As :meth:`admit` if nothing has to be awaited for it; None, which says nothing yet, if something has.
+    def admission(self, connection: HTTPConnection, policy: Policy) -> _asgi.Admission[UserT]:
+        """As :meth:`admit`, without awaiting what need not be awaited: a principal, or something to await that gives it.
 
         Raises:
             Problem, ConfigurationError: As :meth:`admit`.
@@ -171,7 +169,10 @@ class StarletteBase(Generic[UserT]):
         if scope.get("app") is not self._installed_on:
             self._check_installed(scope.get("app"))
         authorization = _asgi.authorization_values(scope)
-        return admit_at_once(scope, self.authenticator, authorization, policy)
+        principal = admit_at_once(scope, self.authenticator, authorization, policy)
+        if principal is None:
+            return _asgi.ask(scope, self.authenticator, authorization, policy)
+        return principal
 
     def public(self, endpoint: EndpointT) -> EndpointT:
         """Declare that an endpoint is for everybody, or a mounted application such as static files.

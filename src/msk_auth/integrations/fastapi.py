@@ -53,7 +53,6 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from . import _asgi
 from ._http import Answer
 from ._leak_routes import REPORT, REVOKE
 from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
@@ -96,11 +95,8 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
-        auth = self._auth
-        principal = auth.admit_at_once(connection, self.policy)
-        if principal is None:
-            principal = await _asgi.ask(connection.scope, auth.authenticator, self.policy)
-        return principal
+        admitted = self._auth.admission(connection, self.policy)
+        return admitted if isinstance(admitted, Principal) else await admitted
 
 
 class FastAPIAuth(StarletteBase[UserT]):

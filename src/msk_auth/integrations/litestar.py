@@ -90,9 +90,9 @@ class Guard(Generic[UserT]):
             ConfigurationError: The application does not have the plugin that the guard is of.
         """
         # The middleware has asked already. An application without it must not be open.
-        scope: Any = connection.scope
-        if self._auth.admit_at_once(scope, self.policy) is None:
-            await _asgi.ask(scope, self._auth.authenticator, self.policy)
+        admitted = self._auth.admission(connection, self.policy)
+        if not isinstance(admitted, Principal):
+            await admitted
 
     def is_of(self, auth: LitestarAuth[Any]) -> bool:
         """True if this adapter made it."""
@@ -215,22 +215,25 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have this plugin.
         """
-        scope: Any = connection.scope
-        principal = self.admit_at_once(scope, policy)
-        if principal is None:
-            principal = await _asgi.ask(scope, self.authenticator, policy)
-        return principal
+        admitted = self.admission(connection, policy)
+        return admitted if isinstance(admitted, Principal) else await admitted
 
-    def admit_at_once(self, scope: Memory, policy: Policy) -> Principal[UserT] | None:
-        """As :meth:`admit` if nothing has to be awaited for it; None, which says nothing yet, if something has.
+    def admission(
+        self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy
+    ) -> _asgi.Admission[UserT]:
+        """As :meth:`admit`, without awaiting what need not be awaited: a principal, or something to await that gives it.
 
         Raises:
             Problem, ConfigurationError: As :meth:`admit`.
         """
+        scope: Any = connection.scope
         if scope["litestar_app"] is not self._installed_on:
             self._check_installed(scope["litestar_app"])
         authorization = _asgi.authorization_values(scope)
-        return admit_at_once(scope, self.authenticator, authorization, policy)
+        principal = admit_at_once(scope, self.authenticator, authorization, policy)
+        if principal is None:
+            return _asgi.ask(scope, self.authenticator, authorization, policy)
+        return principal
 
     def _check_installed(self, app: Litestar) -> None:
         if self not in app.plugins:
@@ -315,7 +318,9 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
                     authorization = _asgi.authorization_values(connection)
                     principal = admit_at_once(connection, authenticator, authorization, policy)
                     if principal is None:
-                        principal = await _asgi.ask(connection, authenticator, policy)
+                        principal = await _asgi.ask(
+                            connection, authenticator, authorization, policy
+                        )
                     connection["user"], connection["auth"] = principal.owner.user, principal
             except Problem as problem:
                 if connection["type"] != "websocket":

@@ -254,8 +254,9 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
                 first = args[0] if args else None
                 connection = first if type(first) is Request else _connection(args, kwargs)
                 try:
-                    if self.admit_at_once(connection, policy) is None:
-                        await _asgi.ask(connection.scope, self.authenticator, policy)
+                    admitted = self.admission(connection, policy)
+                    if not isinstance(admitted, Principal):
+                        await admitted
                 except Problem as problem:
                     answer = self._answer_at_once(connection, guarded, problem)
                     if answer is None:
