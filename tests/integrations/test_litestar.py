@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -238,6 +239,31 @@ class TestDeclarations:
         assert called == []
         assert await site.code(app, "GET", "/", "key") == "200"
         assert called == ["early"]
+
+    @pytest.mark.parametrize("lease", [None, timedelta(seconds=1)], ids=["no lease", "a lease"])
+    async def test_changed_headers_are_judged_anew(self, lease: timedelta | None) -> None:
+        """A middleware must not pass another credential off as the one that was let in."""
+        site = Site(make_world(lease=lease))
+
+        class Exchange(ASGIMiddleware):
+            async def handle(
+                self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
+            ) -> None:
+                sent = [value for name, value in scope["headers"] if name == b"x-instead"]
+                scope["headers"] = site.world.bearer(sent[0].decode())
+                await next_app(scope, receive, send)
+
+        handler = get("/", guards=[site.auth.require("tasks:run")])(forgotten.fn)
+        app = site.app(handler, middleware=[Exchange()])
+        for instead, code in (
+            ("key", "200"),
+            ("key_bob", "permission_denied"),
+            ("key_revoked", "key_revoked"),
+            ("key", "200"),
+            ("key_bob", "permission_denied"),
+        ):
+            headers = [(b"x-instead", instead.encode())]
+            assert await site.code(app, "GET", "/", "key", headers=headers) == code
 
 
 class TestMethodsAndMounts:
