@@ -64,7 +64,7 @@ docs: $(BIN)/.dev  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 # Names, and --full for ten million keys or --write to keep the results for the documentation: make bench ARGS="growth --full"
-bench: $(BIN)/.dev  ## Measure what things cost, in about ten minutes
+bench: $(BIN)/.dev  ## Measure what things cost, in about twenty minutes
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(findstring --write,$(ARGS)),$(BIN)/python docs/tools/readme.py)
 

@@ -22,7 +22,6 @@ from msk_auth.core.policy import Policy
 
 from . import _asgi
 from ._http import Answer, Voice, close_reason
-from ._outcome import admit_at_once
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -168,11 +167,7 @@ class StarletteBase(Generic[UserT]):
         # Not only when somebody is refused: this has to show the first time the route is tried.
         if scope.get("app") is not self._installed_on:
             self._check_installed(scope.get("app"))
-        authorization = _asgi.authorization_values(scope)
-        principal = admit_at_once(scope, self.authenticator, authorization, policy)
-        if principal is None:
-            return _asgi.ask(scope, self.authenticator, authorization, policy)
-        return principal
+        return _asgi.admission(scope, self.authenticator, policy)
 
     def public(self, endpoint: EndpointT) -> EndpointT:
         """Declare that an endpoint is for everybody, or a mounted application such as static files.

@@ -56,7 +56,7 @@ from ._litestar_errors import ErrorAnswers
 from ._litestar_keys import key_handlers
 from ._litestar_leaks import Throttle, leak_handler, revocation_handler
 from ._openapi import BEARER_DESCRIPTION, INVALID, SCHEME_NAME, document_problems, operations
-from ._outcome import Memory, admit_at_once, known_principal
+from ._outcome import Memory, known_principal
 
 __all__ = ["Guard", "LitestarAuth"]
 
@@ -229,11 +229,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         scope: Any = connection.scope
         if scope["litestar_app"] is not self._installed_on:
             self._check_installed(scope["litestar_app"])
-        authorization = _asgi.authorization_values(scope)
-        principal = admit_at_once(scope, self.authenticator, authorization, policy)
-        if principal is None:
-            return _asgi.ask(scope, self.authenticator, authorization, policy)
-        return principal
+        return _asgi.admission(scope, self.authenticator, policy)
 
     def _check_installed(self, app: Litestar) -> None:
         if self not in app.plugins:
@@ -315,12 +311,8 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
             try:
                 for policy in policies:
-                    authorization = _asgi.authorization_values(connection)
-                    principal = admit_at_once(connection, authenticator, authorization, policy)
-                    if principal is None:
-                        principal = await _asgi.ask(
-                            connection, authenticator, authorization, policy
-                        )
+                    admitted = _asgi.admission(connection, authenticator, policy)
+                    principal = admitted if isinstance(admitted, Principal) else await admitted
                     connection["user"], connection["auth"] = principal.owner.user, principal
             except Problem as problem:
                 if connection["type"] != "websocket":
