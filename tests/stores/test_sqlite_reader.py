@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, Engine, MetaData, StaticPool, create_engine, event
 from sqlalchemy.ext.asyncio import create_async_engine
+from tests.forked import in_child
 from tests.stores.support import METADATA, async_engine_on, empty_tables, engine_on, sqlite_url
 
 from msk_auth import ApiKey
@@ -271,21 +272,36 @@ def test_threads_share_it(store: SQLAlchemyKeyStore, statements: list[str]) -> N
     assert statements == []
 
 
-def test_a_forked_process_uses_a_connection_of_its_own(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+def test_a_forked_child_opens_a_connection_of_its_own_and_leaves_its_parents_open(
+    store: SQLAlchemyKeyStore, path: Path
 ) -> None:
     record = add(store, "k")
     store.find("k")
-    inherited = store._reader._connection if store._reader else None
-    monkeypatch.setattr(_sqlite, "_inherited", kept := [])
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert store.find("k") == record
-    assert kept == [inherited]
-    assert inherited is not None
-    # Not closed: the parent goes on using it.
-    assert inherited.execute("SELECT 1").fetchone() == (1,)
-    inherited.close()
-    store.close()
+    parents = store._reader._connection if store._reader else None
+
+    def find() -> tuple[ApiKey | None, bool, int]:
+        before = len(open_files(path))
+        found = store.find("k")
+        assert store._reader is not None
+        gc.collect()
+        return found, store._reader._connection is not parents, len(open_files(path)) - before
+
+    found, is_its_own, opened = in_child(find)
+    assert (found, is_its_own) == (record, True)
+    # The database and its WAL: what the parent has open stays open here as well.
+    assert opened >= 2
+    assert parents is not None
+    assert parents.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_child_that_is_forked_while_another_thread_reads_does_not_wait_for_it(
+    store: SQLAlchemyKeyStore,
+) -> None:
+    record = add(store, "k")
+    store.find("k")
+    assert store._reader is not None
+    with store._reader._lock:
+        assert in_child(lambda: store.find("k")) == record
 
 
 def test_it_refuses_to_write(store: SQLAlchemyKeyStore) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, Table, bindparam, event, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.clock import SystemClock
 from msk_auth.core.model import ApiKey
 
@@ -102,7 +103,7 @@ class SQLiteReader:
 
     It sees what was committed last, because each read is its own transaction, ended when it returns. It is not
     used for databases in memory, which belong to one connection. A file that was replaced, by restoring a backup,
-    is noticed within :data:`BELIEF_SECONDS` and opened anew.
+    is noticed within :data:`BELIEF_SECONDS` and opened anew. A forked child opens a connection of its own.
 
     Args:
         table: The table of keys.
@@ -112,7 +113,6 @@ class SQLiteReader:
         # One connection for all threads: it is held for microseconds, and a thread's own would outlive the thread.
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
-        self._process = 0
         self._believed_until = 0.0
         self._lock = threading.Lock()
         self._path: str | None = None
@@ -121,6 +121,7 @@ class SQLiteReader:
         self._sql = str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
         # The same values make the same record, which nobody can change.
         self._record = lru_cache(REMEMBERED)(read_record)
+        after_fork_in_child(self._renew)
 
     def locate(self, connection: Connection) -> None:
         """Learn which file an engine really uses, whatever its URL says."""
@@ -160,15 +161,12 @@ class SQLiteReader:
 
     def _current(self, path: str) -> sqlite3.Connection:
         now = _CLOCK.monotonic()
-        # A connection of SQLite must not be used after a fork. The system is asked each time: a server that forks may
-        # not tell Python of it.
-        process = os.getpid()
         connection = self._connection
-        if connection is not None and now < self._believed_until and process == self._process:
+        if connection is not None and now < self._believed_until:
             return connection
         status = os.stat(path)  # noqa: PTH116 - half the time of pathlib's
         file = (status.st_dev, status.st_ino)
-        if connection is None or file != self._file or process != self._process:
+        if connection is None or file != self._file:
             self._drop()
             connection = sqlite3.connect(
                 # Existing files only. It may write, so that it can tidy up the WAL if it is the last to close.
@@ -178,7 +176,7 @@ class SQLiteReader:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            self._connection, self._file, self._process = connection, file, process
+            self._connection, self._file = connection, file
             connection.execute("PRAGMA query_only = ON")
         # From before the look.
         self._believed_until = now + BELIEF_SECONDS
@@ -186,16 +184,17 @@ class SQLiteReader:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._process != os.getpid():
-            # Its parent's; closing it here could end the parent's locks (SQLite: "How To Corrupt", 2.6).
-            _inherited.append(connection)
-        else:
+        if connection is not None:
             connection.close()
 
+    def _renew(self) -> None:
+        """Open anew in a forked child: a connection of SQLite works in the process that opened it alone.
 
-_inherited: Final[list[sqlite3.Connection]] = []
+        Closing it here could end the parent's locks ("How To Corrupt An SQLite Database File", section 2.6).
+        """
+        abandon(self._connection)
+        self._connection = None
+        self._lock = threading.Lock()
 
 
 def _sync(engine: Engine | AsyncEngine) -> Engine:
