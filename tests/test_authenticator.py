@@ -173,14 +173,6 @@ def test_permissions_of_another_type_grant_nothing(world: World, permissions: An
         world.auth.authorize(principal, require("tasks:read"))
 
 
-def test_a_store_that_answers_with_the_record_of_another_key_lets_nobody_in(world: World) -> None:
-    # A collation that ignores case finds other ids than the one it was asked for.
-    mine, other = world.create(), world.create("bob")
-    world.store.answers["find"] = other.record
-    with pytest.raises(KeyUnknown):
-        world.enter(mine.value.reveal())
-
-
 def test_an_answer_of_the_application_is_not_changed(world: World) -> None:
     class Overloaded(Problem):
         status, code, title = 503, "overloaded", "Too much to do"

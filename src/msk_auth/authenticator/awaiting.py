@@ -27,7 +27,7 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.possession import Ended, LeakedKey
-from msk_auth.core.steps import Flow
+from msk_auth.core.steps import Flow, WrongRecord
 from msk_auth.core.store import AsyncKeyStore
 from msk_auth.core.tokens import ParsedToken, TokenProfile
 from msk_auth.lease import Fingerprint
@@ -362,6 +362,8 @@ class AsyncAuthenticator(Driver[UserT]):
                 step = flow.send(result)
             except StopIteration as stop:
                 return cast("T", stop.value)
+            except WrongRecord as error:
+                raise unavailable_because(error) from error
             try:
                 result = await step(self._ports)
             except Problem:

@@ -28,7 +28,7 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.possession import Ended, LeakedKey
-from msk_auth.core.steps import Flow
+from msk_auth.core.steps import Flow, WrongRecord
 from msk_auth.core.store import KeyStore
 from msk_auth.core.tokens import ParsedToken, TokenProfile
 from msk_auth.lease import Fingerprint
@@ -423,6 +423,8 @@ class Authenticator(Driver[UserT]):
                 step = flow.send(result)
             except StopIteration as stop:
                 return cast("T", stop.value)
+            except WrongRecord as error:
+                raise unavailable_because(error) from error
             try:
                 result = step(self._ports)
             except Problem:

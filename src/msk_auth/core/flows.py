@@ -203,9 +203,9 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
         if claims.session_id is None:
             raise TokenInvalid
         session = yield from steps.find_session(claims.session_id)
-        if session is None or session.id != claims.session_id:
+        if session is None or session.owner_id != claims.subject:
             raise TokenRevoked
-        if session.owner_id != claims.subject or session.ended_at is not None:
+        if session.ended_at is not None:
             raise TokenRevoked
         if session.expires_at is not None:
             if now >= session.expires_at:
@@ -228,9 +228,9 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
 
 
 def _find_standing_owner(owner_id: str) -> Flow[Owner[Any] | None]:
-    """The owner, unless there is none, it is disabled, or the application answered with somebody else."""
+    """The owner, unless there is none or it is disabled."""
     owner = yield from steps.find_owner(owner_id)
-    if owner is None or owner.disabled or owner.id != owner_id:
+    if owner is None or owner.disabled:
         return None
     return owner
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from .model import ApiKey, KeyLimits, KeyQuery, Owner, Session
 
 T = TypeVar("T")
+R = TypeVar("R", ApiKey, Owner[Any], Session)
 
 
 class StorePort(Protocol):
@@ -55,21 +56,43 @@ Flow: TypeAlias = Generator[Step, Any, T]
 """An operation: yields steps, receives their answers, returns what the operation is for."""
 
 
+class WrongRecord(Exception):
+    """A look-up by id returned the record of another id. A driver answers as if the store were unavailable.
+
+    It happens where two programs share a database connection without knowing, behind a pooler in transaction mode for
+    example, and one reads the answer to the other's statement. What such an answer says about the credential, good or
+    bad, is not known.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"Looking up {what} returned a record with another id. Check that the look-up returns what was asked for,"
+            " and that no pooler mixes the sessions of the database."
+        )
+
+
 # Each of these asks for one thing and gives the answer its type, so that the flows are checked throughout.
 
 
 def find_key(key_id: str) -> Flow[ApiKey | None]:
     answer: ApiKey | None = yield lambda ports: ports.find_key(key_id)
-    return answer
+    return _requested("a key", answer, key_id)
 
 
 def find_owner(owner_id: str) -> Flow[Owner[Any] | None]:
     answer: Owner[Any] | None = yield lambda ports: ports.find_owner(owner_id)
-    return answer
+    return _requested("an owner", answer, owner_id)
 
 
 def find_session(session_id: str) -> Flow[Session | None]:
     answer: Session | None = yield lambda ports: ports.find_session(session_id)
+    return _requested("a session", answer, session_id)
+
+
+def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
+    """The answer, whose id is the one that was asked for."""
+    if answer is not None and answer.id != requested_id:
+        raise WrongRecord(what)
     return answer
 
 
