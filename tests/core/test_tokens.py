@@ -5,6 +5,8 @@ The attacks on it are in `tests/security/test_jwt_attacks.py`.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,7 +32,11 @@ from tests.core.test_signing import ALGORITHMS, public_bytes
 from msk_auth import (
     AlgorithmName,
     ConfigurationError,
+    CredentialKind,
+    InteractiveRequired,
     KeyRing,
+    Owner,
+    Principal,
     SigningKey,
     TokenExpired,
     TokenInvalid,
@@ -360,6 +366,50 @@ def test_text_of_255_characters_is_the_longest(claim: str) -> None:
 # Interactive or not.
 
 
+def verify_only(algorithm: AlgorithmName = "ES256") -> SigningKey:
+    return SigningKey("k1", algorithm, public_bytes(signing_key(algorithm)))
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        (verify_only("ES256"), {"has_sessions": False}),
+        (verify_only("RS256"), {}),
+        # A secret that is shared with a provider could sign, and yet the provider issues.
+        (signing_key("HS256"), {"has_sessions": False}),
+    ],
+    ids=["both", "public key", "no sessions"],
+)
+def test_without_a_rule_the_tokens_of_another_issuer_are_machines(
+    key: SigningKey, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    external = profile(key, **options)
+    signer = signing_key(key.algorithm)
+    for more in ({}, {"client_id": "web", "amr": ["pwd"]}):
+        made = sign(valid_header(signer), valid_claims(**more), signer)
+        assert external.verify(made, NOW).interactive is False
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert caplog.messages[0].startswith(
+        f"a token of the issuer '{ISSUER}' counts as a machine's, not as a person's login: there is"
+        " no rule"
+    )
+    assert "Pass interactive=… to its TokenProfile" in caplog.messages[0]
+
+
+def test_without_a_rule_the_applications_own_tokens_are_logins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    old, new = signing_key("HS256", "k1"), signing_key("ES256", "k2")
+    for issuer in (profile(old), profile(new)):
+        issued = issuer.issue(subject="ann", now=NOW, lifetime=HOUR)
+        assert profile(new, old).verify(issued, NOW).interactive is True
+    # What a key verifies that cannot sign was issued elsewhere, even if the ring can sign.
+    mixed = profile(old, SigningKey("k2", "ES256", public_bytes(new)))
+    theirs = profile(new).issue(subject="ann", now=NOW, lifetime=HOUR)
+    assert caplog.messages == []
+    assert mixed.verify(theirs, NOW).interactive is False
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"), [(True, True), (False, False), (None, False), (1, False), ("no", False)]
 )
@@ -379,7 +429,128 @@ def test_the_rule_is_asked_about_genuine_claims_only() -> None:
     for wrong in (token()[:-2], token(aud="other"), token(exp=T)):
         with pytest.raises(TokenInvalid):
             external.verify(wrong, NOW)
+    with pytest.raises(TokenExpired):
+        external.verify(token(), NOW + HOUR)
     assert asked == []
+
+
+SECRET_CLAIM = "a claim that belongs in no log"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError(SECRET_CLAIM), TypeError(SECRET_CLAIM), TokenInvalid(), RecursionError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_rule_that_raises_means_a_machine_and_is_logged_once_without_claims(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(_claims: Mapping[str, object]) -> bool:
+        raise error
+
+    external = profile(interactive=rule)
+    for _ in range(3):
+        assert external.verify(token(client_id=SECRET_CLAIM), NOW).interactive is False
+    assert len(caplog.records) == 1
+    line = rule.__code__.co_firstlineno + 1
+    assert f"raised {type(error).__name__} at {__file__}:{line}." in caplog.messages[0]
+    assert SECRET_CLAIM not in caplog.text
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize("rule", [True, "yes", [True]])
+def test_a_rule_that_is_no_function_is_refused_while_starting(rule: Any) -> None:
+    with pytest.raises(ConfigurationError, match="plain function that takes the claims"):
+        profile(interactive=rule)
+
+
+def test_a_rule_that_must_be_awaited_is_refused_while_starting() -> None:
+    async def rule(_claims: object) -> bool:
+        return True
+
+    with pytest.raises(ConfigurationError, match="plain function that takes the claims"):
+        profile(interactive=rule)
+
+
+# What another service may put into a claim.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(client_id=JSON, amr=JSON)
+def test_no_shape_of_a_claim_makes_a_machine_a_person(client_id: Any, amr: Any) -> None:
+    people = frozenset({"a client of people"})
+
+    def rule(claims: Mapping[str, Any]) -> bool:
+        # As written without a thought for odd shapes: it raises on lists, dictionaries and numbers.
+        return claims["client_id"] in people and "mfa" in claims["amr"]
+
+    text = sign(valid_header(), {**valid_claims(), "client_id": client_id, "amr": amr})
+    assert profile(interactive=rule).verify(text, NOW).interactive is False
+
+
+# Issuing for machines, and exchanging.
+
+
+def principal_of(kind: CredentialKind, *, age: timedelta = timedelta(0)) -> Principal[str]:
+    owner = Owner("ann", frozenset({"tasks:read"}), "Ann")
+    return Principal(owner, kind, owner.permissions, NOW - age, session_id="theirs")
+
+
+@pytest.mark.parametrize("interactive", [False, None, 0, 1, "yes", "True"])
+def test_only_true_issues_a_login(interactive: Any) -> None:
+    own = profile(interactive=lambda _: True)
+    issued = own.issue(subject="ann", now=NOW, lifetime=HOUR, interactive=interactive)
+    # A rule cannot raise what the token itself says.
+    assert own.verify(issued, NOW).interactive is False
+    assert profile().verify(issued, NOW).interactive is False
+    login = own.issue(subject="ann", now=NOW, lifetime=HOUR, interactive=True)
+    assert own.verify(login, NOW).interactive is True
+
+
+@pytest.mark.parametrize("mark", ["token", "api_key", "", "Interactive", None, True, [], {}, 1])
+def test_a_token_with_any_other_mark_is_a_machines(mark: object) -> None:
+    text = sign(valid_header(), {**valid_claims(), "msk_kind": mark})
+    assert profile().verify(text, NOW).interactive is False
+
+
+@pytest.mark.parametrize("kind", [CredentialKind.INTERACTIVE, CredentialKind.TOKEN])
+def test_an_exchange_carries_the_kind_and_the_age_along(kind: CredentialKind) -> None:
+    principal = principal_of(kind, age=timedelta(days=3))
+    issued = profile().exchange(principal, now=NOW, lifetime=HOUR, session_id="s1")
+    claims = profile().verify(issued, NOW)
+    assert claims.interactive is (kind is CredentialKind.INTERACTIVE)
+    assert claims.authenticated_at == NOW - timedelta(days=3)
+    assert (claims.subject, claims.session_id, claims.expires_at) == ("ann", "s1", NOW + HOUR)
+
+
+def test_an_exchange_does_not_carry_the_other_issuers_session_along() -> None:
+    issued = profile().exchange(principal_of(CredentialKind.TOKEN), now=NOW, lifetime=HOUR)
+    assert profile().verify(issued, NOW).session_id is None
+
+
+def test_a_key_is_not_exchanged_for_a_token() -> None:
+    # The token would outlive the key's revocation.
+    with pytest.raises(InteractiveRequired):
+        profile().exchange(principal_of(CredentialKind.API_KEY), now=NOW, lifetime=HOUR)
+
+
+def test_a_login_that_the_other_clock_puts_ahead_is_one_of_now() -> None:
+    principal = principal_of(CredentialKind.INTERACTIVE, age=-SECOND)
+    issued = profile().exchange(principal, now=NOW, lifetime=HOUR)
+    assert profile().verify(issued, NOW).authenticated_at == NOW
+
+
+def test_an_exchange_needs_a_time_with_its_zone() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        profile().exchange(
+            principal_of(CredentialKind.TOKEN), now=NOW.replace(tzinfo=None), lifetime=HOUR
+        )
 
 
 # Interoperability with a library that is not ours.

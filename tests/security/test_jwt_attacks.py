@@ -23,6 +23,7 @@ from tests.core.support import (
     AUDIENCE,
     ISSUER,
     NOW,
+    World,
     b64,
     profile,
     sign,
@@ -33,7 +34,14 @@ from tests.core.support import (
 )
 from tests.core.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
 
-from msk_auth import AlgorithmName, SigningKey, TokenInvalid, TokenProfile
+from msk_auth import (
+    AlgorithmName,
+    InteractiveRequired,
+    SigningKey,
+    TokenInvalid,
+    TokenProfile,
+    require_interactive,
+)
 
 T = int(NOW.timestamp())
 TOKENS = {
@@ -604,3 +612,37 @@ def test_the_public_key_digest_is_not_a_way_in_either() -> None:
     key = signing_key("ES256")
     message = f"{segment(valid_header(key))}.{segment(valid_claims())}"
     assert_refused(f"{message}.{b64(hashlib.sha512(public_bytes(key)).digest())}", profile(key))
+
+
+# A machine's token where a person is demanded (RFC 8725, section 3.12: kinds of JWT must not be interchangeable).
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"interactive": lambda claims: claims["client_id"] in frozenset({"web", "mobile"})}],
+    ids=["no rule", "a rule that raises"],
+)
+def test_a_machines_token_manages_no_keys_however_it_is_exchanged(options: dict[str, Any]) -> None:
+    provider = signing_key("ES256")
+    external = profile(
+        SigningKey("k1", "ES256", public_bytes(provider)),
+        issuer="https://ci.example",
+        has_sessions=False,
+        **options,
+    )
+    own = profile(interactive=lambda _: True)
+    world = World("sync", tokens=[own, external], find_session=None)
+    text = sign(
+        valid_header(provider),
+        valid_claims(iss="https://ci.example", client_id=["web"], amr=["mfa"]),
+        provider,
+    )
+    for _ in range(3):
+        principal = world.enter(text)
+        for attempt in (
+            lambda: world.call("create_key", principal, name="ci"),  # noqa: B023
+            lambda: require_interactive(max_age=timedelta(minutes=5)).check(principal, NOW),  # noqa: B023
+        ):
+            with pytest.raises(InteractiveRequired):
+                attempt()
+        text = own.exchange(principal, now=NOW, lifetime=timedelta(hours=1))

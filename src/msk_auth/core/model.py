@@ -19,7 +19,7 @@ class CredentialKind(Enum):
     API_KEY = "api_key"
     """An API key was presented."""
     TOKEN = "token"
-    """A genuine JWT of an external issuer for which no rule of the application says that a person logged in."""
+    """A genuine JWT that stands for no person's login, as far as the application's rules say."""
 
 
 class KeyStatus(Enum):

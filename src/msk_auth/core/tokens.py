@@ -13,13 +13,17 @@ A token is compact, signed, and nothing else. Its rules, in the order in which t
    and `sid` may be there, and are checked.
 5. It is neither from the future nor expired, give or take the leeway.
 
+Whether it stands for a person's login is decided last, and in doubt it does not: see `TokenProfile`.
+
 JSON objects with a duplicate member are refused wherever they stand.
 """
 
 from __future__ import annotations
 
 import binascii
+import inspect
 import json
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +32,18 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, cast
 
-from .errors import ConfigurationError, TokenExpired, TokenInvalid
-from .signing import KeyRing
+from .errors import ConfigurationError, InteractiveRequired, TokenExpired, TokenInvalid
+from .model import CredentialKind, Principal
+from .signing import KeyRing, SigningKey
+
+_log = logging.getLogger("msk_auth")
 
 MAX_TOKEN_LENGTH: Final = 8192
 """The longest token that is read, in characters."""
 
 _TYPE: Final = "at+jwt"
+# A private claim (RFC 7519, section 4.3) of tokens that stand for no person's login.
+_KIND: Final = "msk_kind"
 _MAX_KEPT_HEADER: Final = 256
 # The two alphabets of RFC 4648, sections 4 and 5.
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
@@ -57,7 +66,7 @@ class Claims:
         expires_at: `exp`.
         authenticated_at: `auth_time`, when the person logged in; renewing does not move it.
         session_id: `sid`, if there is one.
-        interactive: Whether it stands for a person's login.
+        interactive: Whether it stands for a person's login; False for a machine's token.
         members: All claims as they were sent.
     """
 
@@ -70,10 +79,6 @@ class Claims:
     session_id: str | None
     interactive: bool
     members: Mapping[str, object]
-
-
-def _always(_claims: Mapping[str, object]) -> bool:
-    return True
 
 
 class TokenProfile:
@@ -91,12 +96,16 @@ class TokenProfile:
         leeway: How far the clocks of issuer and verifier may be apart.
         has_sessions: Whether its tokens name a session of this application. False for an external
             issuer.
-        interactive: Which tokens stand for a person's login, given the claims. The default, all of
-            them, is right for an issuer that is this application itself. For an external issuer
-            write the rule down: a machine-to-machine token is a JWT too.
+        interactive: Which tokens stand for a person's login, given the claims: those for which it
+            returns True. Any other answer, and an exception, means a machine's token; an exception
+            is logged once. Without a rule, a token is a person's only if this application issued
+            it, that is, if `has_sessions` is true and the key that verified the token can also
+            sign. A token that `issue` or `exchange` marked as a machine's stays one, whatever the
+            rule returns.
 
     Raises:
-        ConfigurationError: A name is empty, or a duration is out of range.
+        ConfigurationError: A name is empty, a duration is out of range, or `interactive` is not a
+            plain function.
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class TokenProfile:
         max_lifetime: timedelta = timedelta(hours=24),
         leeway: timedelta = timedelta(0),
         has_sessions: bool = True,
-        interactive: Callable[[Mapping[str, object]], bool] = _always,
+        interactive: Callable[[Mapping[str, object]], bool] | None = None,
     ) -> None:
         if not issuer or not audience:
             raise ConfigurationError(
@@ -118,6 +127,13 @@ class TokenProfile:
             raise ConfigurationError("max_lifetime must be at least one second.")
         if not timedelta(0) <= leeway <= timedelta(minutes=5):
             raise ConfigurationError("leeway must be between 0 and 5 minutes.")
+        # What an async function returns is not True, so every login would be a machine's.
+        if interactive is not None and (
+            not callable(cast("object", interactive)) or inspect.iscoroutinefunction(interactive)
+        ):
+            raise ConfigurationError(
+                "interactive must be a plain function that takes the claims and returns a bool."
+            )
         self.issuer = issuer
         self.audience = audience
         self.keys = keys
@@ -125,6 +141,7 @@ class TokenProfile:
         self.leeway = leeway
         self.has_sessions = has_sessions
         self._interactive = interactive
+        self._warned = False
 
     def issue(
         self,
@@ -134,8 +151,12 @@ class TokenProfile:
         lifetime: timedelta,
         authenticated_at: datetime | None = None,
         session_id: str | None = None,
+        interactive: bool = True,
     ) -> str:
-        """A signed token.
+        """A signed token, for a person who has logged in to this application.
+
+        Call it where a password was checked, or the login of a session that is open. To turn a
+        token of another issuer into one of this application call :meth:`exchange`.
 
         Args:
             subject: The owner's id.
@@ -144,6 +165,8 @@ class TokenProfile:
             authenticated_at: When the person logged in; None means now. When renewing, hand on the
                 old one.
             session_id: The login session that ends together with this token.
+            interactive: Whether a person logged in. With anything but True the token is marked as a
+                machine's, and `require_interactive` refuses it.
 
         Raises:
             ConfigurationError: The lifetime is out of range or the ring cannot sign.
@@ -160,9 +183,8 @@ class TokenProfile:
                     f"a token's subject and session need 1 to {_MAX_TEXT} printable characters"
                 )
         for moment in (now, authenticated_at):
-            # Python would take it for this machine's local time.
-            if moment is not None and moment.utcoffset() is None:
-                raise ValueError("a token's times need a time zone: datetime.now(UTC)")
+            if moment is not None:
+                _check_zone(moment)
         issued = int(now.timestamp())
         authenticated = issued if authenticated_at is None else int(authenticated_at.timestamp())
         if authenticated > issued:
@@ -178,10 +200,50 @@ class TokenProfile:
         }
         if session_id is not None:
             claims["sid"] = session_id
+        if interactive is not True:
+            claims[_KIND] = CredentialKind.TOKEN.value
         key = self.keys.signing_key
         header = {"alg": key.algorithm, "kid": key.kid, "typ": _TYPE}
         message = f"{_encode(header)}.{_encode(claims)}".encode()
         return f"{message.decode()}.{_b64encode(key.sign(message))}"
+
+    def exchange(
+        self,
+        principal: Principal[Any],
+        *,
+        now: datetime,
+        lifetime: timedelta,
+        session_id: str | None = None,
+    ) -> str:
+        """A signed token for a principal that another token authenticated, of its kind and age.
+
+        A machine's token gives a machine's token, and a login stays as old as it is: `auth_time` is
+        carried along.
+
+        Args:
+            principal: What `authenticate` returned for the other token.
+            now: The moment of issue.
+            lifetime: How long it is valid; at most `max_lifetime`, in whole seconds.
+            session_id: A session of this application that ends together with this token. The one
+                that the other issuer named is not carried along.
+
+        Raises:
+            InteractiveRequired: The principal holds an API key. A token would outlive the key's
+                revocation and have more than its scopes.
+            ConfigurationError, ValueError: As :meth:`issue`.
+        """
+        if principal.kind not in {CredentialKind.INTERACTIVE, CredentialKind.TOKEN}:
+            raise InteractiveRequired
+        _check_zone(now)
+        return self.issue(
+            subject=principal.owner.id,
+            now=now,
+            lifetime=lifetime,
+            # Two clocks: the other issuer's may be ahead by as much as its leeway.
+            authenticated_at=min(principal.authenticated_at, now),
+            session_id=session_id,
+            interactive=principal.kind is CredentialKind.INTERACTIVE,
+        )
 
     def verify(self, token: str, now: datetime) -> Claims:
         """Check a token against this profile.
@@ -194,14 +256,14 @@ class TokenProfile:
 
     def check(self, token: ParsedToken, now: datetime) -> Claims:
         """As :meth:`verify`, for a token whose form was read already (rules 2 to 5)."""
-        self._check_signature(token)
-        return self._check_claims(token.claims, now)
+        key = self._check_signature(token)
+        return self._check_claims(token.claims, key, now)
 
     def jwks(self) -> dict[str, list[dict[str, object]]]:
         """The public keys as a JWK set (RFC 7517); empty for HS256."""
         return self.keys.jwks()
 
-    def _check_signature(self, token: ParsedToken) -> None:
+    def _check_signature(self, token: ParsedToken) -> SigningKey:
         header = token.header
         if set(header) != {"alg", "kid", "typ"} or header["typ"] != _TYPE:
             raise TokenInvalid
@@ -211,8 +273,9 @@ class TokenProfile:
             raise TokenInvalid
         if not key.verify(token.message, token.signature):
             raise TokenInvalid
+        return key
 
-    def _check_claims(self, claims: Mapping[str, object], now: datetime) -> Claims:
+    def _check_claims(self, claims: Mapping[str, object], key: SigningKey, now: datetime) -> Claims:
         if claims.get("iss") != self.issuer or not self._is_audience(claims.get("aud")):
             raise TokenInvalid
         issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
@@ -224,22 +287,55 @@ class TokenProfile:
             raise TokenInvalid
         if "nbf" in claims and _moment(claims, "nbf") > now + self.leeway:
             raise TokenInvalid
-        result = Claims(
-            issuer=self.issuer,
-            subject=_text(claims, "sub"),
-            token_id=_text(claims, "jti"),
-            issued_at=issued_at,
-            expires_at=expires_at,
-            authenticated_at=authenticated_at,
-            session_id=_text(claims, "sid") if "sid" in claims else None,
-            interactive=self._interactive(claims) is True,
-            members=claims,
-        )
+        subject, token_id = _text(claims, "sub"), _text(claims, "jti")
+        session_id = _text(claims, "sid") if "sid" in claims else None
         # The leeway goes to our own side of each comparison: a claim plus something may be a time
         # beyond what a datetime can hold.
         if now - self.leeway >= expires_at:
             raise TokenExpired
-        return result
+        return Claims(
+            issuer=self.issuer,
+            subject=subject,
+            token_id=token_id,
+            issued_at=issued_at,
+            expires_at=expires_at,
+            authenticated_at=authenticated_at,
+            session_id=session_id,
+            interactive=self._is_interactive(claims, key),
+            members=claims,
+        )
+
+    def _is_interactive(self, claims: Mapping[str, object], key: SigningKey) -> bool:
+        if claims.get(_KIND, CredentialKind.INTERACTIVE.value) != CredentialKind.INTERACTIVE.value:
+            return False
+        rule = self._interactive
+        if rule is None:
+            if self.has_sessions and key.can_sign:
+                return True
+            self._warn_once(
+                "there is no rule that says which of them are logins. Pass interactive=… to its"
+                " TokenProfile."
+            )
+            return False
+        try:
+            return rule(claims) is True
+        except Exception as error:  # noqa: BLE001 - a rule may raise anything on claims it did not expect
+            # Neither the message nor a traceback: both may quote a claim.
+            self._warn_once(
+                f"its rule `interactive` raised {type(error).__name__} at {_raised_at(error)}."
+                " Let the rule return False for claims that it does not know."
+            )
+            return False
+
+    def _warn_once(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "a token of the issuer %r counts as a machine's, not as a person's login: %s"
+                " This is logged once.",
+                self.issuer,
+                reason,
+            )
 
     def _is_audience(self, audience: object) -> bool:
         # One string or a list of strings (RFC 7519, section 4.1.3).
@@ -282,6 +378,21 @@ def select_profile(profiles: Sequence[TokenProfile], token: ParsedToken) -> Toke
         if profile.issuer == issuer:
             return profile
     raise TokenInvalid
+
+
+def _check_zone(moment: datetime) -> None:
+    # Python would take it for this machine's local time.
+    if moment.utcoffset() is None:
+        raise ValueError("a token's times need a time zone: datetime.now(UTC)")
+
+
+def _raised_at(error: Exception) -> str:
+    place = "an unknown place"
+    traceback = error.__traceback__
+    while traceback is not None:
+        place = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place
 
 
 def _moment(claims: Mapping[str, object], name: str) -> datetime:
