@@ -66,9 +66,11 @@ class Server:
         self.reply = reply
         self.requests: list[str] = []
         self.port = 0
+        self.reader: asyncio.StreamReader | None = None
         self.closed = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = next(
@@ -199,23 +201,24 @@ async def test_nobody_listens() -> None:
 
 
 async def test_cancelling_closes_the_connection() -> None:
-    started = asyncio.Event()
+    started, finish = asyncio.Event(), asyncio.Event()
 
-    async def never(_: str) -> bytes:
+    async def wait(_: str) -> bytes:
         started.set()
-        await asyncio.sleep(60)
+        await finish.wait()
         return b""
 
-    async with serving(never) as server:
+    async with serving(wait) as server:
         url = f"http://127.0.0.1:{server.port}"
         task = asyncio.create_task(run(handler(), url=url))
         await asyncio.wait_for(started.wait(), 5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        for other in asyncio.all_tasks() - {asyncio.current_task()}:
-            if "serve" in repr(other):
-                other.cancel()
+        assert server.reader is not None
+        assert await asyncio.wait_for(server.reader.read(), 5) == b""
+        finish.set()
+        await asyncio.wait_for(server.closed.wait(), 5)
 
 
 # Addresses

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
@@ -13,6 +15,7 @@ from task_service.handlers.targets import (
     TargetGuard,
     TargetRefused,
     host_of,
+    is_own,
     is_public,
     parse_url,
     port_of,
@@ -235,3 +238,50 @@ def test_a_literal_address_is_judged_without_asking_anybody() -> None:
     for text in ("http://10.2.0.1/", "http://[::ffff:10.1.2.3]/", "http://169.254.169.254/latest"):
         with pytest.raises(TargetRefused):
             guard.check_literal(parse_url(text))
+
+
+# This machine's own addresses
+
+
+@pytest.mark.parametrize("text", ["203.0.112.7", "2606:4700:4700::64"])
+async def test_an_own_public_address_is_refused_until_it_is_opened(text: str) -> None:
+    own = {ip_address(text)}
+    url = parse_url(f"http://[{text}]/" if ":" in text else f"http://{text}/")
+    guard = TargetGuard(resolve=answering("8.8.8.8", text), is_own=own.__contains__)
+    with pytest.raises(TargetRefused):
+        guard.check_literal(url)
+    with pytest.raises(TargetRefused) as refusal:
+        await guard.addresses(parse_url("http://name.example/"))
+    assert text not in str(refusal.value)
+    opened = TargetGuard([ip_network(text)], is_own=own.__contains__)
+    assert await opened.addresses(url) == [ip_address(text)]
+
+
+async def test_own_addresses_are_looked_up_for_each_connection() -> None:
+    own: set[object] = set()
+    guard = TargetGuard(is_own=own.__contains__)
+    url = parse_url("http://8.8.8.8/")
+    assert await guard.addresses(url) == [ip_address("8.8.8.8")]
+    own.add(ip_address("8.8.8.8"))
+    with pytest.raises(TargetRefused):
+        await guard.addresses(url)
+
+
+def test_the_kernel_knows_its_own_addresses() -> None:
+    assert is_own(ip_address("127.0.0.1"))
+    assert not is_own(ip_address("8.8.8.8"))
+    assert not is_own(ip_address("2606:4700:4700::64"))
+
+
+@pytest.mark.parametrize(
+    ("number", "own"),
+    [(errno.EADDRNOTAVAIL, False), (errno.EAFNOSUPPORT, False), (errno.EMFILE, True)],
+)
+def test_what_cannot_be_told_counts_as_own(
+    number: int, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert is_own(ip_address("8.8.8.8")) is own

@@ -186,7 +186,8 @@ class Settings(BaseSettings):
     """Networks of reverse proxies whose `X-Forwarded-For` is believed, with commas in between."""
 
     http_allowed_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Internal networks that the handler `http_request` may reach all the same, with commas in between."""
+    """Internal networks, and addresses of this machine, that the handler `http_request` may reach all the same, with
+    commas in between."""
 
     github_keys_url: Annotated[str, AfterValidator(_keys_url)] = GITHUB_KEYS_URL
     """Where the keys are published that reports of leaked keys are signed with. Fetched when a report comes, every two

@@ -5,18 +5,21 @@ The rules, in the order in which they are applied to every URL, the targets of r
 1. The scheme is http or https, there is no user name or password, and the port is any from 1 to 65535.
 2. The host is a name, or an address in its usual notation. Names that a resolver would read as an address in octal,
    hexadecimal, as one number or with parts left out are refused, and so are IPv6 zones.
-3. The name is resolved once, and *every* address it has must be public. The connection then goes to one of exactly
-   these addresses: a name server that changes its answer afterwards (DNS rebinding) changes nothing.
+3. The name is resolved once, and *every* address it has must be public and none of this machine's own: a firewall that
+   closes a port to the outside lets the machine through to itself. The connection then goes to one of exactly these
+   addresses: a name server that changes its answer afterwards (DNS rebinding) changes nothing.
 
 Public is what the IANA special-purpose registries (RFC 6890) leave over, written out here because the standard
 library's idea of it differs between Python versions. An IPv6 address must lie in 2000::/3, so IPv4-mapped, NAT64,
-link-local, unique-local and multicast addresses fall out without being named. A deployer opens internal networks by
-naming them.
+link-local, unique-local and multicast addresses fall out without being named. The machine's own addresses are asked of
+the kernel for each connection, since interfaces and addresses come and go. A deployer opens internal networks, and
+addresses of the machine, by naming them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -63,6 +66,8 @@ _LAST_LABEL_IS_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORE
 _INTERNAL = (
     "This address is inside the network or reserved, and the administrator has not opened it."
 )
+# Of other machines these are what it says when an address cannot be bound.
+_OF_ANOTHER_MACHINE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 class TargetRefused(ValueError):
@@ -74,6 +79,22 @@ def is_public(address: Address) -> bool:
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
         return False
     return not any(address in network for network in _REFUSED)
+
+
+def is_own(address: Address) -> bool:
+    """True if `address` is one of this machine's at this moment, on whichever interface.
+
+    A socket can be bound to the machine's own addresses only, which holds for secondary addresses, for prefixes that
+    are routed to the machine itself, and on every platform. Where the kernel cannot tell (`ip_nonlocal_bind` on Linux,
+    or no free file descriptor), every address counts as its own, so that nothing is reached by mistake.
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        return error.errno not in _OF_ANOTHER_MACHINE
+    return True
 
 
 def parse_url(text: str) -> URL:
@@ -116,19 +137,27 @@ class TargetGuard:
     """Applies rule 3, and the networks that the deployer has opened.
 
     Args:
-        allowed_networks: Networks that may be reached although they are not public.
+        allowed_networks: Networks that may be reached although they are not public, or are this machine's.
         resolve: Stands in for the machine's resolver.
+        is_own: Stands in for :func:`is_own`.
     """
 
     def __init__(
-        self, allowed_networks: Sequence[Network] = (), resolve: Resolve | None = None
+        self,
+        allowed_networks: Sequence[Network] = (),
+        resolve: Resolve | None = None,
+        *,
+        is_own: Callable[[Address], bool] = is_own,
     ) -> None:
         self._allowed_networks = tuple(allowed_networks)
         self._resolve = _resolver() if resolve is None else resolve
+        self._is_own = is_own
 
     def permits(self, address: Address) -> bool:
-        """True if `address` may be reached."""
-        return any(address in network for network in self._allowed_networks) or is_public(address)
+        """True if `address` may be reached now."""
+        if any(address in network for network in self._allowed_networks):
+            return True
+        return is_public(address) and not self._is_own(address)
 
     def check_literal(self, url: URL) -> None:
         """Refuse a URL that names a forbidden address outright; names are judged when they are resolved.
