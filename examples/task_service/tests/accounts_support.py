@@ -81,6 +81,11 @@ class World:
         """A new user."""
         return await self.users.create(name, roles or ["user"], password=password)
 
+    async def logged_in(self, user: User, password: str = PASSWORD) -> Principal[User]:
+        """The user, in a session of their own."""
+        begun = await self.login.log_in(user.username, password)
+        return principal(user, session_id=begun.session_id)
+
     async def actions(self) -> list[str]:
         """What the audit log holds, oldest first."""
         return [row["action"] for row in await self.rows("audit", order_by="id")]
@@ -156,7 +161,7 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
 
 
 def principal(user: User, *, session_id: str | None = None) -> Principal[User]:
-    """A user who is logged in."""
+    """A user with a login, whether such a session is open or not."""
     owner = user.to_owner()
     return Principal(
         owner, CredentialKind.INTERACTIVE, owner.permissions, START, session_id=session_id

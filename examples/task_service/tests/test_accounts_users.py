@@ -14,7 +14,6 @@ from examples.task_service.tests.accounts_support import (
     START,
     World,
     compose,
-    principal,
     world,
 )
 from hypothesis import given
@@ -303,15 +302,15 @@ async def test_disabling_ends_every_login_and_link_and_enabling_does_not_bring_t
 async def test_every_change_is_recorded_with_who_did_it_and_nothing_is_if_nothing_changed(
     it: World,
 ) -> None:
-    admin = await it.user("root", "admin")
+    admin = await it.logged_in(await it.user("root", "admin"))
     user = await it.user("ann")
-    await it.users.change(user.id, by=principal(admin), roles=["admin", "user"], disabled=False)
-    await it.users.change(user.id, by=principal(admin), roles=["user", "admin"])
-    await it.users.change(user.id, by=principal(admin))
+    await it.users.change(user.id, by=admin, roles=["admin", "user"], disabled=False)
+    await it.users.change(user.id, by=admin, roles=["user", "admin"])
+    await it.users.change(user.id, by=admin)
     rows = [row for row in await it.rows("audit") if row["action"] == "user.roles_changed"]
 
     assert [(row["actor_id"], row["target"], row["details"]) for row in rows] == [
-        (admin.id, user.id, {"old": ["user"], "new": ["admin", "user"]})
+        (admin.owner.id, user.id, {"old": ["user"], "new": ["admin", "user"]})
     ]
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.task_service.tests.accounts_support import KINDS, World, principal, world
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    OTHER_PASSWORD,
+    World,
+    principal,
+    world,
+)
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
@@ -22,6 +28,7 @@ from msk_auth import (
     Principal,
     Sighting,
     StoreUnavailable,
+    TokenRevoked,
 )
 from task_service.accounts import witnessed_keys
 from task_service.accounts.audit import AuditEntry, AuditQuery
@@ -71,7 +78,7 @@ async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             tokens=it.tokens,
             clock=it.clock,
         )
-        ann = principal(await it.user("ann"), session_id="ses_1")
+        ann = await it.logged_in(await it.user("ann"))
         it.clock.sleep(600)
         yield Keys(it, authenticator, store, ann)
         await store.aclose()
@@ -126,7 +133,7 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
     assert {
         (entry.actor_id, entry.credential_kind, entry.credential_id, entry.address)
         for entry in await keys.entries()
-    } == {(ann.owner.id, "interactive", "ses_1", "192.0.2.1")}
+    } == {(ann.owner.id, "interactive", ann.session_id, "192.0.2.1")}
 
 
 async def test_using_keys_and_looking_at_them_writes_nothing(keys: Keys) -> None:
@@ -170,6 +177,23 @@ async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
     assert rotated is None
     actions = [action for action, *_ in (await keys.trail())[len(before) :]]
     assert actions == ["key.created", "key.revoked"]
+
+
+async def test_no_key_is_made_for_a_login_that_has_ended_meanwhile(keys: Keys) -> None:
+    it, authenticator, ann = keys.it, keys.authenticator, keys.ann
+    made = (await authenticator.create_key(ann, name="CI")).record
+    before = await keys.records(), await keys.trail()
+    # As a request finds it that was authenticated a moment before.
+    link = await it.invitations.create(ann.owner.id)
+    await it.invitations.redeem(link.token, OTHER_PASSWORD)
+    for deed in (
+        authenticator.create_key(ann, name="of a thief"),
+        authenticator.rotate_key(ann, made.id),
+    ):
+        with pytest.raises(TokenRevoked):
+            await deed
+
+    assert (await keys.records(), await keys.trail()) == before
 
 
 async def test_a_change_whose_entry_cannot_be_written_does_not_happen(keys: Keys) -> None:

@@ -21,22 +21,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Clock, InputInvalid, Principal
 from task_service.db import schema
-from task_service.db.engine import Database, lock_table
+from task_service.db.engine import Database
 from task_service.errors import LinkInvalid
 
 from .audit import Audit
+from .credentials import begin_credential_write, replace_password
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .password_links import void_first_links, void_links, void_oldest_first_links
 from .passwords import Passwords, check_password
 from .roles import ADMIN
-from .users import User, Users, administrators_of
+from .users import User, Users, administrators_of, begin_administration, read_user
 
 LINK_LIFETIME: Final = timedelta(days=7)
 
 _TOKEN: Final = re.compile(r"[0-9A-Za-z_-]{43}")
 _LINKS = schema.password_links.c
-_USERS = schema.users.c
-_SESSIONS = schema.sessions.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +96,14 @@ class Invitations:
         Raises:
             UserNotFound: There is no such user.
             InputInvalid: The user is disabled.
+            Problem: As :func:`begin_administration`.
         """
-        user = await self._users.get(user_id)
-        if user.disabled:
-            raise InputInvalid.of("user_id", "This user is disabled. Enable them first.")
         now = self._clock.now()
         async with self._db.write() as connection:
-            await _take_turn(connection)
+            await begin_administration(connection, by, now)
+            user = await read_user(connection, user_id)
+            if user.disabled:
+                raise InputInvalid.of("user_id", "This user is disabled. Enable them first.")
             await void_links(connection, user.id, now)
             return await self._add_link(connection, user, now, by=by)
 
@@ -121,7 +121,7 @@ class Invitations:
         async with self._db.write() as connection:
             # Two processes that find nobody must not make two administrators: the link of one would go on working after
             # that of the other was used.
-            await _take_turn(connection)
+            await begin_credential_write(connection, None, now)
             administrators = await administrators_of(connection)
             if any(user.has_password for user in administrators):
                 return None
@@ -148,8 +148,9 @@ class Invitations:
         password_hash = await self._passwords.hash(check_password(password, user.username))
         now = self._clock.now()
         async with self._db.write() as connection:
-            # Of those who redeem it, or another link of the same user, at the same moment one finds it unspent.
-            await _take_turn(connection)
+            # Of those who redeem it, or another link of the same user, at the same moment one finds it unspent. Whatever
+            # else has happened to the password or the user since voids it too.
+            await begin_credential_write(connection, None, now)
             spent = await connection.execute(
                 update(schema.password_links)
                 .where(
@@ -161,6 +162,7 @@ class Invitations:
             )
             if spent.rowcount != 1:
                 raise LinkInvalid
+            user = await read_user(connection, user.id)
             if ADMIN in user.roles:
                 await void_first_links(connection, await administrators_of(connection), now)
             await replace_password(connection, user.id, password_hash, now)
@@ -210,43 +212,6 @@ class Invitations:
         # Somebody of that name has other roles, or is disabled, and stays so.
         name = "admin" if taken is None else f"admin-{secrets.token_hex(3)}"
         return await self._users.add(connection, name, (ADMIN,))
-
-
-async def replace_password(
-    connection: AsyncConnection,
-    user_id: str,
-    password_hash: str,
-    now: datetime,
-    *,
-    keep_session: str | None = None,
-) -> None:
-    """Give a user another password. Their links are void and their login sessions end.
-
-    Args:
-        connection: In a write transaction.
-        user_id: Whose.
-        password_hash: As :meth:`Passwords.hash` made it.
-        now: When.
-        keep_session: The one session that goes on: the one in which the password was changed.
-    """
-    await connection.execute(
-        update(schema.users).where(_USERS.id == user_id).values(password_hash=password_hash)
-    )
-    await void_links(connection, user_id, now)
-    ending = (
-        update(schema.sessions)
-        .where(_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None))
-        .values(ended_at=now)
-    )
-    if keep_session is not None:
-        ending = ending.where(_SESSIONS.id != keep_session)
-    await connection.execute(ending)
-
-
-async def _take_turn(connection: AsyncConnection) -> None:
-    # Whoever makes or redeems a link comes by here first, and so does whoever disables a user: always the users before
-    # the links, so that none of them waits for one who waits for them.
-    await lock_table(connection, schema.users)
 
 
 def _digest(token: str) -> str:

@@ -25,7 +25,7 @@ from task_service.request_record import request_address
 
 from .audit import Audit
 from .config import ConfigStore
-from .invitations import replace_password
+from .credentials import begin_credential_write, replace_password
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password, normalised
 from .sessions import Sessions
@@ -114,12 +114,16 @@ class Login:
         """
         account = normalised_username(username)
         stored, matches = await self._check(account, password, address)
-        if stored is None or stored.hash is None or not matches or stored.user.disabled:
-            # Without the name that was typed: people type their password there.
-            target = None if stored is None else stored.user.id
-            await self._audit.record_refusal("login.failed", anonymous=True, target=target)
-            raise LoginFailed
-        logged_in = await self._begin(stored, password, address, user_agent)
+        logged_in = None
+        while logged_in is None:
+            if stored is None or stored.hash is None or not matches or stored.user.disabled:
+                # Without the name that was typed: people type their password there.
+                target = None if stored is None else stored.user.id
+                await self._audit.record_refusal("login.failed", anonymous=True, target=target)
+                raise LoginFailed
+            logged_in = await self._begin(stored, password, address, user_agent)
+            if logged_in is None:
+                stored, matches = await self._verify(account, password)
         await self._throttle.succeeded(account, address)
         return logged_in
 
@@ -142,54 +146,73 @@ class Login:
         Raises:
             TooManyAttempts: The present password was wrong too often.
             InputInvalid: The present password is wrong, or the new one is not acceptable.
+            TokenRevoked: The session has ended meanwhile, such as by a reset of the password.
         """
         username = principal.user.username
+        verified_hash = await self._verify_current(principal, current)
+        new_hash = await self._passwords.hash(check_password(new, username, field="new_password"))
+        while not await self._replace(principal, verified_hash, new_hash):
+            # A login has upgraded the hash, or the password is another one by now.
+            verified_hash = await self._verify_current(principal, current)
+        await self._access_narrowed()
+
+    async def _verify_current(self, principal: Principal[User], current: str) -> str:
+        """The hash of the principal's present password, if that is what was typed; raises as `change_password`."""
         # A session that somebody left open must not be a way to guess, so this counts like a login.
-        address = request_address()
-        _, matches = await self._check(username, current, address)
-        if not matches:
+        username, address = principal.user.username, request_address()
+        stored, matches = await self._check(username, current, address)
+        if stored is None or stored.hash is None or not matches:
             await self._audit.record_refusal(
                 "user.password_change_failed", principal=principal, target=principal.owner.id
             )
             raise InputInvalid.of("current_password", "This is not your present password.")
         await self._throttle.succeeded(username, address)
-        checked = check_password(new, username, field="new_password")
-        new_hash = await self._passwords.hash(checked)
+        return stored.hash
+
+    async def _replace(self, principal: Principal[User], verified_hash: str, new_hash: str) -> bool:
+        """Replace the password; False if it is no longer the one that was verified."""
+        now = self._clock.now()
         async with self._db.write() as connection:
-            await replace_password(
+            await begin_credential_write(connection, principal, now)
+            replaced = await replace_password(
                 connection,
                 principal.owner.id,
                 new_hash,
-                self._clock.now(),
+                now,
+                verified_hash=verified_hash,
                 keep_session=principal.session_id,
             )
-            await self._audit.record(
-                "user.password_changed",
-                principal=principal,
-                target=principal.owner.id,
-                connection=connection,
-            )
-        await self._access_narrowed()
+            if replaced:
+                await self._audit.record(
+                    "user.password_changed",
+                    principal=principal,
+                    target=principal.owner.id,
+                    connection=connection,
+                )
+        return replaced
 
     async def _check(
         self, account: str, password: str, address: str | None
     ) -> tuple[StoredPassword | None, bool]:
-        """Whose account it is, if it is anybody's, and whether the password is right; the attempt is counted."""
+        """What :meth:`_verify` gives; the attempt is counted."""
         await self._throttle.attempt(account, address)
         try:
-            stored = await self._users.find_password(account)
-            matches = await self._passwords.verify(
-                password, None if stored is None else stored.hash
-            )
+            return await self._verify(account, password)
         except (StoreUnavailable, TooManyAttempts):
             # Nobody has learned anything about the password.
             await self._throttle.withdrawn(account, address)
             raise
+
+    async def _verify(self, account: str, password: str) -> tuple[StoredPassword | None, bool]:
+        """The account, if there is one, and whether the password is right."""
+        stored = await self._users.find_password(account)
+        matches = await self._passwords.verify(password, None if stored is None else stored.hash)
         return stored, matches
 
     async def _begin(
         self, stored: StoredPassword, password: str, address: str | None, user_agent: str | None
-    ) -> LoggedIn:
+    ) -> LoggedIn | None:
+        """Begin a session; None if the account has changed since its password was verified."""
         new_hash = stored.hash
         if stored.hash is not None and self._passwords.needs_rehash(stored.hash):
             new_hash = await self._passwords.hash(normalised(password))
@@ -207,7 +230,7 @@ class Login:
                 .values(last_login_at=self._clock.now(), password_hash=new_hash)
             )
             if updated.rowcount != 1:
-                raise LoginFailed
+                return None
             session = await self._sessions.start(
                 stored.user.id,
                 config,

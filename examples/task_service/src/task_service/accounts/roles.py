@@ -9,13 +9,14 @@ from typing import Final
 from msk_auth import InputInvalid
 
 ADMIN: Final = "admin"
+MANAGE_USERS: Final = "admin:users"
 
 _USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
 
 ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "user": _USER,
-        ADMIN: _USER | {"tasks:read_all", "admin:config", "admin:users", "admin:audit"},
+        ADMIN: _USER | {"tasks:read_all", "admin:config", MANAGE_USERS, "admin:audit"},
     }
 )
 """What each role may do. A user may do what any of their roles may."""

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final
 
-from sqlalchemy import Row, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, Principal, Session, StoreUnavailable, TokenProfile
+from msk_auth import Clock, Principal, Session, StoreUnavailable, TokenProfile, TokenRevoked
 from task_service import background
 from task_service.db import schema
 from task_service.db.engine import Database
@@ -204,6 +214,7 @@ class Sessions:
         if not is_id(session_id, "ses"):
             raise SessionNotFound
         async with self._db.write() as connection:
+            await connection.execute(_locking(by.owner.id))
             ended = await connection.execute(
                 update(schema.sessions)
                 .where(
@@ -233,16 +244,11 @@ class Sessions:
             How many were open.
         """
         now = self._clock.now()
-        conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)]
-        if keep is not None:
-            conditions.append(_SESSIONS.id != keep)
         async with self._db.write() as connection:
-            rows = (await connection.execute(_WITH_LIMITS.where(*conditions))).all()
+            await connection.execute(_locking(user_id))
+            rows = await end_open_sessions(connection, user_id, now, keep=keep)
             # Those whose time was up are marked too, and not counted.
             count = sum(self._session(row).is_open(now) for row in rows)
-            await connection.execute(
-                update(schema.sessions).where(*conditions).values(ended_at=now)
-            )
             if count:
                 await self._audit.record(
                     "session.all_ended",
@@ -333,6 +339,69 @@ class Sessions:
             address=row.address,
             user_agent=row.user_agent,
         )
+
+
+async def require_open(
+    connection: AsyncConnection, principal: Principal[Any], now: datetime
+) -> None:
+    """:func:`check_open`, awaited."""
+    await connection.run_sync(check_open, principal, now)
+
+
+def check_open(connection: Connection, principal: Principal[Any], now: datetime) -> None:
+    """Refuse to write for a login that has ended since its request was authenticated.
+
+    Until the transaction ends the login cannot end either: whatever ends one locks its user first.
+
+    Args:
+        connection: In a write transaction, that holds no lock of a session.
+        principal: An interactive one.
+        now: When.
+
+    Raises:
+        TokenRevoked: It has ended, or there is no session.
+    """
+    connection.execute(_locking(principal.owner.id))
+    session = connection.scalar(
+        select(_SESSIONS.id).where(
+            _SESSIONS.id == principal.session_id,
+            _SESSIONS.user_id == principal.owner.id,
+            _SESSIONS.ended_at.is_(None),
+            _SESSIONS.expires_at > now,
+        )
+    )
+    if session is None:
+        raise TokenRevoked
+
+
+async def end_open_sessions(
+    connection: AsyncConnection, user_id: str, now: datetime, *, keep: str | None = None
+) -> Sequence[Row[Any]]:
+    """End a user's sessions.
+
+    Args:
+        connection: In a write transaction that has locked the user or the table of users.
+        user_id: Whose.
+        now: When.
+        keep: The id of a session that goes on.
+
+    Returns:
+        The rows that were ended, as they were before, with the limits in force.
+    """
+    conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)]
+    if keep is not None:
+        conditions.append(_SESSIONS.id != keep)
+    # In the order in which a flush writes them, so that neither waits for the other.
+    found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
+    rows = (await connection.execute(found.with_for_update(of=schema.sessions))).all()
+    await connection.execute(update(schema.sessions).where(*conditions).values(ended_at=now))
+    return rows
+
+
+def _locking(user_id: str) -> Select[Any]:
+    """Locks a user, weakly enough for rows that refer to them, such as a new task."""
+    users = schema.users.c
+    return select(users.id).where(users.id == user_id).with_for_update(key_share=True)
 
 
 def _minutes(stored: object, default: int) -> timedelta:

@@ -12,17 +12,27 @@ from sqlalchemy import Row, and_, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, FieldError, InputInvalid, Owner, PageCursor, Principal
+from msk_auth import (
+    Clock,
+    FieldError,
+    InputInvalid,
+    Owner,
+    PageCursor,
+    PermissionDenied,
+    Principal,
+)
 from task_service.db import schema
-from task_service.db.engine import Database, lock_table
+from task_service.db.engine import Database
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
 
 from .audit import Audit
+from .credentials import begin_credential_write
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .password_links import void_first_links, void_links
 from .passwords import Passwords, check_password
-from .roles import ADMIN, ROLE_PERMISSIONS, check_roles
+from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, check_roles
+from .sessions import end_open_sessions
 from .user_query import EVERYBODY, UserQuery, found_by
 from .usernames import MAX_USERNAME, is_username, normalised_username
 
@@ -210,6 +220,7 @@ class Users:
         Raises:
             InputInvalid: The name, a role or the password is not acceptable.
             UsernameTaken: There is a user of that name, perhaps written otherwise.
+            Problem: As :func:`begin_administration`.
         """
         name, checked_roles = check_user(username, roles)
         password_hash = None
@@ -244,10 +255,11 @@ class Users:
 
         Raises:
             sqlalchemy.exc.IntegrityError: There is a user of that name.
+            Problem: As :func:`begin_administration`.
         """
         now = self._clock.now()
+        await begin_administration(connection, by, now)
         if _administers(roles, disabled=False, has_password=password_hash is not None):
-            await lock_table(connection, schema.users)
             await void_first_links(connection, await administrators_of(connection), now)
         user = User(
             id=new_id("usr"),
@@ -299,12 +311,13 @@ class Users:
             InputInvalid: A role is not acceptable.
             UserNotFound: There is no such user.
             LastAdministrator: Nobody who can log in would be left to administer the service.
+            Problem: As :func:`begin_administration`.
         """
         new_roles = None if roles is None else check_roles(roles)
         now = self._clock.now()
         async with self._db.write() as connection:
-            await lock_table(connection, schema.users)
-            before = await _read(connection, user_id)
+            await begin_administration(connection, by, now)
+            before = await read_user(connection, user_id)
             after_roles = before.roles if new_roles is None else new_roles
             after_disabled = before.disabled if disabled is None else disabled
             if (
@@ -331,14 +344,15 @@ class Users:
                     .values(disabled_at=now if after_disabled else None)
                 )
                 if after_disabled:
-                    await _end_logins(connection, user_id, now)
+                    await end_open_sessions(connection, user_id, now)
+                    await void_links(connection, user_id, now)
                 await self._audit.record(
                     "user.disabled" if after_disabled else "user.enabled",
                     principal=by,
                     target=user_id,
                     connection=connection,
                 )
-            user = await _read(connection, user_id)
+            user = await read_user(connection, user_id)
         await self._access_narrowed()
         return user
 
@@ -387,21 +401,34 @@ async def administrators_of(connection: AsyncConnection) -> list[User]:
     return [user for user in map(user_of, rows) if ADMIN in user.roles]
 
 
-async def _end_logins(connection: AsyncConnection, user_id: str, now: datetime) -> None:
-    sessions = schema.sessions
-    await connection.execute(
-        update(sessions)
-        .where(sessions.c.user_id == user_id, sessions.c.ended_at.is_(None))
-        .values(ended_at=now)
-    )
-    await void_links(connection, user_id, now)
+async def read_user(connection: AsyncConnection, user_id: str) -> User:
+    """The user with this id, as a transaction sees them.
+
+    Raises:
+        UserNotFound: There is none.
+    """
+    if is_id(user_id, "usr"):
+        found = select(schema.users).where(_USERS.id == user_id)
+        row = (await connection.execute(found)).one_or_none()
+        if row is not None:
+            return user_of(row)
+    raise UserNotFound
 
 
-async def _read(connection: AsyncConnection, user_id: str) -> User:
-    row = (await connection.execute(select(schema.users).where(_USERS.id == user_id))).one_or_none()
-    if row is None:
-        raise UserNotFound
-    return user_of(row)
+async def begin_administration(
+    connection: AsyncConnection, by: Principal[Any] | None, now: datetime
+) -> None:
+    """Begin to write for an administrator, as :func:`begin_credential_write` does, who must be one still.
+
+    Raises:
+        TokenRevoked: The login of `by` has ended since its request was authenticated.
+        PermissionDenied: `by` no longer administers users.
+    """
+    await begin_credential_write(connection, by, now)
+    if by is not None:
+        actor = await read_user(connection, by.owner.id)
+        if MANAGE_USERS not in actor.permissions:
+            raise PermissionDenied([MANAGE_USERS])
 
 
 def user_of(row: Row[Any]) -> User:

@@ -32,6 +32,7 @@ from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.db import schema
 
 from .audit import Audit
+from .sessions import check_open
 from .users import User
 
 MAX_LEAKS: Final = 100
@@ -59,6 +60,8 @@ _unwritten: ContextVar[_WriteDown | None] = ContextVar("unwritten", default=None
 
 class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
     """The library's store; each change adds its entry to the audit log, or does not happen.
+
+    A key is made only while the login that asks for it is open, by the same transaction.
 
     Args:
         engine: Of the database that holds keys and audit log.
@@ -108,6 +111,10 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
             )
 
     def _created(self, connection: Connection, record: ApiKey, **more: object) -> None:
+        act = _acting.get()
+        # Code inside the process may make keys for a user without a login.
+        if act is not None and act.principal is not None and act.principal.session_id is not None:
+            check_open(connection, act.principal, record.created_at)
         scopes = None if record.scopes is None else sorted(record.scopes)
         self._add(connection, "key.created", record, scopes=scopes, **more)
 
