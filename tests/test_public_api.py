@@ -92,6 +92,7 @@ PUBLIC = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
+    "immutable",
     "local_principal",
     "read_bearer",
     "redact",

@@ -54,6 +54,7 @@ from .core.events import (
     Sighting,
 )
 from .core.flows import CreatedKey, Lifetime
+from .core.immutability import immutable
 from .core.keys import KeyFormat, KeyValue
 from .core.model import (
     ApiKey,
@@ -150,6 +151,7 @@ __all__ = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
+    "immutable",
     "local_principal",
     "read_bearer",
     "redact",

@@ -1,4 +1,4 @@
-"""How it is logged that a store failed: an outage in one line, a mistake in somebody's code with its traceback.
+"""How a failure is logged: an outage in one line, a user that cannot be shared once, any other mistake with its traceback.
 
 While a store is down everything fails, and always for the same reason: a traceback each time would bury the rest of the
 log, and fill a disk that may be full already.
@@ -7,8 +7,10 @@ log, and fill a disk that may be full already.
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 
 from .core.errors import StoreUnavailable
+from .core.immutability import NotShareable
 
 _log = logging.getLogger("msk_auth")
 
@@ -22,7 +24,10 @@ def log_failure(level: int, what: str, error: Exception) -> None:
         error: Why; whatever a store, or a function of the application, has raised.
     """
     name = type(error).__name__
-    if _is_outage(error):
+    if isinstance(error, NotShareable):
+        # It says what to write, and every request would say it again.
+        _log_once(level, f"{what}: {error}")
+    elif _is_outage(error):
         # The driver's own words. SQLAlchemy's, around them, may quote values such as a digest.
         _log.log(level, "%s: %s: %r", what, name, error.__cause__ or error)
     else:
@@ -34,3 +39,8 @@ def _is_outage(error: Exception) -> bool:
     return isinstance(error, OSError | StoreUnavailable) or any(
         kind.__name__ in {"OperationalError", "TimeoutError"} for kind in type(error).__mro__
     )
+
+
+@lru_cache(maxsize=128)
+def _log_once(level: int, message: str) -> None:
+    _log.log(level, "%s", message)

@@ -10,13 +10,14 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from .core.digest import KeyHasher
 from .core.errors import ConfigurationError
+from .core.immutability import NotShareable, is_mutable_class
 from .core.keys import KeyFormat
-from .core.model import KeyLimits
+from .core.model import KeyLimits, Owner
 from .core.tokens import TokenProfile
 
 _MEANT_FOR: Final[Mapping[str, str]] = {
@@ -110,25 +111,59 @@ def not_a_list_of_values() -> TypeError:
     )
 
 
+def check_users_shareable(find_owner: object) -> None:
+    """Refuse a look-up whose owners certainly hold users that can change; to be asked where there is a lease.
+
+    Args:
+        find_owner: The application's function. Only what it is annotated with is looked at: what it returns is judged
+            when it does.
+
+    Raises:
+        ConfigurationError: It says that it returns an `Owner` of such a class.
+    """
+    for kind in _owner_arguments(_return_hint(_called(find_owner))):
+        if isinstance(kind, type) and is_mutable_class(kind):
+            raise NotShareable("Owner.user", kind)
+
+
+def _owner_arguments(hint: object) -> Iterator[object]:
+    """What stands in the brackets of `Owner[…]`, wherever in the annotation that is."""
+    for argument in typing.get_args(hint):
+        if typing.get_origin(hint) is Owner:
+            yield argument
+        else:
+            yield from _owner_arguments(argument)
+
+
 def _answers_later(function: object) -> bool | None:
     """True if what it returns has to be awaited, False if it cannot be, None if nobody can tell."""
+    function = _called(function)
+    if inspect.iscoroutinefunction(function):
+        return True
+    return _is_awaitable(_return_hint(function))
+
+
+def _called(function: object) -> object:
+    """The function behind a partial one or an object with `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isfunction(function) and not inspect.ismethod(function):
         # An object: what counts is how it is called.
         function = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be
-    if inspect.iscoroutinefunction(function):
-        return True
+    return function
+
+
+def _return_hint(function: object) -> object:
+    """What a function says that it returns; `Any` if it does not say."""
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        return None
+        return Any
     if hasattr(function, "__wrapped__"):
         # A decorator took over the annotations of what it wraps; what it returns itself may differ.
-        return None
+        return Any
     try:
-        hints = typing.get_type_hints(function)
+        return typing.get_type_hints(function).get("return", Any)
     except Exception:  # noqa: BLE001 - annotations may be anything, names that do not exist included
-        return None
-    return _is_awaitable(hints.get("return", Any))
+        return Any
 
 
 def _is_awaitable(hint: object) -> bool | None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from enum import Enum, StrEnum
+from typing import Any
 
 import pytest
 from tests.core.support import MICROSECOND, NOW
 
-from msk_auth import ApiKey, KeyStatus, Owner, Principal, Session
+from msk_auth import (
+    ApiKey,
+    ConfigurationError,
+    CredentialKind,
+    KeyStatus,
+    Owner,
+    Policy,
+    Principal,
+    Session,
+)
 from msk_auth.core.model import revoked
 
 ACTIVE, REVOKED, EXPIRED = KeyStatus.ACTIVE, KeyStatus.REVOKED, KeyStatus.EXPIRED
@@ -48,3 +60,103 @@ def test_revoking_is_final() -> None:
 def test_nouns_are_frozen_and_take_no_further_attributes(noun: type) -> None:
     assert noun.__dataclass_params__.frozen
     assert "__dict__" not in dir(noun)
+
+
+# Permissions: a set that cannot change, whatever it was given as.
+
+
+class OwnSet(frozenset[str]):
+    """One to which attributes can be added."""
+
+
+def of_owner(given: Any) -> object:
+    return Owner("ann", given, "Ann").permissions
+
+
+def of_principal(given: Any) -> object:
+    owner = Owner("ann", (), "Ann")
+    return Principal(owner, CredentialKind.API_KEY, given, NOW).permissions
+
+
+def of_record(given: Any) -> object:
+    return dataclasses.replace(RECORD, scopes=given).scopes
+
+
+def of_policy(given: Any) -> object:
+    return Policy(given).permissions
+
+
+HOLDERS = [of_owner, of_principal, of_record, of_policy]
+Holder = Callable[[Any], object]
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: ["tasks:read", "tasks:run", "tasks:read"],
+        lambda: {"tasks:read", "tasks:run"},
+        lambda: (each for each in ("tasks:read", "tasks:run")),
+        {"tasks:read": 1, "tasks:run": 2}.keys,
+        {1: "tasks:read", 2: "tasks:run"}.values,
+        lambda: OwnSet({"tasks:read", "tasks:run"}),
+        lambda: frozenset({"tasks:read", "tasks:run"}),
+    ],
+    ids=["list", "set", "generator", "keys", "values", "subclass", "frozenset"],
+)
+def test_permissions_are_frozen_whatever_they_were_given_as(
+    holder: Holder, given: Callable[[], Iterable[str]]
+) -> None:
+    frozen = holder(given())
+    assert frozen == {"tasks:read", "tasks:run"}
+    assert type(frozen) is frozenset
+
+
+def test_permissions_keep_nothing_of_the_set_that_they_were_given_as() -> None:
+    given = {"tasks:read"}
+    owner = Owner("ann", given, "Ann")
+    given.add("admin")
+    assert owner.permissions == {"tasks:read"}
+    assert dataclasses.replace(owner, user="Anna").permissions == {"tasks:read"}
+
+
+def test_a_frozen_set_is_kept_as_it_is() -> None:
+    given = frozenset({"tasks:read"})
+    assert of_owner(given) is of_principal(given) is of_record(given) is given
+
+
+class Grant(Enum):
+    READ = "tasks:read"
+
+
+class TextGrant(StrEnum):
+    READ = "tasks:read"
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("tasks:read", "is one text.* Write {name}={{'tasks:read'}}"),
+        (b"tasks:read", "is one text"),
+        ({"tasks:read": False}, "is a mapping.* Write the keys that are granted"),
+        (7, "has to be .* not int. Write {name}=frozenset"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_set_of_permissions_is_refused(
+    holder: Holder, given: object, advice: str
+) -> None:
+    name = "scopes" if holder is of_record else "permissions"
+    with pytest.raises(ConfigurationError, match=f"^{name} {advice.format(name=name)}"):
+        holder(given)
+
+
+@pytest.mark.parametrize("given", [[1], {Grant.READ}, [None], [b"tasks:read"]], ids=repr)
+def test_permissions_are_texts(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"hold texts, and .* is none.* write its value"):
+        of_owner(given)
+
+
+def test_a_member_of_a_text_enum_is_a_text() -> None:
+    assert of_owner([TextGrant.READ]) == {"tasks:read"}

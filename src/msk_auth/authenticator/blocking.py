@@ -70,7 +70,8 @@ class Authenticator(Driver[UserT]):
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
         lease: For how long a verification may be reused; None reads the store each time. Whatever
-            narrows access then takes that much longer to return: see `msk_auth.lease`.
+            narrows access then takes that much longer to return: see `msk_auth.lease`. What
+            `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are kept; each takes about 1 KiB.
 
     Raises:
@@ -114,6 +115,7 @@ class Authenticator(Driver[UserT]):
             }
         )
         super().__init__(
+            find_owner=find_owner,
             tokens=tokens,
             checks_sessions=find_session is not None,
             key_format=key_format,

@@ -19,6 +19,7 @@ from msk_auth.core.model import KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.tokens import TokenProfile
 from msk_auth.lease import Fingerprint, LeaseCache
+from msk_auth.set_up import check_users_shareable
 from msk_auth.touches import Touches
 
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
@@ -47,6 +48,7 @@ class Driver(Generic[UserT]):
     def __init__(
         self,
         *,
+        find_owner: Callable[[str], object],
         tokens: TokenProfile | Sequence[TokenProfile],
         checks_sessions: bool,
         key_format: KeyFormat | None,
@@ -65,6 +67,7 @@ class Driver(Generic[UserT]):
             hasher=KeyHasher() if hasher is None else hasher,
             tokens=(tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens),
             checks_sessions=checks_sessions,
+            shares_principals=lease is not None,
         ).check()
         self.realm = realm
         self.problem_base = problem_base
@@ -72,6 +75,7 @@ class Driver(Generic[UserT]):
         self._touches = Touches()
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
+            check_users_shareable(find_owner)
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
         self._lease_is_recorded = False
         self.recall = _nothing if self._cache is None or not may_recall else self._cache.find

@@ -6,7 +6,7 @@ To authenticate means, in this order, and each line ends the request if it fails
 2. Tell a key from a token, and check its form: no I/O for garbage.
 3. A key: find the record, compare the digest, and only then look at revoked and expired.
    A token: check signature and claims, then that its session is open.
-4. Find the owner, afresh, and refuse a disabled one.
+4. Find the owner, afresh, and refuse a disabled one; under a lease also one that a request could change.
 5. Effective permissions are the owner's now, cut down to the key's scopes.
 """
 
@@ -37,6 +37,7 @@ from .errors import (
     TokenRevoked,
 )
 from .events import Event, KeyCreated, KeyDeleted, KeyExpirySet, KeyRevocation, KeyRotated
+from .immutability import check_shareable
 from .keys import KeyFormat, KeyValue
 from .model import ApiKey, CredentialKind, KeyLimits, KeyPage, KeyQuery, KeyStatus, Owner, Principal
 from .policy import is_permission, require_interactive
@@ -62,12 +63,21 @@ _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 
 
 class Rules(NamedTuple):
-    """What an application configured, as far as decisions depend on it."""
+    """What an application configured, as far as decisions depend on it.
+
+    Attributes:
+        key_format: The prefixes of the keys.
+        hasher: How keys are digested.
+        tokens: The issuers whose JWTs are accepted.
+        checks_sessions: Whether the application can be asked for a login session.
+        shares_principals: Whether several requests may get the same principal, as they do under a lease.
+    """
 
     key_format: KeyFormat
     hasher: KeyHasher
     tokens: Sequence[TokenProfile]
     checks_sessions: bool
+    shares_principals: bool
 
     def check(self) -> Rules:
         """These rules.
@@ -156,7 +166,7 @@ def _authenticate_key(rules: Rules, presented: KeyValue, now: datetime) -> Flow[
         raise KeyRevoked(key_id=record.id)
     if status is not KeyStatus.ACTIVE:
         raise KeyExpired(key_id=record.id)
-    owner = yield from _find_standing_owner(record.owner_id)
+    owner = yield from _find_standing_owner(rules, record.owner_id)
     if owner is None:
         raise OwnerDisabled(key_id=record.id)
     permissions = owner.permissions if record.scopes is None else owner.permissions & record.scopes
@@ -214,7 +224,7 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
                     " Log in again."
                 )
             valid_until = min(valid_until, session.expires_at)
-    owner = yield from _find_standing_owner(claims.subject)
+    owner = yield from _find_standing_owner(rules, claims.subject)
     if owner is None:
         raise TokenRevoked
     principal = Principal(
@@ -227,11 +237,17 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
     return Authenticated(principal, valid_until)
 
 
-def _find_standing_owner(owner_id: str) -> Flow[Owner[Any] | None]:
-    """The owner, unless there is none or it is disabled."""
+def _find_standing_owner(rules: Rules, owner_id: str) -> Flow[Owner[Any] | None]:
+    """The owner, unless there is none or it is disabled.
+
+    Raises:
+        NotShareable: Several requests would share the owner, and one of them could change it.
+    """
     owner = yield from steps.find_owner(owner_id)
     if owner is None or owner.disabled:
         return None
+    if rules.shares_principals:
+        check_shareable(owner, "owner")
     return owner
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
+
+from .errors import ConfigurationError
 
 UserT = TypeVar("UserT")
 """The application's own class of users."""
@@ -61,6 +64,10 @@ class ApiKey:
     replaced_by: str | None = None
     deleted_at: datetime | None = None
 
+    def __post_init__(self) -> None:
+        if self.scopes is not None and type(self.scopes) is not frozenset:
+            object.__setattr__(self, "scopes", freeze_permissions(self.scopes, "scopes"))
+
     def status(self, now: datetime) -> KeyStatus:
         """The key's state at `now`."""
         if self.revoked_at is not None:
@@ -70,21 +77,41 @@ class ApiKey:
         return KeyStatus.ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Owner(Generic[UserT]):
     """The application's user as this library needs to see it, read afresh for every verification.
 
+    Under a lease one owner serves many requests, so it must not be possible to change it: `permissions` are frozen
+    whatever you hand over, and a `user` that can change is refused (see :func:`~msk_auth.immutable`).
+
     Attributes:
         id: What `ApiKey.owner_id` and a JWT's `sub` hold.
-        permissions: Everything the user may do now.
+        permissions: Everything the user may do now; any iterable of texts is taken.
         user: The application's own object, handed through to request handlers with its type.
         disabled: True refuses every key and login of this user.
+
+    Raises:
+        ConfigurationError: `permissions` is one text, or holds something else than texts.
     """
 
     id: str
     permissions: frozenset[str]
     user: UserT
     disabled: bool = False
+
+    # Written out for the sake of one type: what is taken is any iterable, and what is kept a frozen set.
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the name of the attribute
+        permissions: Iterable[str],
+        user: UserT,
+        disabled: bool = False,
+    ) -> None:
+        set_attribute = object.__setattr__
+        set_attribute(self, "id", id)
+        set_attribute(self, "permissions", freeze_permissions(permissions, "permissions"))
+        set_attribute(self, "user", user)
+        set_attribute(self, "disabled", disabled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +153,11 @@ class Principal(Generic[UserT]):
     authenticated_at: datetime
     key_id: str | None = None
     session_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.permissions) is not frozenset:
+            frozen = freeze_permissions(self.permissions, "permissions")
+            object.__setattr__(self, "permissions", frozen)
 
     @property
     def user(self) -> UserT:
@@ -197,6 +229,41 @@ class KeyPage:
 
     items: tuple[ApiKey, ...]
     next_cursor: str | None
+
+
+def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
+    """A set of permissions or scopes that cannot change, whatever it was given as.
+
+    Args:
+        given: The permissions.
+        name: What to call them in an error.
+
+    Raises:
+        ConfigurationError: They are one text, a mapping, or hold something else than texts.
+    """
+    kind = type(given)
+    if kind is not frozenset:
+        if isinstance(given, (str, bytes)):
+            # Taken as an iterable it would be a set of letters.
+            raise ConfigurationError(
+                f"{name} is one text and has to be a set of texts. Write {name}={{{given!r}}}."
+            )
+        if isinstance(given, Mapping):
+            # {"tasks:write": False} would grant what it means to deny.
+            raise ConfigurationError(
+                f"{name} is a mapping and has to be a set of texts. Write the keys that are granted."
+            )
+        if not isinstance(cast("object", given), Iterable):
+            raise ConfigurationError(
+                f"{name} has to be a set of texts, not {kind.__qualname__}. Write {name}=frozenset() for none."
+            )
+        given = frozenset(given)
+    for permission in given:
+        if not isinstance(cast("object", permission), str):
+            raise ConfigurationError(
+                f"{name} has to hold texts, and {permission!r} is none. Of an Enum write its value."
+            )
+    return cast("frozenset[str]", given)
 
 
 def revoked(record: ApiKey, *, at: datetime) -> ApiKey:

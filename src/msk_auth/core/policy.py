@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, cast
 
 from .errors import ConfigurationError, InteractiveRequired, LoginTooOld, PermissionDenied
-from .model import CredentialKind, Principal, UserT
+from .model import CredentialKind, Principal, UserT, freeze_permissions
 
 _PASSES_AS_INTERACTIVE: Final = {
     CredentialKind.INTERACTIVE: True,
@@ -39,6 +39,9 @@ class Policy:
     max_age: timedelta | None = None
 
     def __post_init__(self) -> None:
+        if type(self.permissions) is not frozenset:
+            frozen = freeze_permissions(self.permissions, "permissions")
+            object.__setattr__(self, "permissions", frozen)
         # `require("a b")` would make a permission that nobody has; say so while starting. And a
         # permission is quoted in a challenge, where a quote in it would end the parameter.
         for permission in self.permissions:

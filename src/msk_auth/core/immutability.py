@@ -1,0 +1,164 @@
+"""Which values are known not to change, and may therefore be shared between requests.
+
+Under a lease one verification serves many requests, and all of them get the same principal. A change that one request
+makes to it would show in the others, so what the application hands over must not be able to change. These cannot:
+
+- None, numbers, text, bytes, dates and times, UUIDs and members of an `Enum`;
+- tuples, named tuples and frozen sets of such values;
+- frozen dataclasses, and pydantic models with `frozen=True`, of such values;
+- instances of a class that the application has declared with :func:`immutable`.
+
+Anything else can, as far as this module knows: it refuses what it cannot judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import date, time, timedelta, tzinfo
+from enum import Enum
+from functools import cache
+from types import MemberDescriptorType
+from typing import Any, Final, TypeVar, cast
+from weakref import WeakSet
+
+from .errors import ConfigurationError
+
+ClassT = TypeVar("ClassT", bound=type)
+
+_declared: Final[WeakSet[type]] = WeakSet()
+_CONTAINERS: Final = (tuple, frozenset)
+_CHANGING: Final = (list, dict, set, bytearray)
+# Of pydantic: what was set explicitly, and the two that are judged by themselves.
+_BOOKKEEPING: Final = frozenset(
+    {"__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"}
+)
+
+
+def immutable(cls: ClassT) -> ClassT:
+    """Declare that an instance of this class never changes once it is made. A class decorator, or a call.
+
+    Use it for a class of which the library cannot know this, such as one of `attrs` or `msgspec`, so that its instances may
+    be the `user` of an :class:`~msk_auth.Owner` under a lease. It holds for the class itself and not for its subclasses, and
+    for everything that an instance refers to.
+
+    Raises:
+        ConfigurationError: It is no class.
+    """
+    if not isinstance(cast("object", cls), type):
+        raise ConfigurationError(f"{cls!r} is no class. Write @immutable above the class.")
+    _declared.add(cls)
+    return cls
+
+
+class NotShareable(ConfigurationError):
+    """A value that several requests would share, and of which a part can change.
+
+    Args:
+        path: Where the part is, such as `owner.user.roles`.
+        kind: Its class.
+    """
+
+    def __init__(self, path: str, kind: type[object]) -> None:
+        name = kind.__qualname__
+        super().__init__(
+            f"Under a lease one Owner serves many requests, and {path} can change: it is a {name}. Give Owner.user"
+            " something that cannot change, such as the user's id or a frozen dataclass, and load the user per request,"
+            " in the request's own session: above all an ORM instance. If no instance of the class ever changes, declare"
+            f" it with msk_auth.immutable({name})."
+        )
+
+
+def check_shareable(value: object, path: str) -> None:
+    """Refuse a value of which a part can change.
+
+    Args:
+        value: What several requests are to share.
+        path: What to call it.
+
+    Raises:
+        NotShareable: A part of it can change, as far as is known.
+    """
+    kind: type[object] = type(value)
+    if kind in _unchanging() or isinstance(value, Enum) or kind in _declared:
+        return
+    attributes = tuple(_attributes(value, kind))
+    members: Iterable[tuple[str, object]]
+    if isinstance(value, _CONTAINERS):
+        if attributes:
+            raise NotShareable(path, kind)
+        held = cast("tuple[object, ...] | frozenset[object]", value)
+        members = ((f"{path}[{index}]", member) for index, member in enumerate(held))
+    elif is_frozen_class(kind):
+        if getattr(value, "__pydantic_private__", None):
+            # Of a model's private attributes `frozen` says nothing.
+            raise NotShareable(path, kind)
+        extra: dict[str, object] = getattr(value, "__pydantic_extra__", None) or {}
+        named = (*attributes, *extra.items())
+        members = ((f"{path}.{name}", member) for name, member in named)
+    elif isinstance(value, _unchanging()) and not attributes:
+        # Of a subclass, such as that of a library for dates, and nothing hangs on the instance.
+        return
+    else:
+        raise NotShareable(path, kind)
+    for where, member in members:
+        check_shareable(member, where)
+
+
+def is_frozen_class(kind: type[object]) -> bool:
+    """True if the class itself keeps its instances' attributes from being set: a frozen dataclass or pydantic model."""
+    # Of this very class: a subclass that is no frozen dataclass takes further attributes.
+    parameters = kind.__dict__.get("__dataclass_params__")
+    if parameters is not None:
+        return bool(parameters.frozen)
+    config: Any = getattr(kind, "model_config", None)
+    return _is_model(kind) and config.get("frozen") is True
+
+
+def is_mutable_class(kind: type[object]) -> bool:
+    """True if instances of a class can certainly change: an ORM's, a dataclass or a model that is not frozen, a list."""
+    if kind in _declared:
+        return False
+    # SQLAlchemy's classes have a mapper, Django's and peewee's models their `_meta`.
+    if (
+        hasattr(kind, "__mapper__")
+        or hasattr(kind, "_meta")
+        or any(base in _CHANGING for base in kind.__mro__)
+    ):
+        return True
+    judged = "__dataclass_params__" in kind.__dict__ or _is_model(kind)
+    return judged and not is_frozen_class(kind)
+
+
+def _is_model(kind: type[object]) -> bool:
+    return isinstance(getattr(kind, "model_config", None), dict) and hasattr(
+        kind, "__pydantic_fields__"
+    )
+
+
+@cache
+def _unchanging() -> tuple[type, ...]:
+    # Not before there is use for them: importing the library loads neither.
+    from decimal import Decimal
+    from uuid import UUID
+
+    text = (str, bytes)
+    times = (date, time, timedelta, tzinfo)
+    return (type(None), bool, int, float, complex, *text, *times, Decimal, UUID)
+
+
+def _attributes(value: object, kind: type) -> Iterator[tuple[str, object]]:
+    """What hangs on an instance beyond what its built-in class holds, by name."""
+    yield from getattr(value, "__dict__", {}).items()
+    for cls in kind.__mro__:
+        # Classes written in C have members without `__slots__`, and keep them.
+        if "__slots__" not in vars(cls) or cls in _unchanging():
+            continue
+        for name, member in vars(cls).items():
+            if isinstance(member, MemberDescriptorType) and name not in _BOOKKEEPING:
+                # A slot that was never set has no value.
+                with suppress(AttributeError):
+                    yield name, member.__get__(value, kind)
+
+
+# Of pydantic: what was set explicitly, and the two that are judged by themselves.

@@ -1,0 +1,340 @@
+"""What may be shared between requests under a lease, and what happens to an owner of which a request could change a part."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntFlag, StrEnum
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from tests.core.support import NOW, World, token
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    Owner,
+    Refusal,
+    StoreUnavailable,
+    immutable,
+)
+from msk_auth.core.immutability import NotShareable, check_shareable
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+LEASE = timedelta(seconds=1)
+MakeWorld = Callable[..., World]
+
+
+class Role(Enum):
+    ADMIN = {"a": "dictionary, which the whole process shares anyway"}  # noqa: RUF012
+
+
+class Text(StrEnum):
+    ADMIN = "admin"
+
+
+class Bits(IntFlag):
+    READ = 1
+
+
+class Pair(NamedTuple):
+    name: str
+    value: object = None
+
+
+class SubPair(Pair):
+    """Without slots: attributes can be added."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    name: str = "Ann"
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    name: str = "Ann"
+    value: object = None
+
+
+@dataclass(frozen=True)
+class FrozenToo(Frozen):
+    more: object = None
+
+
+class Undecorated(Frozen):
+    """A subclass that takes further attributes."""
+
+
+@dataclass
+class Thawed:
+    name: str = "Ann"
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """One that keeps what it computed in its dictionary."""
+
+    name: str = "Ann"
+    value: object = field(default=None, init=False)
+
+
+class Plain:
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
+class OwnText(str):  # noqa: SLOT000 - that is the point
+    """As a library may have one for user names."""
+
+
+class OwnTime(datetime):
+    """As libraries for dates have one."""
+
+
+class SlottedText(str):
+    __slots__ = ("extra",)
+
+
+class DjangoLike:
+    _meta = "options"
+
+
+@immutable
+class Declared:
+    def __init__(self) -> None:
+        self.roles = ["a list that nothing changes"]
+
+
+class OfDeclared(Declared):
+    """A subclass for which nothing was declared."""
+
+
+def with_attribute(value: Any) -> Any:
+    value.extra = []
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        7,
+        1.5,
+        1j,
+        "ann",
+        b"ann",
+        NOW,
+        date(2026, 1, 1),
+        time(12),
+        LEASE,
+        UTC,
+        ZoneInfo("Europe/Berlin"),
+        NOW.replace(tzinfo=ZoneInfo("Europe/Berlin")),
+        Decimal("1.5"),
+        UUID(int=1),
+        Role.ADMIN,
+        Text.ADMIN,
+        Bits.READ,
+        (),
+        ("ann", (1, frozenset({2}))),
+        frozenset({("a", 1)}),
+        Pair("ann", Pair("bob")),
+        SubPair("ann"),
+        Frozen("ann", Slotted("bob", ("a",))),
+        FrozenToo("ann", "b", Frozen()),
+        OwnText("ann"),
+        OwnTime(2026, 1, 1, tzinfo=UTC),
+        SlottedText("ann"),
+        Declared(),
+        (Declared(), Frozen("ann", Declared())),
+        Owner("ann", {"read"}, Frozen()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_change_may_be_shared(value: object) -> None:
+    check_shareable(value, "user")
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "kind"),
+    [
+        ([], "user", "list"),
+        ({}, "user", "dict"),
+        (set(), "user", "set"),
+        (bytearray(), "user", "bytearray"),
+        (OrderedDict(), "user", "OrderedDict"),
+        (MappingProxyType({}), "user", "mappingproxy"),  # a view of what may change
+        (SimpleNamespace(name="ann"), "user", "SimpleNamespace"),
+        (Plain(name="ann"), "user", "Plain"),
+        (Plain, "user", "type"),
+        (object(), "user", "object"),
+        (lambda: None, "user", "function"),
+        (("ann", 1, []), r"user\[2\]", "list"),
+        ((("ann", ({},)),), r"user\[0\]\[1\]\[0\]", "dict"),
+        (frozenset({Plain()}), r"user\[0\]", "Plain"),
+        (Pair("ann", []), r"user\[1\]", "list"),
+        (with_attribute(SubPair("ann")), "user", "SubPair"),
+        (Frozen("ann", []), r"user\.value", "list"),
+        (Slotted("ann", {"a": 1}), r"user\.value", "dict"),
+        (Frozen("ann", Slotted("bob", ([],))), r"user\.value\.value\[0\]", "list"),
+        (FrozenToo("ann", None, []), r"user\.more", "list"),
+        (Undecorated("ann"), "user", "Undecorated"),
+        (Thawed(), "user", "Thawed"),
+        (with_attribute(OwnText("ann")), "user", "OwnText"),
+        (with_attribute(SlottedText("ann")), "user", "SlottedText"),
+        (OfDeclared(), "user", "OfDeclared"),
+        (Owner("ann", (), Thawed()), r"user\.user", "Thawed"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
+)
+def test_what_can_change_is_found_and_named(value: object, path: str, kind: str) -> None:
+    with pytest.raises(NotShareable, match=f" {path} can change: it is a {kind}\\."):
+        check_shareable(value, "user")
+
+
+def test_what_a_frozen_object_keeps_to_itself_counts_too() -> None:
+    lazy = Lazy()
+    lazy.__dict__["cached"] = "a text"
+    check_shareable(lazy, "user")
+    lazy.__dict__["cached"] = ["a list"]
+    with pytest.raises(NotShareable, match=r" user\.cached can change"):
+        check_shareable(lazy, "user")
+
+
+def test_only_a_class_can_be_declared_immutable() -> None:
+    assert immutable(Declared) is Declared
+    with pytest.raises(ConfigurationError, match="Write @immutable above the class"):
+        immutable(Declared())  # type: ignore[type-var]
+
+
+# Under a lease.
+
+
+def test_what_one_request_gets_no_other_one_can_change(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE, on_event=None)
+    permissions = {"tasks:read"}
+    world.owners["ann"] = Owner("ann", permissions, Frozen())
+    credential = world.create().value.reveal()
+    first = world.enter(credential)
+    permissions.add("admin")
+    second = world.enter(credential)
+    assert first is second
+    for holder in (second, second.owner):
+        with pytest.raises(AttributeError):
+            holder.permissions.add("admin")
+    with pytest.raises(AttributeError):
+        second.user.name = "Eve"
+    assert second.permissions == second.owner.permissions == {"tasks:read"}
+
+
+def named(name: str) -> Any:
+    """An instance of a class of its own, which can change."""
+    return type(name, (), {})()
+
+
+@pytest.mark.parametrize("credential", ["key", "token"])
+def test_under_a_lease_a_user_that_can_change_is_refused_and_logged_once(
+    make_world: MakeWorld,
+    credential: str,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    world = make_world(lease=LEASE)
+    name = "User" + "".join(filter(str.isalnum, request.node.name))
+    presented = world.create().value.reveal() if credential == "key" else token()
+    world.owners["ann"] = Owner("ann", {"tasks:read"}, named(name))
+    world.forget_calls()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable) as refused:
+            world.enter(presented)
+        assert refused.value.status == 503
+        assert name not in refused.value.detail
+    assert world.events == [Refusal(NOW, "store_unavailable", None)] * 3
+    (record,) = [each for each in caplog.records if name in each.getMessage()]
+    assert (record.name, record.levelno) == ("msk_auth", logging.ERROR)
+    message = record.getMessage()
+    assert f"owner.user can change: it is a {name}" in message
+    assert "load the user per request" in message
+    assert "an ORM instance" in message
+    # As soon as the application hands over another one everything works.
+    world.owners["ann"] = Owner("ann", {"tasks:read"}, "ann")
+    assert world.enter(presented).user == "ann"
+
+
+def test_without_a_lease_each_request_has_a_user_of_its_own(make_world: MakeWorld) -> None:
+    world = make_world(find_owner=lambda owner_id: Owner(owner_id, (), Plain()))
+    presented = world.create().value.reveal()
+    assert world.enter(presented).user is not world.enter(presented).user
+
+
+# Some of it shows while the application starts.
+
+
+def find_thawed(_owner_id: str) -> Owner[Thawed]: ...
+async def afind_thawed(_owner_id: str) -> Owner[Thawed]: ...
+def find_dict(_owner_id: str) -> Owner[dict] | None: ...  # type: ignore[type-arg]
+async def afind_dict(_owner_id: str) -> Owner[dict] | None: ...  # type: ignore[type-arg]
+def find_django(_owner_id: str) -> Owner[DjangoLike] | None: ...
+async def afind_django(_owner_id: str) -> Owner[DjangoLike] | None: ...
+def find_frozen(_owner_id: str) -> Owner[Frozen] | None: ...
+async def afind_frozen(_owner_id: str) -> Owner[Frozen] | None: ...
+def find_declared(_owner_id: str) -> Owner[Declared] | None: ...
+async def afind_declared(_owner_id: str) -> Owner[Declared] | None: ...
+def find_plain(_owner_id: str) -> Owner[Plain] | None: ...
+async def afind_plain(_owner_id: str) -> Owner[Plain] | None: ...
+def find_any(_owner_id: str) -> Owner[Any] | None: ...
+async def afind_any(_owner_id: str) -> Owner[Any] | None: ...
+def find_untyped(_owner_id): ...
+async def afind_untyped(_owner_id): ...
+
+
+def start(blocking: Any, awaiting: Any, lease: timedelta | None) -> None:
+    Authenticator(MemoryKeyStore(), find_owner=blocking, lease=lease)
+    AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=awaiting, lease=lease)
+
+
+@pytest.mark.parametrize(
+    ("find_owner", "afind_owner", "kind"),
+    [
+        (find_thawed, afind_thawed, "Thawed"),
+        (find_dict, afind_dict, "dict"),
+        (find_django, afind_django, "DjangoLike"),
+    ],
+)
+def test_a_look_up_that_is_typed_to_return_users_that_change_is_refused_with_a_lease(
+    find_owner: Any, afind_owner: Any, kind: str
+) -> None:
+    start(find_owner, afind_owner, None)
+    message = f"Owner.user can change: it is a {kind}.*load the user per request"
+    with pytest.raises(ConfigurationError, match=message):
+        Authenticator(MemoryKeyStore(), find_owner=find_owner, lease=LEASE)
+    with pytest.raises(ConfigurationError, match=message):
+        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=afind_owner, lease=LEASE)
+
+
+@pytest.mark.parametrize(
+    ("find_owner", "afind_owner"),
+    [
+        (find_frozen, afind_frozen),
+        (find_declared, afind_declared),
+        # A subclass of it may be frozen, so this is judged when there is an instance.
+        (find_plain, afind_plain),
+        (find_any, afind_any),
+        (find_untyped, afind_untyped),
+    ],
+)
+def test_a_look_up_whose_users_may_be_right_starts_with_a_lease(
+    find_owner: Any, afind_owner: Any
+) -> None:
+    start(find_owner, afind_owner, LEASE)
