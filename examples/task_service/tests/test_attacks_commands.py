@@ -8,21 +8,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from task_service.handlers import leash
+from task_service.handlers import supervisor
 
 
 def test_a_command_inherits_only_its_three_streams() -> None:
     # uvloop, unlike asyncio's own loop, hands on what was opened to be inherited, such as a supervisor's socket.
     held, other_end = os.pipe()
-    leashed, hold = os.pipe()
+    held_end, hold = os.pipe()
     pipe = str(Path(f"/proc/self/fd/{held}").readlink())
     try:
         ended = subprocess.run(
             [
-                *(sys.executable, "-I", "-S", leash.__file__, tempfile.mkdtemp(), "/bin/sh"),
-                *("sh", "-c", "readlink /proc/$$/fd/*; echo end"),
+                *(sys.executable, "-I", "-S", supervisor.__file__, tempfile.mkdtemp()),
+                *("inf", "/bin/sh", "sh", "-c", "readlink /proc/$$/fd/*; echo end"),
             ],
-            stdin=leashed,
+            stdin=held_end,
             pass_fds=(held,),
             capture_output=True,
             text=True,
@@ -30,7 +30,7 @@ def test_a_command_inherits_only_its_three_streams() -> None:
             check=False,
         )
     finally:
-        for descriptor in (held, other_end, leashed, hold):
+        for descriptor in (held, other_end, held_end, hold):
             os.close(descriptor)
     assert ended.stdout.endswith("end\n"), ended.stderr
     assert pipe not in ended.stdout

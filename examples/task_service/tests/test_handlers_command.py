@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import os
 import signal
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,15 @@ import pytest
 from pydantic import ValidationError
 
 from msk_auth import InputInvalid, SystemClock
-from task_service.handlers import HandlerEnvironment, HandlerResult, RunContext, Stream, leash
+from task_service.handlers import (
+    HandlerEnvironment,
+    HandlerResult,
+    LeaseLost,
+    RunContext,
+    RunLease,
+    Stream,
+    supervisor,
+)
 from task_service.handlers.command import (
     COMMAND_PATH,
     DEFAULT_ALLOWED_COMMANDS,
@@ -62,9 +73,12 @@ def command(*allowed: str) -> Command:
     return Command(HandlerEnvironment(allowed_commands=allowed_commands))
 
 
-async def run(*argv: str, log: Log | None = None) -> tuple[HandlerResult, Log]:
+async def run(
+    *argv: str, log: Log | None = None, lease: RunLease | None = None
+) -> tuple[HandlerResult, Log]:
     log = Log() if log is None else log
-    context = RunContext(run_id="run_1", attempt=1, clock=SystemClock(), sink=log)
+    lease = RunLease() if lease is None else lease
+    context = RunContext("run_1", 1, SystemClock(), log, lease=lease)
     return await command().run(CommandParams(argv=list(argv)), context), log
 
 
@@ -92,6 +106,14 @@ def exists(path: str) -> bool:
 
 def entries(folder: Path) -> list[Path]:
     return list(folder.iterdir())
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def our_children() -> list[int]:
+    return [int(pid) for pid in children()]
 
 
 def children() -> list[str]:
@@ -384,27 +406,83 @@ async def test_a_killed_service_takes_its_commands_along(trap: str) -> None:
     await eventually(lambda: not folder.exists())
 
 
-async def test_a_killed_leash_takes_its_command_along() -> None:
+# It leaves its parent, its group and its session: nothing but its descent tells whose it is.
+ESCAPE = "(setsid sh -c 'sleep 60 & sleep 60 & echo $! $$; wait' 2>/dev/null &)"
+
+
+@pytest.mark.parametrize("generations", [1, 2], ids=["supervisor", "guard"])
+async def test_no_grandchild_survives_a_killed_supervisor_or_guard(generations: int) -> None:
     log = Log()
-    task = asyncio.create_task(run(SH, "-c", "echo $$ $PPID ready; exec sleep 60", log=log))
+    script = f"{ESCAPE}; sleep 60 & echo $! $$ ready; wait"
+    task = asyncio.create_task(run(SH, "-c", script, log=log))
     await log.until("ready")
-    child, parent = pids(log)
-    os.kill(parent, signal.SIGKILL)
-    result, _ = await asyncio.wait_for(task, 10)
+    async with asyncio.timeout(10):
+        while len(pids(log)) < 4:
+            await log.changed.wait()
+            log.changed.clear()
+    command = next(pid for pid in pids(log) if parent_of(parent_of(pid)) in our_children())
+    victim = command
+    for _ in range(generations):
+        victim = parent_of(victim)
+    os.kill(victim, signal.SIGKILL)
+    result, _ = await asyncio.wait_for(task, 20)
     assert result.error is not None
-    await eventually(lambda: not is_running(child))
+    await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
-# The leash as a program of its own, started as a module so that the lines it executes are measured.
+async def test_a_stopped_supervisor_ends_its_command_when_cancelled() -> None:
+    log = Log()
+    script = f"{ESCAPE}; echo $$ $PPID ready; exec sleep 60"
+    task = asyncio.create_task(run(SH, "-c", script, log=log))
+    await log.until("ready")
+    os.kill(int(log.text().split("ready")[0].split()[-1]), signal.SIGSTOP)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 30)
+    await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
-async def leashed(folder: Path, *argv: str) -> tuple[asyncio.subprocess.Process, int]:
+# The worker's lease
+
+
+async def test_a_command_ends_when_the_lease_is_not_extended() -> None:
+    clock = SystemClock()
+    lease = RunLease(clock.monotonic() + 1)
+    log = Log()
+    with pytest.raises(LeaseLost):
+        await run(SH, "-c", f"{ESCAPE}; sleep 60 & wait", log=log, lease=lease)
+    assert not any(is_running(pid) for pid in pids(log))
+
+
+async def test_a_command_goes_on_while_the_lease_is_extended() -> None:
+    clock, log = SystemClock(), Log()
+    lease = RunLease(clock.monotonic() + 1000)
+    task = asyncio.create_task(run(SH, "-c", "echo ready; exec sleep 60", log=log, lease=lease))
+    await log.until("ready")
+    lease.extend(clock.monotonic() + 2000)
+    lease.extend(clock.monotonic())
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(task, 20)
+
+
+async def test_a_command_is_not_started_after_the_lease() -> None:
+    with pytest.raises(LeaseLost):
+        await run(SH, "-c", "echo started", lease=RunLease(SystemClock().monotonic()))
+
+
+# The supervisor as a program of its own, started as a module so that the lines it executes are measured.
+
+
+async def supervised(
+    folder: Path, *argv: str, until: str = "inf"
+) -> tuple[asyncio.subprocess.Process, int]:
     held, hold = os.pipe()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        leash.__name__,
+        supervisor.__name__,
         str(folder),
+        until,
         *argv,
         stdin=held,
         stdout=asyncio.subprocess.PIPE,
@@ -423,25 +501,63 @@ async def leashed(folder: Path, *argv: str) -> tuple[asyncio.subprocess.Process,
         ("(setsid sleep 60 >/dev/null 2>&1 &) ; exit 0", 0),
     ],
 )
-async def test_the_leash_passes_on_how_it_ended(tmp_path: Path, script: str, code: int) -> None:
+async def test_the_supervisor_passes_on_how_it_ended(
+    tmp_path: Path, script: str, code: int
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    process, hold = await leashed(folder, SH, "sh", "-c", f"cd {folder}; {script}")
+    process, hold = await supervised(folder, SH, "sh", "-c", f"cd {folder}; {script}")
     assert await process.wait() == code
     os.close(hold)
     assert not folder.exists()
 
 
-async def test_the_leash_ends_its_command_when_let_go(tmp_path: Path) -> None:
-    process, hold = await leashed(tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 60")
+async def test_the_supervisor_ends_its_command_when_let_go(tmp_path: Path) -> None:
+    process, hold = await supervised(
+        tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 60"
+    )
     assert process.stdout is not None
     await process.stdout.readline()
     os.close(hold)
     assert await asyncio.wait_for(process.wait(), 10) == 137
 
 
-async def test_the_leash_says_what_cannot_be_started(tmp_path: Path) -> None:
-    process, hold = await leashed(tmp_path / "x", str(tmp_path / "none"), "none")
+async def test_the_supervisor_says_what_cannot_be_started(tmp_path: Path) -> None:
+    process, hold = await supervised(tmp_path / "x", str(tmp_path / "none"), "none")
     _, said = await process.communicate()
     os.close(hold)
     assert (process.returncode, said) == (126, b"none: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("written", "code"),
+    [
+        (b"0\n", -supervisor.LEASE_OVER),
+        (b"0\n1e12\n", 0),
+        (b"1e12\n0\n", -supervisor.LEASE_OVER),
+        (b"1e12\n0", 0),
+    ],
+)
+async def test_the_supervisor_goes_by_the_last_whole_line(
+    tmp_path: Path, written: bytes, code: int
+) -> None:
+    script = "echo r; read line < go 2>/dev/null; exit 0"
+    os.mkfifo(tmp_path / "go")
+    process, hold = await supervised(
+        tmp_path / "x", SH, "sh", "-c", f"cd {tmp_path}; {script}", until="1e12"
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    os.write(hold, written)
+    if code == 0:
+        # It was read once the pipe is empty again.
+        await eventually(lambda: unread(hold) == 0)
+        await asyncio.to_thread((tmp_path / "go").write_text, "on\n")
+    assert await asyncio.wait_for(process.wait(), 20) == code
+    os.close(hold)
+
+
+def unread(pipe: int) -> int:
+    size = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, size)
+    return size[0]

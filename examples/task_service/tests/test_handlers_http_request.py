@@ -19,7 +19,15 @@ from cryptography.x509.oid import NameOID
 from pydantic import ValidationError
 
 from msk_auth import InputInvalid, SystemClock
-from task_service.handlers import HandlerEnvironment, HandlerResult, RunContext, Stream
+from msk_auth.testing import FrozenClock
+from task_service.handlers import (
+    HandlerEnvironment,
+    HandlerResult,
+    LeaseLost,
+    RunContext,
+    RunLease,
+    Stream,
+)
 from task_service.handlers.http_request import (
     MAX_LOGGED_BODY,
     MAX_REDIRECTS,
@@ -353,6 +361,23 @@ async def test_only_safe_methods_follow(method: str) -> None:
     async with serving(lambda _: answer("302 Found", b"", "Location: /next")) as server:
         result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}/", method=method)
     assert result.exit_code == 0
+    assert len(server.requests) == 1
+
+
+async def test_no_request_is_sent_after_the_lease_of_the_run() -> None:
+    """A worker that was frozen in the middle goes on where it stopped, while another one executes the run."""
+    clock = FrozenClock()
+    lease = RunLease(clock.monotonic() + 10)
+
+    def freeze(_: str) -> bytes:
+        clock.advance(timedelta(seconds=10))
+        return answer("302 Found", b"", "Location: /again")
+
+    async with serving(freeze) as server:
+        params = HttpRequestParams(url=f"http://127.0.0.1:{server.port}/")
+        context = RunContext("run_1", 1, clock, Log(), lease=lease)
+        with pytest.raises(LeaseLost):
+            await handler().run(params, context)
     assert len(server.requests) == 1
 
 

@@ -475,6 +475,23 @@ async def test_a_worker_that_is_cut_off_stops_before_another_may_begin(sqlite: W
 # A database that comes and goes
 
 
+async def test_a_handler_that_notices_the_end_of_its_lease_writes_nothing(sqlite: World) -> None:
+    """What a worker does when it goes on after a SIGSTOP, here without waiting for one."""
+    attempts: list[int] = []
+
+    async def work(context: RunContext) -> HandlerResult:
+        attempts.append(context.attempt)
+        context.check_lease()
+        if context.attempt == 1:
+            context.lease.until = 0
+            context.check_lease()
+        return HandlerResult(0)
+
+    async with sqlite.running(lease=LEASE):
+        run = await sqlite.until(await sqlite.request(work), seconds=30)
+    assert (run.state, run.attempt, attempts) == (RunState.SUCCEEDED, 2, [1, 2])
+
+
 async def test_an_outcome_is_not_lost(sqlite: World) -> None:
     blocker = Blocker()
     async with sqlite.running(lease=LEASE):

@@ -30,7 +30,8 @@ in the entry point group `task_service.handlers`::
 A handler that knows how far it has come says so with `RunContext.report_progress`.
 
 A run can be started again when its worker dies in the middle (`RunContext.attempt` counts), so a handler whose work
-must not happen twice uses `RunContext.run_id` as the idempotency key towards the other system.
+must not happen twice uses `RunContext.run_id` as the idempotency key towards the other system, and calls
+`RunContext.check_lease` before each step that others can see.
 """
 
 from .base import (
@@ -38,9 +39,11 @@ from .base import (
     HandlerEnvironment,
     HandlerParams,
     HandlerResult,
+    LeaseLost,
     LogSink,
     Progress,
     RunContext,
+    RunLease,
     Stream,
 )
 from .registry import HandlerDescription, HandlerRegistry
@@ -52,8 +55,10 @@ __all__ = [
     "HandlerParams",
     "HandlerRegistry",
     "HandlerResult",
+    "LeaseLost",
     "LogSink",
     "Progress",
     "RunContext",
+    "RunLease",
     "Stream",
 ]

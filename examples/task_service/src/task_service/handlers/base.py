@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -69,6 +70,32 @@ def _report_to_nobody(_progress: Progress) -> None:
     """Takes reports where nobody looks on."""
 
 
+class LeaseLost(Exception):
+    """The worker may no longer act on the run: another one may execute it. Let it pass; nothing is written then."""
+
+
+class RunLease:
+    """For how long the worker may act on a run; another worker executes it only after that.
+
+    Attributes:
+        until: On the monotonic side of the run's clock. Moves on as long as the worker renews its lease.
+    """
+
+    def __init__(self, until: float = math.inf) -> None:
+        self.until = until
+        self._extended = asyncio.Event()
+
+    def extend(self, until: float) -> None:
+        """Move the end, and wake who waits in :meth:`extended`."""
+        self.until = until
+        extended, self._extended = self._extended, asyncio.Event()
+        extended.set()
+
+    async def extended(self) -> None:
+        """Return when the end has moved the next time."""
+        await self._extended.wait()
+
+
 class LogSink(Protocol):
     """Where a run's output goes."""
 
@@ -90,6 +117,7 @@ class RunContext:
         run_id: The run's id, for idempotency towards other systems.
         attempt: 1 for the first time, more after a worker died in the middle of the run.
         clock: Where to take the time from.
+        lease: Until when the worker may act on the run.
     """
 
     run_id: str
@@ -97,6 +125,7 @@ class RunContext:
     clock: Clock
     sink: LogSink = field(repr=False)
     progress: Callable[[Progress], None] = field(default=_report_to_nobody, repr=False)
+    lease: RunLease = field(default_factory=RunLease, repr=False)
 
     def log(self, stream: Stream, text: str) -> None:
         """Append text, with its own line ends, to the run's log. Never waits; what exceeds the bound is dropped."""
@@ -116,6 +145,18 @@ class RunContext:
         if not (math.isfinite(fraction) and 0 <= fraction <= 1):
             raise ValueError(f"progress is a fraction from 0 to 1, not {fraction!r}")
         self.progress(Progress(float(fraction), _one_line(text)))
+
+    def check_lease(self) -> None:
+        """Call this right before each step that others can see: a request, a message, a write elsewhere.
+
+        A worker that was frozen (a paused virtual machine, SIGSTOP) or whose event loop was blocked goes on where it
+        stopped, while another worker may execute the run already. It may be called from any thread.
+
+        Raises:
+            LeaseLost: Another worker may execute the run. Let it pass.
+        """
+        if self.clock.monotonic() >= self.lease.until:
+            raise LeaseLost
 
     @property
     def log_full(self) -> bool:

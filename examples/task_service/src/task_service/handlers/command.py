@@ -9,26 +9,30 @@ Lines of the form `::progress 40 Copying` on its standard output are reports of 
 :mod:`task_service.handlers.progress_lines`.
 
 The program gets an empty standard input, an environment of four variables without any of the service's secrets, and
-a fresh folder that is removed afterwards. It runs in a session of its own under :mod:`task_service.handlers.leash`.
+a fresh folder that is removed afterwards. It runs in a session of its own under
+:mod:`task_service.handlers.supervisor`, which ends it when the worker's lease of the run is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import math
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+from contextlib import suppress
 from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
-from msk_auth import InputInvalid
+from msk_auth import InputInvalid, SystemClock
 
-from . import leash
-from .base import Handler, HandlerParams, HandlerResult, RunContext, Stream
+from . import supervisor
+from .base import Handler, HandlerParams, HandlerResult, LeaseLost, RunContext, Stream
 from .progress_lines import ProgressLines
 
 DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
@@ -39,6 +43,8 @@ MAX_ARGUMENTS = 256
 MAX_ARGUMENT_BYTES = 64 * 1024
 """The kernel takes 128 KiB in one argument (MAX_ARG_STRLEN)."""
 
+# What the supervisor reads; the run's own clock may be another one.
+_MACHINE = SystemClock()
 _READ_BYTES = 64 * 1024
 # Output beyond the log's bound is read on, so that the command can finish, but at this pace.
 _DISCARD_PAUSE = 0.01
@@ -107,22 +113,29 @@ class Command(Handler[CommandParams]):
         program = shutil.which(params.argv[0], path=COMMAND_PATH)
         if program is None:
             return HandlerResult(
-                exit_code=leash.CANNOT_START, error="The command is not installed on the server."
+                exit_code=supervisor.CANNOT_START,
+                error="The command is not installed on the server.",
             )
         code = await _run(program, params.argv, context)
         if code == 0:
             return HandlerResult(exit_code=0)
+        if code == -supervisor.LEASE_OVER:
+            raise LeaseLost
+        code = supervisor.exit_status(code)
         return HandlerResult(exit_code=code, error=f"The command ended with exit status {code}.")
 
 
 async def _run(program: str, argv: list[str], context: RunContext) -> int:
+    context.check_lease()
     folder = tempfile.mkdtemp(prefix="task-")
     held, hold = os.pipe()
+    os.set_blocking(hold, False)
     try:
         try:
             process = await asyncio.create_subprocess_exec(
-                # -I and -S: nothing of the environment or of installed packages runs before the leash does.
-                *(sys.executable, "-I", "-S", leash.__file__, folder, program),
+                # -I and -S: nothing of the environment or of installed packages runs before the supervisor does.
+                *(sys.executable, "-I", "-S", supervisor.__file__),
+                *(folder, str(_machine_time(context)), program),
                 *argv,
                 stdin=held,
                 stdout=asyncio.subprocess.PIPE,
@@ -137,17 +150,40 @@ async def _run(program: str, argv: list[str], context: RunContext) -> int:
         finally:
             os.close(held)
         ended = asyncio.ensure_future(_until_ended(process, context))
+        extending = asyncio.create_task(_extend(hold, context))
         try:
             return await asyncio.shield(ended)
         except asyncio.CancelledError:
+            extending.cancel()
             os.close(hold)
             hold = -1
+            if process.returncode is None:
+                # A supervisor that was stopped (SIGSTOP) would never read it.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGCONT)
             # What it says while it cleans up still belongs in the log.
             await ended
             raise
+        finally:
+            extending.cancel()
     finally:
         if hold != -1:
             os.close(hold)
+
+
+async def _extend(hold: int, context: RunContext) -> None:
+    """Pass each renewal of the lease on to the supervisor."""
+    while math.isfinite(context.lease.until):
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(hold, f"{_machine_time(context)}\n".encode())
+        await context.lease.extended()
+
+
+def _machine_time(context: RunContext) -> float:
+    """When the lease is over, by the machine's clock."""
+    # Read in this order: if this process is frozen in between, the result is early and not late.
+    now = _MACHINE.monotonic()
+    return now + (context.lease.until - context.clock.monotonic())
 
 
 async def _until_ended(process: asyncio.subprocess.Process, context: RunContext) -> int:

@@ -145,6 +145,7 @@ class HttpRequest(Handler[HttpRequestParams]):
         body = None if params.body is None else params.body.encode()
         for _ in range(MAX_REDIRECTS + 1):
             request = _request(params.method, url, headers, body)
+            context.check_lease()
             context.log("system", f"{params.method} {url}\n")
             async with self._client.transport() as transport:
                 response = await self._client.send(transport, request, url)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from msk_auth import Clock, StoreUnavailable
-from task_service.handlers import HandlerResult
+from task_service.handlers import HandlerResult, LeaseLost, RunLease
 
 from .leases import Claim, Outcome
 from .run_log import RunLog
@@ -31,14 +31,14 @@ class Execution:
     """A run that this process executes.
 
     Attributes:
-        renewed_at: When its lease was last renewed, on the monotonic clock.
+        lease: Until when this process may act on the run.
         verdict: Set when it shall stop.
         over: Set when this process has nothing to do with it any more.
     """
 
-    def __init__(self, claim: Claim, clock: Clock, renewed_at: float) -> None:
+    def __init__(self, claim: Claim, clock: Clock, lease: RunLease) -> None:
         self.claim = claim
-        self.renewed_at = renewed_at
+        self.lease = lease
         self.log = RunLog(
             clock, last_seq=claim.last_seq, size=claim.log_bytes, truncated=claim.log_truncated
         )
@@ -62,6 +62,8 @@ def outcome_of(claim: Claim, work: asyncio.Task[HandlerResult]) -> Outcome | Ver
             if result.error is None:
                 return Outcome(RunState.SUCCEEDED, result.exit_code)
             return Outcome(RunState.FAILED, result.exit_code, _one_line(result.error))
+        case LeaseLost():
+            return Verdict.LOST
         case StoreUnavailable():
             # What is allowed could not be asked: nothing was begun.
             return Verdict.RELEASED

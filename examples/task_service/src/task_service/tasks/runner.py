@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from msk_auth import Clock, InputInvalid, StoreUnavailable
 from task_service.db.engine import Database
-from task_service.handlers import HandlerRegistry, HandlerResult, Progress, RunContext
+from task_service.handlers import HandlerRegistry, HandlerResult, Progress, RunContext, RunLease
 from task_service.ids import new_id
 
 from .claims import Claims
@@ -91,6 +91,8 @@ class Runner:
         self._retention = Retention(db, clock, config)
         self._watch = LeaseWatch(clock, lease)
         self._lease = lease.total_seconds()
+        # A third of the lease is left for the handler to stop.
+        self._hold = self._lease * 2 / 3
         self._poll = poll.total_seconds()
         self._looked_at: float | None = None
         self._on_duty = on_duty
@@ -191,15 +193,14 @@ class Runner:
         held = await self._claims.renew([each.claim for each in executions])
         for each in executions:
             if each.claim.run_id in held:
-                each.renewed_at = began
+                each.lease.extend(began + self._hold)
             else:
                 each.stop(Verdict.LOST)
 
     async def _fence(self) -> None:
-        # A third of the lease is left for the handler to stop.
-        deadline = self._clock.monotonic() - self._lease * 2 / 3
+        now = self._clock.monotonic()
         for each in self._executions.values():
-            if each.renewed_at < deadline:
+            if now >= each.lease.until:
                 each.stop(Verdict.LOST)
 
     async def _clean_up(self) -> None:
@@ -257,7 +258,7 @@ class Runner:
             # It began to stop meanwhile, and so nobody executes this.
             await self._claims.give_back(claim, None)
             return None
-        execution = Execution(claim, self._clock, began)
+        execution = Execution(claim, self._clock, RunLease(began + self._hold))
         self._executions[claim.run_id] = execution
         self._keep(self._group.create_task(self._execute(execution)))
         self._signals.run_changed(claim.run_id)
@@ -350,6 +351,7 @@ class Runner:
             clock=self._clock,
             sink=execution.log,
             progress=progress.report,
+            lease=execution.lease,
         )
         return await handler.run(params, context)
 

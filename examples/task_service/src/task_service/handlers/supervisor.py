@@ -1,0 +1,245 @@
+"""Runs one command for the service, and ends it when its worker may no longer run it.
+
+A program of its own, started by the handler `command`::
+
+    python -I -S supervisor.py FOLDER UNTIL PROGRAM ARGV0 [ARGUMENT …]
+
+UNTIL is when the worker's lease of the run is over, in seconds of CLOCK_BOOTTIME (:func:`time.monotonic` where there is
+none), or `inf`. The worker holds the other end of standard input and writes a new UNTIL on a line of its own whenever
+it has renewed the lease. The command is ended when
+
+- standard input is closed: on purpose for a timeout or a cancellation, by the kernel if the worker dies, even by SIGKILL,
+- UNTIL has passed: the worker is frozen (SIGSTOP), its event loop is blocked, or it lost the database, and another
+  worker is about to execute the run.
+
+Ending means SIGTERM to the command's process group, and SIGKILL to whatever is left three seconds later. When the
+command has ended, what it left running in the background is killed, FOLDER is removed and the command's exit status
+passed on: 128 + N for signal N, 126 for a program that could not be started. A command that was ended because UNTIL had
+passed has none: then this program itself ends by :data:`LEASE_OVER`.
+
+Two processes, so that no descendant of the command outlives the loss of one of them: a *guard* starts the *supervisor*,
+which starts the command.
+
+- Both are subreapers (Linux): a descendant that left the process group, the session and its parent (double fork and
+  `setsid`) becomes a child of the supervisor, or of the guard once the supervisor is gone, and is killed there.
+- If the supervisor is killed, the kernel kills the command (parent-death signal) and the guard kills the rest.
+- If the guard is killed, the supervisor sees the end of a pipe and kills everything at once.
+
+Elsewhere than on Linux a descendant that leaves the process group is not found. What no process without privileges can
+prevent: a command that kills guard and supervisor in the same instant, or that becomes another user (`sudo`).
+
+It imports little, because it is started for every command: not even `typing`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from _thread import start_new_thread
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_SECONDS = 3.0
+"""How long a command may take to end after SIGTERM."""
+CANNOT_START = 126
+LEASE_OVER = signal.SIGALRM
+"""The signal by which this program ends if the lease was over: no exit status, since a command may have any of them."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+TYPE_CHECKING = False  # as `typing` has it
+if TYPE_CHECKING:
+    from typing import Literal
+
+    _Reason = Literal["let go", "lease over", "guard killed"]
+
+# No wait counts the time in which the machine sleeps, so look at the clock again and again.
+_LOOK_SECONDS = 1.0
+
+
+def main(folder: str, until: float, program: str, argv: list[str]) -> int:
+    """Guard a supervisor of the command, and return the exit status to pass on."""
+    _become_subreaper()
+    guard_alive, guard = os.pipe()
+    groups, group = os.pipe()
+    supervisor = os.fork()
+    if supervisor == 0:
+        os.close(guard)
+        os.close(groups)
+        return _supervise(folder, until, program, argv, guard_alive=guard_alive, group=group)
+    os.close(guard_alive)
+    os.close(group)
+    code = _wait_for(supervisor)
+    # What the supervisor has done already, unless it was killed.
+    command = os.read(groups, 32)
+    if command:
+        _signal_group(int(command), signal.SIGKILL)
+    _kill_children()
+    _remove(folder)
+    if code == -LEASE_OVER:
+        signal.raise_signal(LEASE_OVER)
+    return exit_status(code)
+
+
+def _supervise(
+    folder: str, until: float, program: str, argv: list[str], *, guard_alive: int, group: int
+) -> int:
+    _become_subreaper()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - what the child does is lost when it becomes the command
+        _become(program, argv, lambda: _die_with(parent))
+    os.write(group, str(child).encode())
+    reasons: list[_Reason] = []
+    start_new_thread(_end_command, (child, until, guard_alive, reasons))
+    code = _wait_for(child)
+    _signal_group(child, signal.SIGKILL)
+    _kill_children()
+    _remove(folder)
+    if code != 0 and "lease over" in reasons:
+        signal.raise_signal(LEASE_OVER)
+    return exit_status(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _become_subreaper() -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _become(  # pragma: no cover - as above
+    program: str, argv: list[str], bind: Callable[[], None]
+) -> None:
+    """In the child: leave everything of the service behind and become the command. Does not return."""
+    try:
+        os.setsid()
+        bind()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        # Python ignores these, and ignoring is inherited.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        _keep_open_files()
+        os.execv(program, argv)  # noqa: S606 - without a shell is the point
+    except OSError as error:
+        os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _keep_open_files() -> None:  # pragma: no cover - as above
+    """Hand on nothing but the three standard streams: not what the service's supervisor has opened, either."""
+    files = Path("/dev/fd")
+    for file in files.iterdir() if files.exists() else ():
+        if int(file.name) > 2:
+            try:
+                os.set_inheritable(int(file.name), False)
+            except OSError:
+                continue  # the folder itself, which is closed again
+
+
+def _die_with(parent: int) -> None:  # pragma: no cover - as above
+    # After any change of user: the kernel forgets the signal with it.
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel was told
+        os._exit(CANNOT_START)
+
+
+def _end_command(  # pragma: no cover - a thread that is not traced
+    child: int, until: float, guard_alive: int, reasons: list[_Reason]
+) -> None:
+    reason = _wait_for_reason(until, guard_alive)
+    reasons.append(reason)
+    if reason != "guard killed":
+        _signal_group(child, signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
+    _signal_group(child, signal.SIGKILL)
+
+
+def _wait_for_reason(until: float, guard_alive: int) -> _Reason:  # pragma: no cover - as above
+    """Return when the command must end."""
+    unread = b""
+    while True:
+        patience = max(0.0, min(_LOOK_SECONDS, until - _now()))
+        readable, _, _ = select.select([0, guard_alive], [], [], patience)
+        if guard_alive in readable:
+            return "guard killed"
+        if 0 in readable:
+            chunk = os.read(0, 65536)
+            if not chunk:
+                return "let go"
+            *lines, unread = (unread + chunk).split(b"\n")
+            until = float(lines[-1]) if lines else until
+        if _now() >= until:
+            return "lease over"
+
+
+def _now() -> float:  # pragma: no cover - as above
+    # As the service's own clock does.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()  # noqa: TID251 - nothing is injected into a program
+
+
+def _wait_for(child: int) -> int:
+    """Its exit status, -N for signal N; reaps the orphans that end before it."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def exit_status(code: int) -> int:
+    """The exit status for an exit code that is -N for signal N, as a shell gives it."""
+    return 128 - code if code < 0 else code
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    # Nothing may be left, or only what changed its user.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _kill_children() -> None:
+    while killed := [pid for pid in _children() if _kill(pid)]:
+        for pid in killed:
+            os.waitpid(pid, 0)
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (
+        PermissionError
+    ):  # pragma: no cover - it became another user: to wait for it would be to wait for ever
+        return False
+    return True
+
+
+def _children() -> list[int]:
+    """Processes whose parent is this one; none where the kernel does not tell."""
+    # Orphans come to the first thread, as the kernel chooses whom they come to.
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
+
+
+def _remove(folder: str) -> None:
+    try:
+        Path(folder).rmdir()
+    except OSError:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:]))
