@@ -453,6 +453,7 @@ def test_a_login_token_acts_as_its_subject(world: World) -> None:
         world.owners["ann"].permissions,
         authenticated_at=logged_in,
         session_id="s1",
+        expires_at=NOW + timedelta(hours=1),
     )
     assert principal.is_interactive
     assert world.store.calls == []
@@ -517,7 +518,7 @@ def test_an_external_issuers_sessions_are_not_ours(make_world: MakeWorld) -> Non
     principal = world.enter(token(sid="theirs"))
     assert principal.kind is CredentialKind.TOKEN
     assert not principal.is_interactive
-    assert principal.session_id == "theirs"
+    assert principal.session_id is None
 
 
 @pytest.mark.parametrize(

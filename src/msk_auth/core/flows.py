@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -33,13 +33,24 @@ from .errors import (
     KeyRevoked,
     KeyUnknown,
     OwnerDisabled,
+    TokenExpired,
     TokenInvalid,
     TokenRevoked,
 )
 from .events import Event, KeyCreated, KeyDeleted, KeyExpirySet, KeyRevocation, KeyRotated
 from .immutability import check_shareable
 from .keys import KeyFormat, KeyValue
-from .model import ApiKey, CredentialKind, KeyLimits, KeyPage, KeyQuery, KeyStatus, Owner, Principal
+from .model import (
+    ApiKey,
+    CredentialKind,
+    KeyLimits,
+    KeyPage,
+    KeyQuery,
+    KeyStatus,
+    Owner,
+    Principal,
+    Session,
+)
 from .policy import is_permission, require_interactive
 from .steps import Flow
 from .tokens import ParsedToken, TokenProfile, select_profile
@@ -161,6 +172,15 @@ def authenticate(
 def _authenticate_key(rules: Rules, presented: KeyValue, now: datetime) -> Flow[Authenticated]:
     record = yield from find_holder(rules, presented)
     # From here on the caller holds the right secret and may learn why it does not work.
+    principal = yield from _act_by_key(rules, record, now)
+    upgrade: tuple[str, str] | None = None
+    if rules.hasher.needs_rehash(record.digest):
+        upgrade = (record.digest, rules.hasher.digest(presented.reveal()))
+    return Authenticated(principal, record.expires_at, upgrade)
+
+
+def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[Any]]:
+    """The principal of a key whose secret was presented."""
     status = record.status(now)
     if status is KeyStatus.REVOKED:
         raise KeyRevoked(key_id=record.id)
@@ -170,13 +190,14 @@ def _authenticate_key(rules: Rules, presented: KeyValue, now: datetime) -> Flow[
     if owner is None:
         raise OwnerDisabled(key_id=record.id)
     permissions = owner.permissions if record.scopes is None else owner.permissions & record.scopes
-    principal = Principal(
-        owner, CredentialKind.API_KEY, permissions, authenticated_at=now, key_id=record.id
+    return Principal(
+        owner,
+        CredentialKind.API_KEY,
+        permissions,
+        authenticated_at=now,
+        key_id=record.id,
+        expires_at=record.expires_at,
     )
-    upgrade: tuple[str, str] | None = None
-    if rules.hasher.needs_rehash(record.digest):
-        upgrade = (record.digest, rules.hasher.digest(presented.reveal()))
-    return Authenticated(principal, record.expires_at, upgrade)
 
 
 def find_presented(rules: Rules, credential: str) -> Flow[ApiKey]:
@@ -209,20 +230,13 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
     profile = select_profile(rules.tokens, token)
     claims = profile.check(token, now)
     valid_until = claims.expires_at
+    # The `sid` of an issuer without sessions of this application is none of ours.
+    session_id = claims.session_id if profile.has_sessions else None
     if rules.checks_sessions and profile.has_sessions:
-        if claims.session_id is None:
+        if session_id is None:
             raise TokenInvalid
-        session = yield from steps.find_session(claims.session_id)
-        if session is None or session.owner_id != claims.subject:
-            raise TokenRevoked
-        if session.ended_at is not None:
-            raise TokenRevoked
+        session = yield from _find_open_session(session_id, claims.subject, now)
         if session.expires_at is not None:
-            if now >= session.expires_at:
-                raise TokenRevoked(
-                    "This login was idle for too long or has reached its longest time."
-                    " Log in again."
-                )
             valid_until = min(valid_until, session.expires_at)
     owner = yield from _find_standing_owner(rules, claims.subject)
     if owner is None:
@@ -232,9 +246,46 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
         CredentialKind.INTERACTIVE if claims.interactive else CredentialKind.TOKEN,
         owner.permissions,
         authenticated_at=claims.authenticated_at,
-        session_id=claims.session_id,
+        session_id=session_id,
+        expires_at=claims.expires_at,
     )
     return Authenticated(principal, valid_until)
+
+
+def _find_open_session(session_id: str, owner_id: str, now: datetime) -> Flow[Session]:
+    session = yield from steps.find_session(session_id)
+    if session is None or session.id != session_id:
+        raise TokenRevoked
+    if session.owner_id != owner_id or session.ended_at is not None:
+        raise TokenRevoked
+    if session.expires_at is not None and now >= session.expires_at:
+        raise TokenRevoked(
+            "This login was idle for too long or has reached its longest time. Log in again."
+        )
+    return session
+
+
+def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow[Principal[Any]]:
+    """The principal of a credential that was verified before, as it is now (steps 3 to 5).
+
+    The secret is not needed: it was right, and what has changed since is found by the public ids.
+
+    Raises:
+        CredentialRefused: A request with the same credential would be refused now.
+    """
+    if principal.key_id is not None:
+        record = yield from steps.find_key(principal.key_id)
+        if record is None or record.owner_id != principal.owner.id:
+            raise KeyUnknown(key_id=principal.key_id)
+        return (yield from _act_by_key(rules, record, now))
+    if principal.expires_at is not None and now >= principal.expires_at:
+        raise TokenExpired
+    if rules.checks_sessions and principal.session_id is not None:
+        yield from _find_open_session(principal.session_id, principal.owner.id, now)
+    owner = yield from _find_standing_owner(rules, principal.owner.id)
+    if owner is None:
+        raise TokenRevoked
+    return replace(principal, owner=owner, permissions=owner.permissions)
 
 
 def _find_standing_owner(rules: Rules, owner_id: str) -> Flow[Owner[Any] | None]:

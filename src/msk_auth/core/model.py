@@ -144,7 +144,10 @@ class Principal(Generic[UserT]):
         authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
             renewing does not move; for a key the moment of this verification.
         key_id: The key that was presented, if it was one.
-        session_id: The login session (`sid`), if there is one.
+        session_id: The login session (`sid`), if there is one; None for a token whose profile has no
+            sessions.
+        expires_at: When the credential itself ends, as it said at this verification; None means that
+            it does not.
     """
 
     owner: Owner[UserT]
@@ -153,6 +156,7 @@ class Principal(Generic[UserT]):
     authenticated_at: datetime
     key_id: str | None = None
     session_id: str | None = None
+    expires_at: datetime | None = None
 
     def __post_init__(self) -> None:
         if type(self.permissions) is not frozenset:
