@@ -74,6 +74,7 @@ from .core.signing import AlgorithmName, KeyRing, SigningKey
 from .core.store import AsyncBatchStore, AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
 from .core.tokens import Claims, TokenProfile
 from .redaction import RedactingFilter, redact
+from .watch import AsyncWatch, Watch
 
 __version__ = "0.1.0"
 
@@ -85,6 +86,7 @@ __all__ = [
     "AsyncBatchStore",
     "AsyncKeyStore",
     "AsyncLeaseRegister",
+    "AsyncWatch",
     "Authenticator",
     "Claims",
     "Clock",
@@ -151,6 +153,7 @@ __all__ = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
+    "Watch",
     "immutable",
     "local_principal",
     "read_bearer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final, Generic
 
@@ -25,7 +25,13 @@ _SLOW_AT_ONCE: Final = 2
 
 
 class SyncPorts(Generic[UserT]):
-    """What the flows reach through `Authenticator`."""
+    """What the flows reach through `Authenticator`.
+
+    Attributes:
+        keys_at_once: How many keys :meth:`find_keys` may be asked for.
+    """
+
+    keys_at_once: Final = 1
 
     def __init__(
         self,
@@ -49,6 +55,9 @@ class SyncPorts(Generic[UserT]):
 
     def find_key(self, key_id: str) -> ApiKey | None:
         return self.store.find(key_id)
+
+    def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
+        return [self.store.find(key_id) for key_id in key_ids]
 
     def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return self._find_owner(owner_id)
@@ -79,7 +88,11 @@ class SyncPorts(Generic[UserT]):
 
 
 class AsyncPorts(Generic[UserT]):
-    """What the flows reach through `AsyncAuthenticator`."""
+    """What the flows reach through `AsyncAuthenticator`.
+
+    Attributes:
+        keys_at_once: How many keys :meth:`find_keys` may be asked for.
+    """
 
     def __init__(
         self,
@@ -99,13 +112,13 @@ class AsyncPorts(Generic[UserT]):
         # Not before there is use for it: `asyncio` takes as long to load as the rest of the library.
         import asyncio
 
-        from .batching import BatchedReader
+        from .batching import MAX_BATCH, BatchedReader
 
+        self._find_many = store.find_many if isinstance(store, AsyncBatchStore) else None
         self._reader = (
-            BatchedReader(store.find, store.find_many)
-            if isinstance(store, AsyncBatchStore)
-            else None
+            None if self._find_many is None else BatchedReader(store.find, self._find_many)
         )
+        self.keys_at_once: int = 1 if self._find_many is None else MAX_BATCH
         self._find_owner = find_owner
         self._find_session = find_session
         self._key_limits = key_limits
@@ -116,6 +129,11 @@ class AsyncPorts(Generic[UserT]):
 
     def find_key(self, key_id: str) -> Awaitable[ApiKey | None]:
         return self.store.find(key_id) if self._reader is None else self._reader.find(key_id)
+
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
+        if self._find_many is None:
+            return [await self.store.find(key_id) for key_id in key_ids]
+        return await self._find_many(key_ids)
 
     async def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return await self._find_owner(owner_id)

@@ -26,6 +26,7 @@ from msk_auth.core.model import (
     Session,
     UserT,
 )
+from msk_auth.core.policy import Policy
 from msk_auth.core.possession import Ended, LeakedKey
 from msk_auth.core.steps import Flow, WrongRecord
 from msk_auth.core.store import AsyncKeyStore
@@ -33,6 +34,7 @@ from msk_auth.core.tokens import ParsedToken, TokenProfile
 from msk_auth.lease import Fingerprint
 from msk_auth.ports import AsyncPorts
 from msk_auth.set_up import check_awaited, check_parts, not_a_list_of_values
+from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
 from .driver import (
     FLUSH_SECONDS,
@@ -81,6 +83,7 @@ class AsyncAuthenticator(Driver[UserT]):
             narrows access then takes that much longer to return: see `msk_auth.lease`. What
             `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are kept; each takes about 1 KiB.
+        watch_interval: How often what is open is verified, by :meth:`watch`; at most a second.
 
     Raises:
         ConfigurationError: A setting cannot work; the message says what to write instead.
@@ -102,6 +105,7 @@ class AsyncAuthenticator(Driver[UserT]):
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
+        watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         check_parts(
             store=store,
@@ -143,6 +147,9 @@ class AsyncAuthenticator(Driver[UserT]):
             hasher=self.rules.hasher,
             cache=self._cache,
             clock=self.clock,
+        )
+        self._watches = AsyncWatches(
+            self.rules, self._ports, self.clock, check_interval(watch_interval)
         )
         if lease is not None and self._ports.leases is None:
             raise ConfigurationError(NO_REGISTER)
@@ -226,6 +233,10 @@ class AsyncAuthenticator(Driver[UserT]):
                 return None
             self._lease_is_recorded = True
         return GrantedLease(fingerprint, self.clock.monotonic())
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
+        """As :meth:`Authenticator.watch`, for websockets and event streams on an event loop."""
+        return self._watches.watch(principal, policy)
 
     async def wait_out_leases(self) -> None:
         """As :meth:`Authenticator.wait_out_leases`."""
@@ -324,6 +335,7 @@ class AsyncAuthenticator(Driver[UserT]):
             # `wait` raises nothing of the task's; a cancellation of the caller still gets through.
             await asyncio.wait([self._flusher])
             self._flusher = None
+        await self._watches.close()
         await self.flush()
 
     async def _flush_forever(self) -> None:

@@ -27,6 +27,7 @@ from msk_auth.core.model import (
     Session,
     UserT,
 )
+from msk_auth.core.policy import Policy
 from msk_auth.core.possession import Ended, LeakedKey
 from msk_auth.core.steps import Flow, WrongRecord
 from msk_auth.core.store import KeyStore
@@ -34,6 +35,7 @@ from msk_auth.core.tokens import ParsedToken, TokenProfile
 from msk_auth.lease import Fingerprint
 from msk_auth.ports import SyncPorts
 from msk_auth.set_up import check_blocking, check_parts, not_a_list_of_values
+from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
 from .driver import (
     FLUSH_SECONDS,
@@ -73,6 +75,7 @@ class Authenticator(Driver[UserT]):
             narrows access then takes that much longer to return: see `msk_auth.lease`. What
             `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are kept; each takes about 1 KiB.
+        watch_interval: How often what is open is verified, by :meth:`watch`; at most a second.
 
     Raises:
         ConfigurationError: A setting cannot work; the message says what to write instead.
@@ -94,6 +97,7 @@ class Authenticator(Driver[UserT]):
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
+        watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         check_parts(
             store=store,
@@ -137,6 +141,7 @@ class Authenticator(Driver[UserT]):
             cache=self._cache,
             clock=self.clock,
         )
+        self._watches = Watches(self.rules, self._ports, self.clock, check_interval(watch_interval))
         if lease is not None and self._ports.leases is None:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
@@ -225,6 +230,19 @@ class Authenticator(Driver[UserT]):
                 return None
             self._lease_is_recorded = True
         return GrantedLease(fingerprint, self.clock.monotonic())
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
+        """Verify a principal again and again while something that it opened goes on, such as an event stream.
+
+        Access ends within two seconds of the moment from which a new request with the same credential is refused: the
+        key was revoked or has expired, its owner is disabled, the session or the token has ended. All watches of a process
+        share their reads: one a second for each key, session and owner.
+
+        Args:
+            principal: As it was admitted.
+            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+        """
+        return self._watches.watch(principal, policy)
 
     def wait_out_leases(self) -> None:
         """Return when no process can still use anything it read before this call.

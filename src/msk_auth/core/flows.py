@@ -254,9 +254,7 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
 
 def _find_open_session(session_id: str, owner_id: str, now: datetime) -> Flow[Session]:
     session = yield from steps.find_session(session_id)
-    if session is None or session.id != session_id:
-        raise TokenRevoked
-    if session.owner_id != owner_id or session.ended_at is not None:
+    if session is None or session.owner_id != owner_id or session.ended_at is not None:
         raise TokenRevoked
     if session.expires_at is not None and now >= session.expires_at:
         raise TokenRevoked(

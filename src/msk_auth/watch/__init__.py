@@ -1,0 +1,30 @@
+"""Open connections: they end within two seconds of a revocation, as a new request would be refused at once.
+
+A request is verified once, and a websocket or an event stream goes on long after. A watch verifies its principal again, by
+the public ids of key, session and owner, for as long as it is used. The rules:
+
+1. A watch is verified at least once in each interval, which is at most a second, and what that goes by was read less than
+   two intervals before. So a revocation that has returned is seen within two seconds.
+2. Each key, session and owner is read once in an interval, however many watches of the process depend on it.
+3. A refusal ends a watch for good. A look-up that fails does not; but a watch that could not be verified for
+   :data:`MAX_UNVERIFIED` ends with :class:`~msk_auth.StoreUnavailable`: fail closed. A look-up that hangs counts as one
+   that failed, and holds up no watch that does not depend on it.
+
+Leases have no part in it: what a watch goes by was read for watches.
+"""
+
+from __future__ import annotations
+
+from ._verdict import MAX_INTERVAL, MAX_UNVERIFIED, check_interval
+from .awaiting import AsyncWatch, AsyncWatches
+from .blocking import Watch, Watches
+
+__all__ = [
+    "MAX_INTERVAL",
+    "MAX_UNVERIFIED",
+    "AsyncWatch",
+    "AsyncWatches",
+    "Watch",
+    "Watches",
+    "check_interval",
+]

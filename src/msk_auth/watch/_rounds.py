@@ -1,0 +1,165 @@
+"""What one round of verifications reads, and what it finds; the event loop's rounds drive it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from msk_auth._outages import log_failure
+from msk_auth.clock import Clock
+from msk_auth.core.errors import StoreUnavailable
+from msk_auth.core.flows import Rules
+from msk_auth.core.model import ApiKey, Owner, Session, UserT
+from msk_auth.ports import AsyncPorts
+
+from ._verdict import Watched
+
+T = TypeVar("T")
+
+
+class LookUp(NamedTuple):
+    """One thing that a round reads.
+
+    Attributes:
+        ask: Is given the ports, and returns an awaitable of the answer.
+        note: Is given the answer.
+    """
+
+    ask: Callable[[AsyncPorts[Any]], Awaitable[object]]
+    note: Callable[[Any], None]
+
+
+class Round(Generic[UserT]):
+    """One round.
+
+    Args:
+        rules: As the authenticator has them.
+        watched: What it verifies, in this order.
+        clock: Where the time comes from.
+    """
+
+    def __init__(self, rules: Rules, watched: Iterable[Watched[UserT]], clock: Clock) -> None:
+        self._rules = rules
+        self._watched = [each for each in watched if each.refusal is None]
+        self._clock = clock
+        # Before the first read.
+        self._began = clock.monotonic()
+        self._read = _Snapshot()
+        self._failed = False
+
+    def look_ups(self, keys_at_once: int) -> list[LookUp]:
+        """What has to be read, each once; what belongs to one watch stands together.
+
+        Args:
+            keys_at_once: How many keys one look-up may ask for.
+        """
+        listed: set[tuple[str, str]] = set()
+        look_ups: list[LookUp] = []
+
+        def is_new(kind: str, name: str) -> bool:
+            count = len(listed)
+            listed.add((kind, name))
+            return len(listed) > count
+
+        for n in range(0, len(self._watched), keys_at_once):
+            principals = [each.principal for each in self._watched[n : n + keys_at_once]]
+            key_ids = [each.key_id for each in principals if each.key_id is not None]
+            if new := [key_id for key_id in key_ids if is_new("key", key_id)]:
+                look_ups.append(self._keys(new))
+            for each in principals:
+                session_id = each.session_id if self._rules.checks_sessions else None
+                if session_id is not None and is_new("session", session_id):
+                    look_ups.append(self._session(session_id))
+                if is_new("owner", each.owner.id):
+                    look_ups.append(self._owner(each.owner.id))
+        return look_ups
+
+    def failed(self, error: Exception) -> None:
+        """Note that a look-up failed: what depends on it is not verified by this round."""
+        if not self._failed:
+            # Once in a round: in an outage all of them fail, and for the same reason.
+            log_failure(logging.WARNING, "what is open could not be verified", error)
+        self._failed = True
+
+    def settle(self, interval: float) -> int:
+        """End every watch whose access has ended.
+
+        Args:
+            interval: After how many seconds the next round ends at the latest.
+
+        Returns:
+            How many were verified.
+        """
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        verified = 0
+        for each in self._watched:
+            try:
+                refusal = each.verdict(self._rules, self._read, now)
+            except Exception as error:  # noqa: BLE001 - whatever it is, this one was not verified
+                if not isinstance(error, _NotRead):
+                    self.failed(error)
+                if not each.is_overdue(monotonic, interval):
+                    continue
+                refusal = StoreUnavailable()
+            if refusal is None:
+                each.verified_at = self._began
+                verified += 1
+            elif each.refusal is None:
+                each.end(refusal)
+        return verified
+
+    def _keys(self, key_ids: Sequence[str]) -> LookUp:
+        def note(found: Iterable[ApiKey | None]) -> None:
+            records = {record.id: record for record in found if record is not None}
+            self._read.keys.update((key_id, records.get(key_id)) for key_id in key_ids)
+
+        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+            return ports.find_keys(key_ids)
+
+        return LookUp(ask, note)
+
+    def _session(self, session_id: str) -> LookUp:
+        note = partial(self._read.sessions.__setitem__, session_id)
+
+        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+            return ports.find_session(session_id)
+
+        return LookUp(ask, note)
+
+    def _owner(self, owner_id: str) -> LookUp:
+        note = partial(self._read.owners.__setitem__, owner_id)
+
+        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+            return ports.find_owner(owner_id)
+
+        return LookUp(ask, note)
+
+
+class _NotRead(Exception):
+    """A look-up failed, or took too long."""
+
+
+class _Snapshot:
+    """What a round has read."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, ApiKey | None] = {}
+        self.sessions: dict[str, Session | None] = {}
+        self.owners: dict[str, Owner[Any] | None] = {}
+
+    def find_key(self, key_id: str, /) -> ApiKey | None:
+        return _get(self.keys, key_id)
+
+    def find_session(self, session_id: str) -> Session | None:
+        return _get(self.sessions, session_id)
+
+    def find_owner(self, owner_id: str) -> Owner[Any] | None:
+        return _get(self.owners, owner_id)
+
+
+def _get(table: dict[str, T], name: str) -> T:
+    if name not in table:
+        raise _NotRead
+    return table[name]

@@ -1,0 +1,98 @@
+"""Whether access has ended, by what was read: the part that neither blocks nor awaits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, Protocol, cast
+
+from msk_auth.core import flows
+from msk_auth.core.errors import ConfigurationError, PermissionDenied, Problem
+from msk_auth.core.flows import Rules
+from msk_auth.core.model import ApiKey, Owner, Principal, Session, UserT
+from msk_auth.core.policy import Policy
+from msk_auth.core.steps import Ports
+
+MAX_INTERVAL: Final = timedelta(seconds=1)
+"""The longest time between two verifications of a watch."""
+
+MAX_UNVERIFIED: Final = timedelta(seconds=5)
+"""How long a watch goes on at most while its look-ups fail."""
+
+
+def check_interval(interval: timedelta) -> float:
+    """An interval between verifications, in seconds.
+
+    Raises:
+        ConfigurationError: It is out of range.
+    """
+    if not timedelta(0) < interval <= MAX_INTERVAL:
+        raise ConfigurationError(
+            "watch_interval must be longer than 0 and at most"
+            f" {MAX_INTERVAL.total_seconds():g} second, such as timedelta(milliseconds=500)."
+        )
+    return interval.total_seconds()
+
+
+class WatchedReads(Protocol):
+    """What the verification of a watch may look up, and nothing else."""
+
+    def find_key(self, key_id: str, /) -> ApiKey | None: ...
+    def find_session(self, session_id: str) -> Session | None: ...
+    def find_owner(self, owner_id: str) -> Owner[Any] | None: ...
+
+
+class Watched(Generic[UserT]):
+    """One principal that something open acts as.
+
+    Attributes:
+        principal: As it was when it was admitted.
+        policy: What it has to meet; None means to keep the permissions that it had.
+        verified_at: On the monotonic clock: before the reads that verified it last began.
+        refusal: Why access has ended; None while it lasts.
+    """
+
+    def __init__(
+        self, principal: Principal[UserT], policy: Policy | None, verified_at: float
+    ) -> None:
+        self.principal = principal
+        self.policy = policy
+        self.verified_at = verified_at
+        self.refusal: Problem | None = None
+
+    def is_overdue(self, now: float, interval: float) -> bool:
+        """True if it would be too late to wait for another verification, in an interval.
+
+        Args:
+            now: The monotonic clock.
+            interval: In seconds.
+        """
+        return now + interval - self.verified_at > MAX_UNVERIFIED.total_seconds()
+
+    def end(self, refusal: Problem) -> None:
+        """Called once, when access has ended."""
+        self.refusal = refusal
+
+    def verdict(self, rules: Rules, reads: WatchedReads, now: datetime) -> Problem | None:
+        """Why a new request with the same credential would be refused now; None if it would not.
+
+        Raises:
+            Exception: Whatever `reads` raises, but for problems, or an answer of it is none: it is not known.
+        """
+        flow = flows.verify_again(rules, self.principal, now)
+        ports = cast("Ports", reads)
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    step = flow.send(answer)
+                except StopIteration as stop:
+                    principal: Principal[UserT] = stop.value
+                    break
+                answer = step(ports)
+            if self.policy is not None:
+                self.policy.check(principal, now)
+                return None
+        except Problem as refusal:
+            return refusal
+        lost = self.principal.permissions - principal.permissions
+        return PermissionDenied(lost) if lost else None

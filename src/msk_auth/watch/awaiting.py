@@ -1,0 +1,318 @@
+"""Watches on an event loop: one task makes the rounds while something is watched."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakSet
+
+from msk_auth.clock import Clock
+from msk_auth.core.errors import Problem, StoreUnavailable
+from msk_auth.core.flows import Rules
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy
+from msk_auth.ports import AsyncPorts
+
+from ._rounds import LookUp, Round
+from ._verdict import Watched
+
+# Imported where a loop is running, in the functions below: it takes as long to load as the rest of the library.
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_AT_ONCE = 8
+"""How many look-ups of a round are under way at the same time: they share a pool with requests."""
+
+
+class AsyncWatch(Watched[UserT]):
+    """Whether a principal may still do what it was admitted for. Made by :meth:`AsyncAuthenticator.watch`.
+
+    For a websocket, or anything else that one coroutine does: leaving the block by the problem when access ends, within two
+    seconds of a revocation::
+
+        async with authenticator.watch(principal):
+            async for text in websocket.iter_text():
+                ...
+
+    For a response that goes on, such as an event stream::
+
+        watch = authenticator.watch(principal)
+        return StreamingResponse(watch.stream(events()), media_type="text/event-stream")
+
+    A block that ends in this way is cancelled first, as by `asyncio.timeout`, so it must not stand around a `yield`: use
+    :meth:`stream` there. A watch is used once.
+
+    Attributes:
+        refusal: Why access has ended; None while it lasts. A :class:`~msk_auth.CredentialRefused` or another refusal, as
+            a request with the same credential would get now, or :class:`~msk_auth.StoreUnavailable` if it could not be
+            found out for five seconds.
+    """
+
+    def __init__(
+        self, watches: AsyncWatches[UserT], principal: Principal[UserT], policy: Policy | None
+    ) -> None:
+        super().__init__(principal, policy, watches.clock.monotonic())
+        self._watches = watches
+        self._ended: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+
+    async def __aenter__(self) -> AsyncWatch[UserT]:
+        import asyncio
+
+        self._task = asyncio.current_task()
+        self._cancelling = 0 if self._task is None else self._task.cancelling()
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import asyncio
+
+        task, self._task = self._task, None
+        self._watches.remove(self)
+        if self.refusal is None or task is None:
+            return
+        # As `asyncio.timeout` tells its own cancellation from one that comes from outside.
+        is_ours = task.uncancel() <= self._cancelling
+        if is_ours and (kind is None or issubclass(kind, asyncio.CancelledError)):
+            raise self.refusal from None
+
+    async def stream(self, source: AsyncIterable[T]) -> AsyncGenerator[T]:
+        """What `source` gives, until it ends or access does; :attr:`refusal` tells why.
+
+        `source` runs in a task of its own, which has ended when this has.
+        """
+        import asyncio
+
+        ended = self._begin()
+        hand_over = _HandOver[T]()
+        pulling = asyncio.create_task(hand_over.pull(source))
+        try:
+            while True:
+                arrived = hand_over.ask()
+                await asyncio.wait((arrived, pulling, ended), return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    return
+                if not arrived.done():
+                    # Raises what the source has raised.
+                    pulling.result()
+                    return
+                yield arrived.result()
+        finally:
+            self._watches.remove(self)
+            pulling.cancel()
+            await asyncio.wait([pulling])
+
+    async def wait(self) -> Problem:
+        """Wait until access has ended; the reason. For code that ends what it does by itself."""
+        import asyncio
+
+        ended = self._begin()
+        try:
+            await asyncio.wait([ended])
+        finally:
+            self._watches.remove(self)
+        assert self.refusal is not None  # noqa: S101 - what has ended the wait
+        return self.refusal
+
+    def end(self, refusal: Problem) -> None:
+        """Called once by the rounds, when access has ended."""
+        super().end(refusal)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> asyncio.Future[None]:
+        import asyncio
+
+        self._ended = asyncio.get_running_loop().create_future()
+        self._watches.add(self)
+        return self._ended
+
+
+class _HandOver(Generic[T]):
+    """Gives the items of an asynchronous source one by one, each when it is asked for.
+
+    The source runs in one task from its beginning to its end, so that it may hold what belongs to a task.
+    """
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._asked = asyncio.Event()
+        self._arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def ask(self) -> asyncio.Future[T]:
+        """What will hold the next item."""
+        import asyncio
+
+        self._arrived = asyncio.get_running_loop().create_future()
+        self._asked.set()
+        return self._arrived
+
+    async def pull(self, source: AsyncIterable[T]) -> None:
+        """Hand over all that the source gives, and close it."""
+        try:
+            await self._asked.wait()
+            async for item in source:
+                self._asked.clear()
+                self._arrived.set_result(item)
+                await self._asked.wait()
+        finally:
+            close: Callable[[], Awaitable[None]] | None = getattr(source, "aclose", None)
+            if close is not None:
+                await close()
+
+
+class AsyncWatches(Generic[UserT]):
+    """All watches of an authenticator, each on the event loop that it is used on.
+
+    Args:
+        rules: As the authenticator has them.
+        ports: Where keys, sessions and owners are looked up.
+        clock: Where the time comes from. How long to wait for the next round is measured by the loop: a clock of tests,
+            on which no time passes while it waits, would run on by itself.
+        interval: Between the beginnings of two rounds, in seconds.
+    """
+
+    def __init__(
+        self, rules: Rules, ports: AsyncPorts[UserT], clock: Clock, interval: float
+    ) -> None:
+        self.clock = clock
+        self._rules = rules
+        self._ports = ports
+        self._interval = interval
+        # A thread runs one loop at a time.
+        self._here = threading.local()
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None) -> AsyncWatch[UserT]:
+        """A watch that is verified while it is used."""
+        return AsyncWatch(self, principal, policy)
+
+    def add(self, watch: AsyncWatch[UserT]) -> None:
+        """Verify a watch from the next round on."""
+        self._of_this_loop().add(watch)
+
+    def remove(self, watch: AsyncWatch[UserT]) -> None:
+        """Verify it no more."""
+        self._of_this_loop().watched.discard(watch)
+
+    async def close(self) -> None:
+        """End the rounds of this event loop; what is still watched ends as unavailable."""
+        await self._of_this_loop().close()
+
+    def _of_this_loop(self) -> _Rounds[UserT]:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        rounds: _Rounds[UserT] | None = getattr(self._here, "rounds", None)
+        if rounds is None or rounds.loop is not loop:
+            rounds = _Rounds(loop, self._rules, self._ports, self.clock, self._interval)
+            self._here.rounds = rounds
+        return rounds
+
+
+class _Rounds(Generic[UserT]):
+    """The rounds of one event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rules: Rules,
+        ports: AsyncPorts[UserT],
+        clock: Clock,
+        interval: float,
+    ) -> None:
+        self.loop = loop
+        # Weakly: a generator that was dropped halfway is watched no more.
+        self.watched: WeakSet[AsyncWatch[UserT]] = WeakSet()
+        self._rules = rules
+        self._ports = ports
+        self._clock = clock
+        self._interval = interval
+        self._next = 0
+        self._task: asyncio.Task[None] | None = None
+        # Look-ups that were given up and have not ended yet: the loop holds tasks weakly.
+        self._given_up: set[asyncio.Task[None]] = set()
+
+    def add(self, watch: AsyncWatch[UserT]) -> None:
+        """Verify a watch from the next round on."""
+        self.watched.add(watch)
+        if self._task is None:
+            # In a context of its own: what belongs to the request that comes first is not this one's.
+            self._task = self.loop.create_task(
+                self._run(), name="msk_auth watch", context=contextvars.Context()
+            )
+
+    async def close(self) -> None:
+        """End the rounds; what is still watched ends as unavailable."""
+        import asyncio
+
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        import asyncio
+
+        try:
+            pause = self._interval
+            while self.watched:
+                await asyncio.sleep(pause)
+                began = self.loop.time()
+                await self._make_round()
+                pause = max(0.0, began + self._interval - self.loop.time())
+        finally:
+            self._task = None
+            # Only if this task was cancelled: nothing verifies them any more.
+            for watch in tuple(self.watched):
+                if watch.refusal is None:
+                    watch.end(StoreUnavailable())
+
+    async def _make_round(self) -> None:
+        import asyncio
+
+        it = Round(self._rules, self._rotated(), self._clock)
+        look_ups = it.look_ups(self._ports.keys_at_once)
+        waiting = iter(look_ups)
+
+        async def work() -> None:
+            for look_up in waiting:
+                await self._make(look_up, it)
+
+        workers = {asyncio.create_task(work()) for _ in look_ups[:_AT_ONCE]}
+        try:
+            if workers:
+                _, late = await asyncio.wait(workers, timeout=self._interval)
+                if late:
+                    it.failed(TimeoutError(f"not read within {self._interval:g} seconds"))
+        finally:
+            # What hangs is given up and not waited for: it may hang on.
+            for task in workers:
+                if task.cancel():
+                    self._given_up.add(task)
+                    task.add_done_callback(self._given_up.discard)
+        self._next += max(1, it.settle(self._interval))
+
+    def _rotated(self) -> list[AsyncWatch[UserT]]:
+        """All that is watched, beginning where the last round stopped: one may be too short for everything."""
+        watched = list(self.watched)
+        first = self._next % len(watched) if watched else 0
+        return watched[first:] + watched[:first]
+
+    async def _make(self, look_up: LookUp, it: Round[UserT]) -> None:
+        try:
+            look_up.note(await look_up.ask(self._ports))
+        except Exception as error:  # noqa: BLE001 - what depends on it is not verified by this round
+            it.failed(error)

@@ -1,0 +1,212 @@
+"""Watches for blocking applications: each thread verifies its own, and all share what they have read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from msk_auth._fork import after_fork_in_child
+from msk_auth._outages import log_failure
+from msk_auth.clock import Clock
+from msk_auth.core.errors import Problem, StoreUnavailable
+from msk_auth.core.flows import Rules
+from msk_auth.core.model import ApiKey, Owner, Principal, Session, UserT
+from msk_auth.core.policy import Policy
+from msk_auth.ports import SyncPorts
+
+from ._verdict import Watched
+
+T = TypeVar("T")
+
+
+class Watch(Generic[UserT]):
+    """Whether a principal may still do what it was admitted for. Made by :meth:`Authenticator.watch`.
+
+    For a response that goes on, such as an event stream from a generator::
+
+        watch = authenticator.watch(principal)
+        return Response(watch.stream(events()), mimetype="text/event-stream")
+    """
+
+    def __init__(self, watches: Watches[UserT], watched: Watched[UserT]) -> None:
+        self._watches = watches
+        self._watched = watched
+
+    @property
+    def refusal(self) -> Problem | None:
+        """Why access has ended, as far as :meth:`check` has found out; None while it lasts."""
+        return self._watched.refusal
+
+    def check(self) -> None:
+        """Return while access lasts. What this goes by was read less than two seconds ago.
+
+        Call it before each thing that is sent, and at least once a second where nothing is sent for longer.
+
+        Raises:
+            CredentialRefused: A request with the same credential would be refused now; the subclass says why.
+            PermissionDenied: A permission is gone; or another refusal of the policy.
+            StoreUnavailable: It could not be found out for five seconds.
+        """
+        refusal = self._watches.verify(self._watched)
+        if refusal is not None:
+            # Without the frames of the time when it was found out.
+            raise refusal.with_traceback(None)
+
+    def stream(self, source: Iterable[T]) -> Iterator[T]:
+        """What `source` gives, until it ends or access does: :meth:`check` before each item. :attr:`refusal` tells why."""
+        try:
+            for item in source:
+                if self._watches.verify(self._watched) is not None:
+                    return
+                yield item
+        finally:
+            close: Callable[[], None] | None = getattr(source, "close", None)
+            if close is not None:
+                close()
+
+
+class Watches(Generic[UserT]):
+    """Verifies the watches of an authenticator.
+
+    Args:
+        rules: As the authenticator has them.
+        ports: Where keys, sessions and owners are looked up.
+        clock: Where the time comes from.
+        interval: How long what was read counts as fresh, in seconds.
+    """
+
+    def __init__(
+        self, rules: Rules, ports: SyncPorts[UserT], clock: Clock, interval: float
+    ) -> None:
+        self._rules = rules
+        self._clock = clock
+        self._interval = interval
+        self._reads = _SharedReads(ports, clock, interval)
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None) -> Watch[UserT]:
+        """A watch that is verified when it is asked."""
+        return Watch(self, Watched(principal, policy, self._clock.monotonic()))
+
+    def verify(self, watched: Watched[UserT]) -> Problem | None:
+        """Why access has ended; None if it lasts."""
+        if watched.refusal is not None:
+            return watched.refusal
+        if self._clock.monotonic() - watched.verified_at < self._interval:
+            return None
+        reads = _Noted(self._reads, self._clock.monotonic())
+        try:
+            refusal = watched.verdict(self._rules, reads, self._clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known
+            if not isinstance(error, _NotRead):
+                log_failure(logging.WARNING, _UNVERIFIED, error)
+            if not watched.is_overdue(self._clock.monotonic(), self._interval):
+                return None
+            refusal = StoreUnavailable()
+        if refusal is None:
+            watched.verified_at = reads.oldest
+        watched.refusal = refusal
+        return refusal
+
+
+_UNVERIFIED = "what is open could not be verified"
+
+
+class _NotRead(Exception):
+    """The look-up failed, which was logged."""
+
+
+class _Answer(NamedTuple):
+    """What was read.
+
+    Attributes:
+        began: On the monotonic clock, before the read.
+        value: The answer; a `_NotRead` in its place if there was none.
+    """
+
+    began: float
+    value: object
+
+
+class _SharedReads(Generic[UserT]):
+    """Look-ups whose answers all threads use for one interval."""
+
+    _forgot_at: float
+
+    def __init__(self, ports: SyncPorts[UserT], clock: Clock, interval: float) -> None:
+        self.ports = ports
+        self._clock = clock
+        self._interval = interval
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def share(self, what: tuple[str, str], read: Callable[[], object]) -> _Answer:
+        """The answer to a look-up, not older than two intervals.
+
+        Args:
+            what: Kind and id.
+            read: Makes the look-up.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            known = self._answers.get(what)
+            if known is not None:
+                age = now - known.began
+                # While another thread reads it anew, the one before is good enough: one interval for each of them.
+                if age < self._interval or (age < 2 * self._interval and what in self._reading):
+                    return known
+            self._reading.add(what)
+        value: object = _NotRead()
+        try:
+            value = read()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing was read
+            log_failure(logging.WARNING, _UNVERIFIED, error)
+        finally:
+            with self._lock:
+                self._reading.discard(what)
+                self._forget_before(now - 2 * self._interval)
+                answer = self._answers[what] = _Answer(now, value)
+        return answer
+
+    def _forget_before(self, moment: float) -> None:
+        if self._forgot_at >= moment:
+            return
+        self._forgot_at = self._clock.monotonic()
+        for what in [what for what, answer in self._answers.items() if answer.began <= moment]:
+            del self._answers[what]
+
+    def _renew(self) -> None:
+        # Also called in a forked child, where another thread of the parent may have held the lock.
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, str], _Answer] = {}
+        self._reading: set[tuple[str, str]] = set()
+        self._forgot_at = self._clock.monotonic()
+
+
+class _Noted(Generic[UserT]):
+    """The reads of one verification.
+
+    Attributes:
+        oldest: On the monotonic clock: when the oldest read that was used began.
+    """
+
+    def __init__(self, reads: _SharedReads[UserT], now: float) -> None:
+        self._reads = reads
+        self.oldest = now
+
+    def find_key(self, key_id: str, /) -> ApiKey | None:
+        return self._note("key", key_id, self._reads.ports.find_key)
+
+    def find_session(self, session_id: str) -> Session | None:
+        return self._note("session", session_id, self._reads.ports.find_session)
+
+    def find_owner(self, owner_id: str) -> Owner[Any] | None:
+        return self._note("owner", owner_id, self._reads.ports.find_owner)
+
+    def _note(self, kind: str, name: str, find: Callable[[str], T]) -> T:
+        began, value = self._reads.share((kind, name), lambda: find(name))
+        self.oldest = min(self.oldest, began)
+        if isinstance(value, _NotRead):
+            raise value.with_traceback(None)
+        return cast("T", value)

@@ -1,0 +1,192 @@
+"""People, keys and sessions that a test can change, around an authenticator of either kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from tests.core.support import profile, token
+
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    Authenticator,
+    CredentialKind,
+    Owner,
+    Principal,
+    Session,
+    local_principal,
+)
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import FrozenClock
+
+SECOND = timedelta(seconds=1)
+SHORT = timedelta(milliseconds=5)
+PERMISSIONS = frozenset({"tasks:read", "tasks:run"})
+
+
+class Site:
+    """One world for both kinds of authenticator.
+
+    Attributes:
+        reads: How often each key, session and owner was looked up, and each batch of keys.
+        broken: Raised by every look-up while it is set.
+    """
+
+    def __init__(self) -> None:
+        from tests.core.support import NOW
+
+        self.clock = FrozenClock(NOW)
+        self.owners: dict[str, Owner[str]] = {
+            name: Owner(name, PERMISSIONS, name) for name in ("ann", "bob")
+        }
+        self.sessions = {"s1": Session("s1", "ann")}
+        self.reads: Counter[str] = Counter()
+        self.broken: Exception | None = None
+        self.store = _Store(self)
+        self.settings: dict[str, Any] = {"tokens": profile(), "clock": self.clock}
+        self.blocking = Authenticator(
+            self.store,
+            find_owner=self.find_owner,
+            find_session=self.find_session,
+            **self.settings,
+        )
+
+    def awaiting(self, **options: Any) -> AsyncAuthenticator[str]:
+        """One with short intervals, over the same keys."""
+
+        async def find_owner(owner_id: str) -> Owner[str] | None:
+            return self.find_owner(owner_id)
+
+        async def find_session(session_id: str) -> Session | None:
+            return self.find_session(session_id)
+
+        settings = {
+            "find_owner": find_owner,
+            "find_session": find_session,
+            "watch_interval": SHORT,
+            **self.settings,
+            **options,
+        }
+        store = settings.pop("store", None) or _AsyncStore(self.store)
+        return AsyncAuthenticator(store, **settings)
+
+    def find_owner(self, owner_id: str) -> Owner[str] | None:
+        self.look_up(f"owner {owner_id}")
+        return self.owners.get(owner_id)
+
+    def find_session(self, session_id: str) -> Session | None:
+        self.look_up(f"session {session_id}")
+        return self.sessions.get(session_id)
+
+    def look_up(self, what: str) -> None:
+        self.reads[what] += 1
+        if self.broken is not None:
+            raise self.broken
+
+    def key(self, owner_id: str = "ann", **options: Any) -> Principal[str]:
+        """The principal of a new key."""
+        maker = local_principal(self.owners[owner_id], at=self.clock.now())
+        created = self.blocking.create_key(maker, name="a", **options)
+        principal = self.blocking.authenticate([f"Bearer {created.value.reveal()}"])
+        self.reads.clear()
+        return principal
+
+    def login(self) -> Principal[str]:
+        """The principal of a login token that is good for an hour."""
+        principal = self.blocking.authenticate([f"Bearer {token()}"])
+        assert principal.kind is CredentialKind.INTERACTIVE
+        self.reads.clear()
+        return principal
+
+    def change_owner(self, **changes: Any) -> None:
+        self.owners["ann"] = replace(self.owners["ann"], **changes)
+
+    def revoke(self, principal: Principal[str]) -> None:
+        assert principal.key_id is not None
+        self.store.revoke(principal.key_id, owner_id=principal.owner.id, at=self.clock.now())
+
+
+class _Store(MemoryKeyStore):
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self._site = site
+
+    def find(self, key_id: str) -> ApiKey | None:
+        self._site.look_up(f"key {key_id}")
+        return super().find(key_id)
+
+    def find_several(self, key_ids: Sequence[str]) -> list[ApiKey]:
+        self._site.look_up("keys")
+        found = (super(_Store, self).find(key_id) for key_id in key_ids)
+        return [record for record in found if record is not None]
+
+
+class _AsyncStore(AsyncMemoryKeyStore):
+    """One that can look up many keys at once."""
+
+    def __init__(self, store: _Store) -> None:
+        self._store = store
+
+    async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        store: Any = self._store
+        found: list[ApiKey] = store.find_several(key_ids)
+        return found
+
+
+class SingleStore(AsyncMemoryKeyStore):
+    """One that cannot."""
+
+    def __init__(self, site: Site) -> None:
+        self._store = site.store
+
+
+def _revoke_key(site: Site, principal: Principal[str]) -> None:
+    site.revoke(principal)
+
+
+def _delete_record(site: Site, principal: Principal[str]) -> None:
+    del site.store._records[principal.key_id or ""]
+
+
+Change = Callable[[Site, Principal[str]], object]
+
+KEY_ENDS: dict[str, tuple[Change, str]] = {
+    "revoked": (_revoke_key, "key_revoked"),
+    "deleted": (
+        lambda site, key: site.store.delete(key.key_id or "", owner_id="ann", at=site.clock.now()),
+        "key_revoked",
+    ),
+    "purged": (_delete_record, "key_unknown"),
+    "expired": (lambda site, _: site.clock.advance(timedelta(days=1)), "key_expired"),
+    "owner disabled": (lambda site, _: site.change_owner(disabled=True), "owner_disabled"),
+    "owner gone": (lambda site, _: site.owners.pop("ann"), "owner_disabled"),
+    "permission lost": (
+        lambda site, _: site.change_owner(permissions=frozenset({"tasks:run"})),
+        "permission_denied",
+    ),
+}
+LOGIN_ENDS: dict[str, tuple[Change, str]] = {
+    "logged out": (
+        lambda site, _: site.sessions.update(s1=Session("s1", "ann", ended_at=site.clock.now())),
+        "token_revoked",
+    ),
+    "session gone": (lambda site, _: site.sessions.clear(), "token_revoked"),
+    "idle": (
+        lambda site, _: site.sessions.update(s1=Session("s1", "ann", expires_at=site.clock.now())),
+        "token_revoked",
+    ),
+    "token expired": (lambda site, _: site.clock.advance(timedelta(hours=1)), "token_expired"),
+    "owner disabled": (lambda site, _: site.change_owner(disabled=True), "token_revoked"),
+    "permission lost": (
+        lambda site, _: site.change_owner(permissions=frozenset()),
+        "permission_denied",
+    ),
+}
+ENDS = [
+    *(("key", name, *end) for name, end in KEY_ENDS.items()),
+    *(("login", name, *end) for name, end in LOGIN_ENDS.items()),
+]

@@ -1,0 +1,258 @@
+"""What a thread keeps open ends when a new request would be refused (G2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from tests.forked import in_child
+from tests.watch.site import ENDS, SECOND, Change, Site
+
+from msk_auth import (
+    Authenticator,
+    ConfigurationError,
+    KeyRevoked,
+    Owner,
+    OwnerDisabled,
+    Problem,
+    StoreUnavailable,
+    Watch,
+    require,
+    require_interactive,
+)
+from msk_auth.stores.memory import MemoryKeyStore
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "code"),
+    [(kind, change, code) for kind, _, change, code in ENDS],
+    ids=[f"{kind} {name}" for kind, name, _, _ in ENDS],
+)
+def test_access_ends_when_a_new_request_would_be_refused(
+    site: Site, kind: str, change: Change, code: str
+) -> None:
+    principal = site.key(lifetime=timedelta(days=1)) if kind == "key" else site.login()
+    watch = site.blocking.watch(principal)
+    watch.check()
+    change(site, principal)
+    site.clock.advance(SECOND)
+    with pytest.raises(Problem) as raised:
+        watch.check()
+    assert raised.value.code == code
+    assert watch.refusal is raised.value
+
+
+def test_it_is_over_for_good(site: Site) -> None:
+    watch = site.blocking.watch(site.login())
+    site.change_owner(disabled=True)
+    site.clock.advance(SECOND)
+    with pytest.raises(Problem, match="ended"):
+        watch.check()
+    site.change_owner(disabled=False)
+    site.clock.advance(SECOND)
+    with pytest.raises(Problem, match="ended"):
+        watch.check()
+
+
+def test_it_may_go_on_with_the_permissions_that_the_policy_names(site: Site) -> None:
+    watch = site.blocking.watch(site.key(), require("tasks:read"))
+    site.change_owner(permissions=frozenset({"tasks:read", "more"}))
+    site.clock.advance(SECOND)
+    watch.check()
+    site.change_owner(permissions=frozenset({"tasks:run", "more"}))
+    site.clock.advance(SECOND)
+    with pytest.raises(Problem, match="tasks:read"):
+        watch.check()
+
+
+def test_a_fresh_login_is_asked_for_as_long_as_the_policy_asks(site: Site) -> None:
+    watch = site.blocking.watch(site.login(), require_interactive(max_age=timedelta(minutes=15)))
+    site.clock.advance(timedelta(minutes=15))
+    watch.check()
+    site.clock.advance(SECOND)
+    with pytest.raises(Problem, match="recent login"):
+        watch.check()
+
+
+def test_a_stream_ends_before_the_item_that_comes_too_late(site: Site) -> None:
+    principal = site.key()
+    closed = []
+
+    def source() -> Iterator[str]:
+        try:
+            yield "first"
+            site.revoke(principal)
+            site.clock.advance(SECOND)
+            yield "second"
+        finally:
+            closed.append(True)
+
+    watch = site.blocking.watch(principal)
+    assert list(watch.stream(source())) == ["first"]
+    assert isinstance(watch.refusal, KeyRevoked)
+    assert closed == [True]
+
+
+def test_a_stream_gives_all_that_there_is(site: Site) -> None:
+    watch = site.blocking.watch(site.key())
+    assert list(watch.stream(["first", "second"])) == ["first", "second"]
+    assert watch.refusal is None
+
+
+def test_all_watches_of_a_process_share_one_read_in_an_interval(site: Site) -> None:
+    principals = [site.key(), site.key(), site.key("bob"), site.login()]
+    watches = [site.blocking.watch(principal) for principal in principals * 25]
+    for _ in range(3):
+        for watch in watches:
+            watch.check()
+    assert site.reads == {}
+    for count in (1, 2):
+        site.clock.advance(SECOND)
+        for _ in range(3):
+            for watch in watches:
+                watch.check()
+        assert set(site.reads.values()) == {count}
+        assert len(site.reads) == 3 + 1 + 2
+
+
+def test_what_was_read_is_not_kept_for_long(site: Site) -> None:
+    watches = [site.blocking.watch(site.key()), site.blocking.watch(site.key("bob"))]
+    reads = site.blocking._watches._reads
+    site.clock.advance(SECOND)
+    for watch in watches:
+        watch.check()
+    assert len(reads._answers) == 4
+    for _ in range(3):
+        site.clock.advance(SECOND)
+        watches[0].check()
+    assert len(reads._answers) == 2
+
+
+def test_an_outage_ends_it_when_five_seconds_went_by(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = site.blocking.watch(site.key())
+    site.broken = OSError("down")
+    for _ in range(4):
+        site.clock.advance(SECOND)
+        watch.check()
+    site.broken = None
+    site.clock.advance(SECOND)
+    watch.check()
+    site.broken = OSError("down")
+    for _ in range(4):
+        site.clock.advance(SECOND)
+        watch.check()
+    site.clock.advance(SECOND)
+    with pytest.raises(StoreUnavailable):
+        watch.check()
+    # One line for each look-up that failed.
+    assert len(caplog.records) == 9
+    assert "could not be verified" in caplog.text
+
+
+def test_what_a_look_up_answers_to_another_question_is_no_answer(site: Site) -> None:
+    watch = site.blocking.watch(site.key())
+    site.owners["ann"] = Owner("bob", frozenset(), "bob")
+    site.clock.advance(SECOND)
+    watch.check()
+    site.clock.advance(4 * SECOND)
+    with pytest.raises(StoreUnavailable):
+        watch.check()
+
+
+class Hanging:
+    """Lets the look-up of an owner hang until :meth:`end`."""
+
+    def __init__(self, site: Site, owner_id: str) -> None:
+        self._hangs, self._ends = threading.Event(), threading.Event()
+        find = site.find_owner
+
+        def find_owner(asked: str) -> Owner[str] | None:
+            found = find(asked)
+            if asked == owner_id and not self._ends.is_set():
+                self._hangs.set()
+                assert self._ends.wait(60)
+            return found
+
+        site.blocking._ports._find_owner = find_owner
+
+    def begin(self, watch: Watch[str]) -> None:
+        self._thread = threading.Thread(target=watch.check)
+        self._thread.start()
+        assert self._hangs.wait(60)
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join(60)
+
+
+def test_a_look_up_that_hangs_holds_up_only_what_depends_on_it(site: Site) -> None:
+    of_bob, of_ann = (site.blocking.watch(site.key(name)) for name in ("bob", "ann"))
+    hanging = Hanging(site, "bob")
+    site.clock.advance(SECOND)
+    hanging.begin(of_bob)
+    try:
+        of_ann.check()
+        site.change_owner(disabled=True)
+        site.clock.advance(SECOND)
+        with pytest.raises(OwnerDisabled):
+            of_ann.check()
+    finally:
+        hanging.end()
+
+
+def test_what_another_thread_reads_is_not_waited_for_but_never_too_old(site: Site) -> None:
+    principal = site.key()
+    first, second = site.blocking.watch(principal), site.blocking.watch(principal)
+    site.clock.advance(SECOND)
+    first.check()
+    site.clock.advance(SECOND)
+    hanging = Hanging(site, "ann")
+    hanging.begin(first)
+    try:
+        site.reads.clear()
+        site.change_owner(disabled=True)
+        # What was read a second ago is good enough while it is read anew.
+        second.check()
+        assert site.reads == {}
+        site.clock.advance(SECOND)
+        site.blocking._ports._find_owner = site.find_owner
+        with pytest.raises(OwnerDisabled):
+            second.check()
+    finally:
+        hanging.end()
+    # A read that began before does not bring back what it saw.
+    site.clock.advance(SECOND)
+    with pytest.raises(OwnerDisabled):
+        first.check()
+
+
+def test_a_forked_child_reads_anew(site: Site) -> None:
+    watch = site.blocking.watch(site.key())
+    site.clock.advance(SECOND)
+    watch.check()
+    reads = site.blocking._watches._reads
+
+    def in_the_child() -> int:
+        assert reads._answers == {}
+        site.clock.advance(2 * SECOND)
+        watch.check()
+        return len(reads._answers)
+
+    # Held as if by another thread.
+    with reads._lock:
+        assert in_child(in_the_child) == 2
+
+
+@pytest.mark.parametrize("interval", [timedelta(0), -SECOND, timedelta(seconds=1.001)])
+def test_an_interval_that_cannot_keep_the_promise_is_refused(interval: timedelta) -> None:
+    with pytest.raises(ConfigurationError, match="watch_interval"):
+        Authenticator(MemoryKeyStore(), find_owner=lambda _: None, watch_interval=interval)
