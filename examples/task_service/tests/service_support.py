@@ -247,7 +247,7 @@ class SharedRoutes:
             stand_ins = {
                 part.name: _StandIn(self, part.name)
                 for part in dataclasses.fields(services)
-                if part.name not in {"settings", "redis", "fingerprints", "serving"}
+                if part.name not in {"settings", "redis", "fingerprints"}
             }
             with mock.patch.object(Services, "build") as build:
                 build.return_value = dataclasses.replace(services, **stand_ins)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
     USER_PASSWORD,
     Caller,
     Service,
     expect,
     problem,
     running_service,
+    wrong_fields,
 )
+from examples.task_service.tests.test_cli import run
 
-from msk_auth import StoreUnavailable
+from msk_auth import ConfigurationError, StoreUnavailable
 from task_service import app as app_module
 from task_service.accounts import tidying
 from task_service.accounts.audit import AuditQuery
+from task_service.handlers import sandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -75,9 +82,9 @@ async def test_a_runner_that_failed_is_started_again(
 ) -> None:
     monkeypatch.setattr(app_module, "_RUNNER_PAUSE_SECONDS", 0.0)
     runner, stop = FailingRunner(), asyncio.Event()
-    services = dataclasses.replace(service.services, runner=runner)
+    worker = dataclasses.replace(service.services.worker, runner=runner)
     async with asyncio.timeout(5):
-        working = asyncio.create_task(services.execute_runs(stop))
+        working = asyncio.create_task(worker.execute_runs(stop))
         await runner.runs.wait()
         stop.set()
         await working
@@ -224,3 +231,50 @@ async def test_runs_are_given_back_when_the_service_stops(template: Path, tmp_pa
         waiting = expect(await ada.get(f"/api/runs/{run['id']}"), 200)
         assert waiting["finished_at"] is None
         assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
+
+
+@pytest.fixture
+def no_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+
+
+@pytest.mark.usefixtures("no_landlock")
+async def test_without_a_sandbox_no_other_command_can_be_allowed_until_the_deployer_accepts_it(
+    template: Path, tmp_path: Path
+) -> None:
+    change = {"allowed_commands": ["echo", "cat"]}
+    async with running_service(template, tmp_path / "first") as service:
+        ada = await service.log_in("ada", ADMIN_PASSWORD)
+        refused = await ada.patch("/api/admin/config", change)
+        assert wrong_fields(refused) == {"allowed_commands"}
+        assert "TASK_SERVICE_COMMAND_SANDBOX=off" in refused.text
+        assert expect(await ada.get("/api/admin/config"), 200)["allowed_commands"] == ["echo"]
+        # What is not about commands can be changed all the same, and the example works.
+        expect(await ada.patch("/api/admin/config", {"max_keys_per_user": 3}), 200)
+        task = await ada.new_task(params={"argv": ["echo", "hello"]})
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
+    async with running_service(
+        tmp_path / "first", tmp_path / "second", command_sandbox="off"
+    ) as service:
+        ada = await service.log_in("ada", ADMIN_PASSWORD)
+        expect(await ada.patch("/api/admin/config", change), 200)
+    with pytest.raises(ConfigurationError, match="'cat' could read the service's secrets"):
+        async with running_service(tmp_path / "second", tmp_path / "third"):
+            pass
+    async with running_service(tmp_path / "second", tmp_path / "fourth", execute_runs="never"):
+        pass
+
+
+@pytest.mark.usefixtures("no_landlock")
+def test_a_start_without_a_sandbox_is_refused_in_one_line(template: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(template, data)
+    with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
+        connection.execute(
+            "INSERT INTO settings (name, value, updated_at) VALUES ('allowed_commands', '[\"cat\"]', '2026-01-01')"
+        )
+    done = run(data, "serve", PORT="0")
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "'cat' could read the service's secrets" in done.stderr

@@ -58,9 +58,10 @@ class Deployment:
 
     @asynccontextmanager
     async def worker(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A `task-service worker` in a process of its own; it must stop in order."""
+        """A `task-service worker` in a process of its own; it must stop in order, and needs no data folder."""
+        without = self.folder / "of a worker"
         settings = {
-            "TASK_SERVICE_DATA_DIR": str(self.folder / "template"),
+            "TASK_SERVICE_DATA_DIR": str(without),
             "TASK_SERVICE_DATABASE_URL": self.url,
         }
         process = await asyncio.create_subprocess_exec(
@@ -73,6 +74,7 @@ class Deployment:
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 30) == 0
+            assert not without.exists()
 
 
 @pytest.fixture(scope="module")

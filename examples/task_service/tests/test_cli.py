@@ -43,7 +43,10 @@ def environment(data: Path, **settings: str) -> dict[str, str]:
 def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
     """A command that comes back, in this process: starting one takes a second."""
     env = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
-    with mock.patch("task_service.cli.configure_logging"):
+    with (
+        mock.patch("task_service.cli.configure_logging"),
+        mock.patch("task_service.cli.hide_memory"),
+    ):
         done = CliRunner().invoke(
             main,
             list(words),

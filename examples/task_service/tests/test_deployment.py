@@ -178,11 +178,11 @@ def test_the_compositions_settings_are_settings_and_trust_its_proxy_alone(
     postgres = services["postgres"]["environment"]
     user, password, database = (postgres[f"POSTGRES_{name}"] for name in ("USER", "PASSWORD", "DB"))
     assert settings.database_url == f"postgresql://{user}:{password}@postgres/{database}"
-    # All processes use the same secrets.
-    assert {
-        tuple(services[name]["volumes"])
-        for name in ("migrate", "api-1", "api-2", "worker-1", "worker-2")
-    } == {("data:/var/lib/task-service",)}
+    # All processes that serve use the same secrets, and those that execute commands do not have them.
+    assert {tuple(services[name]["volumes"]) for name in ("migrate", "api-1", "api-2")} == {
+        ("data:/var/lib/task-service",)
+    }
+    assert services["worker-1"]["volumes"] == services["worker-2"]["volumes"] == []
 
 
 def test_nginx_sends_to_the_api_processes_and_believes_no_client(compose: Any) -> None:
@@ -216,11 +216,19 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
         # Told twice, the last one counts for `configparser`; each is a setting.
         name, _, value = service["Environment"].partition("=")
         settings_from({name: value}, monkeypatch)
-        assert service["User"] == "task-service"
+        if command == "worker":
+            # Another user than the one that the secrets belong to.
+            assert (service["DynamicUser"], service["User"]) == ("yes", "task-service-worker")
+            assert service["InaccessiblePaths"] == "-/var/lib/task-service"
+            assert "StateDirectory" not in service
+        else:
+            assert service["User"] == "task-service"
+            assert service["StateDirectory"] == "task-service"
+        for number in ("create_ruleset", "add_rule", "restrict_self"):
+            assert f"landlock_{number}" in service["SystemCallFilter"].split()
         assert service["ProtectSystem"] == "strict"
         assert service["NoNewPrivileges"] == "yes"
         assert service["CapabilityBoundingSet"] == ""
-        assert service["StateDirectory"] == "task-service"
         # The commands of tasks are ended by the service, each with its own grace.
         assert service["KillMode"] == "mixed"
     assert sorted(started) == ["serve", "worker"]

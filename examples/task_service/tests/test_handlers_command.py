@@ -483,6 +483,7 @@ async def supervised(
         supervisor.__name__,
         str(folder),
         until,
+        "None",
         *argv,
         stdin=held,
         stdout=asyncio.subprocess.PIPE,

@@ -21,6 +21,7 @@ from starlette.types import Scope
 from msk_auth import (
     AsyncAuthenticator,
     Clock,
+    ConfigurationError,
     CredentialUsed,
     Event,
     KeyHasher,
@@ -55,8 +56,10 @@ from .api.tasks import tasks_router
 from .db.engine import Database
 from .db.migrate import migrate
 from .handlers import HandlerEnvironment, HandlerRegistry
+from .handlers.command import refuse_unconfined
+from .handlers.sandbox import CommandSandbox
 from .handlers.targets import TargetGuard
-from .machines import listen_to_queue, queue_of
+from .machines import Queue, listen_to_queue, queue_of
 from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, SecurityHeaders
 from .observability import Metrics
 from .request_record import current_request
@@ -87,8 +90,128 @@ _RUNNER_PAUSE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """What executes runs: the whole of a `task-service worker`, and a part of a process that serves.
+
+    It is given no secret: neither the pepper of the keys nor the signing keys of logins are in a worker's memory.
+    """
+
+    settings: Settings
+    db: Database
+    registry: HandlerRegistry
+    signals: Signals
+    queue: Queue
+    runner: Runner
+    config: ConfigStore
+    command_sandbox: CommandSandbox
+    serving: bool
+
+    @classmethod
+    def build(cls, settings: Settings, *, clock: Clock | None = None) -> Worker:
+        """A worker beside processes that serve. Reads and makes nothing in the data folder, and connects to nothing.
+
+        Args:
+            settings: What is fixed while it runs.
+            clock: Where the time comes from; the machine's own by default.
+
+        Raises:
+            ConfigurationError: Something in the settings cannot be used.
+        """
+        clock = SystemClock() if clock is None else clock
+        db = Database.open(settings.database_url)
+        config = ConfigStore(db, clock, audit=Audit(db, clock))
+        return cls.on(db, config, settings, clock, _command_sandbox(settings), serving=False)
+
+    @classmethod
+    def on(
+        cls,
+        db: Database,
+        config: ConfigStore,
+        settings: Settings,
+        clock: Clock,
+        command_sandbox: CommandSandbox,
+        *,
+        serving: bool,
+    ) -> Worker:
+        """A worker on a database that is open already.
+
+        Args:
+            db: Where the runs are.
+            config: The administrator's configuration.
+            settings: As :meth:`build`.
+            clock: As :meth:`build`.
+            command_sandbox: What its commands run in.
+            serving: Whether this process serves the API. One that does leaves runs to workers where there are any,
+                unless its settings say otherwise.
+
+        Raises:
+            ConfigurationError: As :meth:`build`.
+        """
+
+        async def allowed_commands() -> tuple[str, ...]:
+            return (await config.current()).allowed_commands
+
+        registry = HandlerRegistry.load(
+            HandlerEnvironment(allowed_commands, settings.http_allowed_networks, command_sandbox)
+        )
+        signals = Signals()
+        queue = queue_of(settings, db, serving=serving)
+        runner = Runner(
+            db,
+            clock,
+            registry,
+            config,
+            signals,
+            concurrency=settings.workers,
+            doorbell=queue.doorbell,
+            on_duty=queue.on_duty,
+        )
+        return cls(settings, db, registry, signals, queue, runner, config, command_sandbox, serving)
+
+    async def check_commands(self) -> None:
+        """Refuse to execute commands that this machine cannot keep from the service's secrets.
+
+        Raises:
+            ConfigurationError: The administrator allows one; the message says which, and what to do.
+            StoreUnavailable: The database cannot answer.
+        """
+        if self.serving and self.settings.execute_runs == "never":
+            return
+        allowed = (await self.config.current()).allowed_commands
+        refusal = refuse_unconfined(allowed, self.command_sandbox)
+        if refusal is not None:
+            raise ConfigurationError(refusal)
+
+    async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
+        """Be a worker until `stop` is set; runs then get `grace`, which is :data:`RUN_GRACE` by default.
+
+        A process that serves and shall execute nothing only waits.
+        """
+        if self.serving and self.settings.execute_runs == "never":
+            await stop.wait()
+            return
+        stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
+        listening = listen_to_queue(self.settings, self.runner, stop, serving=self.serving)
+        try:
+            while not stop.is_set():
+                working = asyncio.create_task(self.runner.run(), name="runner")
+                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    # Only a mistake ends it. Its runs are taken over like those of any worker that died.
+                    _log.error("the runner failed; starting it again", exc_info=working.exception())
+                    await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
+                else:
+                    self.runner.stop(RUN_GRACE if grace is None else grace)
+                    await working
+        finally:
+            stopping.cancel()
+            if listening is not None:
+                await listening
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that the service is made of, for its routes, its command line and its tests."""
+    """Everything that a process which serves is made of, for its routes, its command line and its tests."""
 
     settings: Settings
     clock: Clock
@@ -96,7 +219,6 @@ class Services:
     attempts: DatabaseAttempts
     redis: RedisAttempts | None
     fingerprints: Mapping[str, str]
-    serving: bool
     tokens: TokenProfile
     metrics: Metrics
     audit: Audit
@@ -109,9 +231,9 @@ class Services:
     key_store: WitnessedKeyStore
     authenticator: AsyncAuthenticator[User]
     registry: HandlerRegistry
+    worker: Worker
     tasks: Tasks
     runs: Runs
-    runner: Runner
     follower: LogFollower
     census: RunCensus
     status: StatusReport
@@ -124,7 +246,6 @@ class Services:
         *,
         clock: Clock | None = None,
         password_hashing: Parameters = OWASP,
-        serving: bool = True,
     ) -> Services:
         """Put the parts together. Makes the data folder and the secrets if they are missing, and connects to nothing.
 
@@ -132,8 +253,6 @@ class Services:
             settings: What is fixed while the service runs.
             clock: Where the time comes from; the machine's own by default.
             password_hashing: Argon2's cost; tests take less.
-            serving: Whether this process serves the API. One that does leaves runs to workers where there are any,
-                unless its settings say otherwise.
 
         Raises:
             ConfigurationError: Something in the settings or the data folder cannot be used.
@@ -156,12 +275,19 @@ class Services:
         redis = None
         if settings.redis_url is not None:
             redis = RedisAttempts(settings.redis_url, clock, attempts)
-        queue = queue_of(settings, db, serving=serving)
         metrics = Metrics()
         audit = Audit(db, clock, left_out=metrics.audit_entry_left_out)
         metrics.watch_audit_backlog(audit.backlog.__len__)
         passwords = Passwords(password_hashing, concurrency=settings.hash_concurrency)
-        config = ConfigStore(db, clock, audit=audit, access_narrowed=access_narrowed)
+        sandbox = _command_sandbox(settings)
+        config = ConfigStore(
+            db,
+            clock,
+            audit=audit,
+            access_narrowed=access_narrowed,
+            # Workers elsewhere judge by their own machine.
+            command_sandbox=None if settings.execute_runs == "never" else sandbox,
+        )
         users = Users(db, clock, audit=audit, passwords=passwords, access_narrowed=access_narrowed)
         invitations = Invitations(
             db,
@@ -197,24 +323,15 @@ class Services:
             lease=timedelta(milliseconds=settings.lease_ms) if settings.lease_ms else None,
         )
 
-        async def allowed_commands() -> tuple[str, ...]:
-            return (await config.current()).allowed_commands
-
-        registry = HandlerRegistry.load(
-            HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
-        )
-        signals = Signals()
-        runner = Runner(
+        worker = Worker.on(db, config, settings, clock, sandbox, serving=True)
+        runs = Runs(
             db,
             clock,
-            registry,
             config,
-            signals,
-            concurrency=settings.workers,
-            doorbell=queue.doorbell,
-            on_duty=queue.on_duty,
+            worker.signals,
+            doorbell=worker.queue.doorbell,
+            witness=audit.witness,
         )
-        runs = Runs(db, clock, config, signals, doorbell=queue.doorbell, witness=audit.witness)
         return cls(
             settings=settings,
             clock=clock,
@@ -222,7 +339,6 @@ class Services:
             attempts=attempts,
             redis=redis,
             fingerprints=secrets.fingerprints,
-            serving=serving,
             tokens=tokens,
             metrics=metrics,
             audit=audit,
@@ -234,19 +350,19 @@ class Services:
             login=login,
             key_store=key_store,
             authenticator=authenticator,
-            registry=registry,
-            tasks=Tasks(db, clock, registry, signals, witness=audit.witness),
+            registry=worker.registry,
+            worker=worker,
+            tasks=Tasks(db, clock, worker.registry, worker.signals, witness=audit.witness),
             runs=runs,
-            runner=runner,
             # As often as a stream asks whether it may go on.
-            follower=LogFollower(runs, signals, clock, heartbeat=RECHECK),
+            follower=LogFollower(runs, worker.signals, clock, heartbeat=RECHECK),
             census=RunCensus(db, clock),
             status=StatusReport(
                 db,
                 clock,
-                worker=WorkerStatus(id=runner.worker_id, concurrency=settings.workers),
+                worker=WorkerStatus(id=worker.runner.worker_id, concurrency=settings.workers),
                 verification_lease_ms=settings.lease_ms,
-                living_workers=queue.living_workers,
+                living_workers=worker.queue.living_workers,
             ),
             stopping=asyncio.Event(),
         )
@@ -268,31 +384,10 @@ class Services:
         if not self.settings.on_sqlite:
             await agree_on_secrets(self.db, self.fingerprints)
 
-    async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
-        """Be a worker until `stop` is set; runs then get `grace`, which is :data:`RUN_GRACE` by default.
 
-        A process that serves and shall execute nothing only waits.
-        """
-        if self.serving and self.settings.execute_runs == "never":
-            await stop.wait()
-            return
-        stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
-        listening = listen_to_queue(self.settings, self.runner, stop, serving=self.serving)
-        try:
-            while not stop.is_set():
-                working = asyncio.create_task(self.runner.run(), name="runner")
-                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if working.done():
-                    # Only a mistake ends it. Its runs are taken over like those of any worker that died.
-                    _log.error("the runner failed; starting it again", exc_info=working.exception())
-                    await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
-                else:
-                    self.runner.stop(RUN_GRACE if grace is None else grace)
-                    await working
-        finally:
-            stopping.cancel()
-            if listening is not None:
-                await listening
+def _command_sandbox(settings: Settings) -> CommandSandbox:
+    required = settings.command_sandbox == "required"
+    return CommandSandbox.hiding(settings.private_paths, required=required)
 
 
 def create_app(
@@ -402,6 +497,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
     await migrate(services.db)
     await services.agree_on_secrets()
+    await services.worker.check_commands()
     stop = asyncio.Event()
     async with services.sessions, services.audit.backlog:
         tidying = background.begin(
@@ -414,7 +510,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
             ),
             name="tidy",
         )
-        working = asyncio.create_task(services.execute_runs(stop), name="runs")
+        working = asyncio.create_task(services.worker.execute_runs(stop), name="runs")
         try:
             yield
         finally:

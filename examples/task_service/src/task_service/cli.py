@@ -23,11 +23,11 @@ import click
 from msk_auth import MskAuthError
 
 from .accounts.roles import ROLE_PERMISSIONS
-from .app import RUN_GRACE, Services, create_app
+from .app import RUN_GRACE, Services, Worker, create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .doctor import examine
-from .memory import return_large_blocks
+from .memory import hide_memory, return_large_blocks
 from .observability import configure_logging
 from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
@@ -62,6 +62,7 @@ def main() -> None:
 def serve() -> None:
     """Serve the API and the pages, and execute runs."""
     return_large_blocks()
+    hide_memory()
     settings = load_settings()
     with bind(settings.host, settings.port) as listener:
         settings = _with_port(settings, listener)
@@ -110,6 +111,7 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
     once.
     """
     return_large_blocks()
+    hide_memory()
     settings = load_settings()
     if concurrency is not None:
         settings = settings.model_copy(update={"workers": concurrency})
@@ -208,6 +210,7 @@ def doctor() -> None:
 async def _prepare(settings: Settings) -> None:
     async with _services(settings) as services:
         await services.agree_on_secrets()
+        await services.worker.check_commands()
 
 
 async def _migrate_only(settings: Settings, *, finish: bool, new_secrets: bool) -> list[str]:
@@ -249,9 +252,14 @@ async def _work(settings: Settings, grace: timedelta) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop_in_order, number)
-    async with _services(settings, serving=False) as services:
-        logging.getLogger(__name__).info("executing runs as %s", services.runner.worker_id)
-        await services.execute_runs(stop, grace)
+    worker = Worker.build(settings)
+    try:
+        await migrate_database(worker.db)
+        await worker.check_commands()
+        logging.getLogger(__name__).info("executing runs as %s", worker.runner.worker_id)
+        await worker.execute_runs(stop, grace)
+    finally:
+        await worker.db.close()
     await end_the_rest()
 
 
@@ -294,9 +302,9 @@ async def _disable_user(settings: Settings, name: str) -> None:
 
 
 @asynccontextmanager
-async def _services(settings: Settings, *, serving: bool = True) -> AsyncGenerator[Services]:
+async def _services(settings: Settings) -> AsyncGenerator[Services]:
     """The parts of the service on a database of this version's schema, for a command."""
-    services = Services.build(settings, serving=serving)
+    services = Services.build(settings)
     try:
         await migrate_database(services.db)
         yield services

@@ -1,14 +1,17 @@
-"""How this process gives memory back."""
+"""What the system is told about the memory of this process."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+import sys
 from typing import Final
 
 # From glibc's malloc.h.
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
+# From linux/prctl.h.
+_PR_SET_DUMPABLE: Final = 4
 
 
 def return_large_blocks() -> None:
@@ -23,3 +26,14 @@ def return_large_blocks() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
     libc.mallopt(_M_ARENA_MAX, 2)
+
+
+def hide_memory() -> None:
+    """Keep other processes of the same user from this one's memory, environment and open files. Linux only.
+
+    `/proc/PID/environ`, `/proc/PID/mem` and debuggers are root's from here on, and a crash writes no core dump: the
+    environment has the passwords of databases, and memory the secrets of the data folder. What this process executes
+    is not hidden.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

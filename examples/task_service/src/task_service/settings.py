@@ -189,6 +189,11 @@ class Settings(BaseSettings):
     """Internal networks, and addresses of this machine, that the handler `http_request` may reach all the same, with
     commas in between."""
 
+    command_sandbox: Literal["required", "off"] = "required"
+    """What keeps commands of tasks from the service's secrets. `required` confines them with Landlock (Linux 5.13),
+    and refuses every command but `echo` where there is none. With `off` a command may read and do whatever the
+    service's user may, the secrets in the data folder included."""
+
     github_keys_url: Annotated[str, AfterValidator(_keys_url)] = GITHUB_KEYS_URL
     """Where the keys are published that reports of leaked keys are signed with. Fetched when a report comes, every two
     minutes at most."""
@@ -211,6 +216,16 @@ class Settings(BaseSettings):
     def on_sqlite(self) -> bool:
         """True if the database is a file of this machine, which no other machine can share."""
         return parse_url(self.database_url).get_backend_name() == "sqlite"
+
+    @property
+    def private_paths(self) -> tuple[Path, ...]:
+        """What nothing but the service may touch: the data folder, and a SQLite database outside of it."""
+        file = parse_url(self.database_url).database if self.on_sqlite else None
+        if file is None or file == ":memory:":
+            return (self.data_dir,)
+        database = Path(file).absolute()
+        beside = (database.with_name(database.name + end) for end in ("-wal", "-shm", "-journal"))
+        return (self.data_dir, database, *beside)
 
     def create_data_dir(self) -> None:
         """Make the data folder, for its owner only, if it is missing. One that exists stays as it is.

@@ -17,7 +17,12 @@ from sqlalchemy import insert, select, update
 from msk_auth import Clock, FieldError, InputInvalid, KeyLimits, Principal
 from task_service.db import schema
 from task_service.db.engine import Database, lock_table
-from task_service.handlers.command import DEFAULT_ALLOWED_COMMANDS, check_listed_command
+from task_service.handlers.command import (
+    DEFAULT_ALLOWED_COMMANDS,
+    check_listed_command,
+    refuse_unconfined,
+)
+from task_service.handlers.sandbox import CommandSandbox
 
 from .audit import Audit
 from .narrowing import AccessNarrowed, nothing_is_reused
@@ -87,6 +92,7 @@ class ConfigStore:
         clock: Where the time comes from.
         audit: Records every change with the old and the new value.
         access_narrowed: See :mod:`task_service.accounts.narrowing`; a shorter session narrows access.
+        command_sandbox: What the commands of this process run in, which decides which of them may be allowed.
     """
 
     def __init__(
@@ -96,11 +102,13 @@ class ConfigStore:
         *,
         audit: Audit,
         access_narrowed: AccessNarrowed = nothing_is_reused,
+        command_sandbox: CommandSandbox | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
         self._audit = audit
         self._access_narrowed = access_narrowed
+        self._command_sandbox = command_sandbox
 
     async def current(self) -> ServiceConfig:
         """The settings now."""
@@ -132,6 +140,10 @@ class ConfigStore:
             stored = {row.name: row.value for row in rows}
             old = config_json(_from_stored(stored))
             config = _validated({**old, **patch})
+            if "allowed_commands" in patch and self._command_sandbox is not None:
+                refusal = refuse_unconfined(config.allowed_commands, self._command_sandbox)
+                if refusal is not None:
+                    raise InputInvalid.of("allowed_commands", refusal)
             new = config_json(config)
             for name in sorted(new):
                 if new[name] == old[name]:

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from msk_auth import Clock
 
+from .sandbox import CommandSandbox
+
 MAX_PROGRESS_TEXT = 200
 """How many characters of a progress report's text are kept."""
 
@@ -34,10 +36,12 @@ class HandlerEnvironment:
     Attributes:
         allowed_commands: Asks for the commands that the administrator allows now.
         allowed_networks: Internal networks that `http_request` may reach all the same.
+        command_sandbox: Keeps the commands that a handler starts from the service's secrets.
     """
 
     allowed_commands: Callable[[], Awaitable[Sequence[str]]]
     allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
+    command_sandbox: CommandSandbox = field(default_factory=lambda: CommandSandbox.hiding(()))
 
 
 @dataclass(frozen=True, slots=True)

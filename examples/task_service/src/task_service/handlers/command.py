@@ -3,14 +3,15 @@
 The administrator's list (`allowed_commands`) holds absolute paths and bare names. A bare name is looked up in
 :data:`COMMAND_PATH`, never in the service's own `PATH`. A task may give a listed command *any* arguments, so only
 programs that are harmless with every option belong on the list: `date` does not, since `date --file` prints the
-contents of any file the service can read.
+contents of any file that the command can read.
 
 Lines of the form `::progress 40 Copying` on its standard output are reports of its progress and not output; see
 :mod:`task_service.handlers.progress_lines`.
 
 The program gets an empty standard input, an environment of four variables without any of the service's secrets, and
-a fresh folder that is removed afterwards. It runs in a session of its own under
-:mod:`task_service.handlers.supervisor`, which ends it when the worker's lease of the run is over.
+a fresh folder that is removed afterwards. :mod:`task_service.handlers.sandbox` keeps it from the service's files and
+processes; where there is no sandbox, only :data:`DEFAULT_ALLOWED_COMMANDS` are executed. It runs in a session of its own
+under :mod:`task_service.handlers.supervisor`, which ends it when the worker's lease of the run is over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
@@ -34,6 +37,7 @@ from msk_auth import InputInvalid, SystemClock
 from . import supervisor
 from .base import Handler, HandlerParams, HandlerResult, LeaseLost, RunContext, Stream
 from .progress_lines import ProgressLines
+from .sandbox import CommandSandbox
 
 DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
 """What may be run before an administrator has listed anything: enough for the example task, harmless with any argument."""
@@ -62,6 +66,23 @@ def check_listed_command(entry: str) -> str:
             "A command is an absolute path, or a bare name without spaces; arguments are not listed."
         )
     return entry
+
+
+def refuse_unconfined(commands: Iterable[str], sandbox: CommandSandbox) -> str | None:
+    """Why these commands may not be executed on this machine, and what to do; None if they may.
+
+    Args:
+        commands: As they are listed.
+        sandbox: What they would run in.
+    """
+    exposed = [command for command in commands if command not in DEFAULT_ALLOWED_COMMANDS]
+    if not exposed or not sandbox.is_missing:
+        return None
+    return (
+        f"The command {exposed[0]!r} could read the service's secrets, because the kernel of this machine has no Landlock"
+        " to keep it from them. Execute commands on Linux 5.13 or later with Landlock, take it off the list, or accept"
+        " that with TASK_SERVICE_COMMAND_SANDBOX=off."
+    )
 
 
 class CommandParams(HandlerParams):
@@ -110,13 +131,16 @@ class Command(Handler[CommandParams]):
 
     async def run(self, params: CommandParams, context: RunContext) -> HandlerResult:
         """See :meth:`Handler.run`. When cancelled, returns after the whole process group is gone."""
+        refusal = refuse_unconfined(params.argv[:1], self.environment.command_sandbox)
+        if refusal is not None:
+            return HandlerResult(exit_code=supervisor.CANNOT_START, error=refusal)
         program = shutil.which(params.argv[0], path=COMMAND_PATH)
         if program is None:
             return HandlerResult(
                 exit_code=supervisor.CANNOT_START,
                 error="The command is not installed on the server.",
             )
-        code = await _run(program, params.argv, context)
+        code = await _run(program, params.argv, context, self.environment.command_sandbox)
         if code == 0:
             return HandlerResult(exit_code=0)
         if code == -supervisor.LEASE_OVER:
@@ -125,17 +149,20 @@ class Command(Handler[CommandParams]):
         return HandlerResult(exit_code=code, error=f"The command ended with exit status {code}.")
 
 
-async def _run(program: str, argv: list[str], context: RunContext) -> int:
+async def _run(program: str, argv: list[str], context: RunContext, sandbox: CommandSandbox) -> int:
     context.check_lease()
     folder = tempfile.mkdtemp(prefix="task-")
     held, hold = os.pipe()
     os.set_blocking(hold, False)
+    rules: int | None = None
     try:
         try:
+            # Many folders may have to be listed.
+            rules = await asyncio.to_thread(sandbox.rules, Path(folder))
             process = await asyncio.create_subprocess_exec(
                 # -I and -S: nothing of the environment or of installed packages runs before the supervisor does.
                 *(sys.executable, "-I", "-S", supervisor.__file__),
-                *(folder, str(_machine_time(context)), program),
+                *(folder, str(_machine_time(context)), str(rules), program),
                 *argv,
                 stdin=held,
                 stdout=asyncio.subprocess.PIPE,
@@ -143,12 +170,15 @@ async def _run(program: str, argv: list[str], context: RunContext) -> int:
                 cwd=folder,
                 env={"PATH": COMMAND_PATH, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
                 start_new_session=True,
+                pass_fds=() if rules is None else (rules,),
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             os.close(held)
+            if rules is not None:
+                os.close(rules)
         ended = asyncio.ensure_future(_until_ended(process, context))
         extending = asyncio.create_task(_extend(hold, context))
         try:

@@ -2,7 +2,7 @@
 
 A program of its own, started by the handler `command`::
 
-    python -I -S supervisor.py FOLDER UNTIL PROGRAM ARGV0 [ARGUMENT …]
+    python -I -S supervisor.py FOLDER UNTIL RULES PROGRAM ARGV0 [ARGUMENT …]
 
 UNTIL is when the worker's lease of the run is over, in seconds of CLOCK_BOOTTIME (:func:`time.monotonic` where there is
 none), or `inf`. The worker holds the other end of standard input and writes a new UNTIL on a line of its own whenever
@@ -11,6 +11,10 @@ it has renewed the lease. The command is ended when
 - standard input is closed: on purpose for a timeout or a cancellation, by the kernel if the worker dies, even by SIGKILL,
 - UNTIL has passed: the worker is frozen (SIGSTOP), its event loop is blocked, or it lost the database, and another
   worker is about to execute the run.
+
+RULES is the file descriptor of the Landlock rules that the command is confined by
+(:mod:`task_service.handlers.sandbox`), or `None`. Guard and supervisor are not confined, so that the command can neither
+look into them nor, since Linux 6.12, signal them.
 
 Ending means SIGTERM to the command's process group, and SIGKILL to whatever is left three seconds later. When the
 command has ended, what it left running in the background is killed, FOLDER is removed and the command's exit status
@@ -25,8 +29,8 @@ which starts the command.
 - If the supervisor is killed, the kernel kills the command (parent-death signal) and the guard kills the rest.
 - If the guard is killed, the supervisor sees the end of a pipe and kills everything at once.
 
-Elsewhere than on Linux a descendant that leaves the process group is not found. What no process without privileges can
-prevent: a command that kills guard and supervisor in the same instant, or that becomes another user (`sudo`).
+Elsewhere than on Linux a descendant that leaves the process group is not found. Without RULES nothing prevents a command
+that kills guard and supervisor in the same instant, or that becomes another user (`sudo`).
 
 It imports little, because it is started for every command: not even `typing`.
 """
@@ -37,6 +41,7 @@ import ctypes
 import os
 import select
 import signal
+import struct
 import sys
 import time
 from _thread import start_new_thread
@@ -52,6 +57,8 @@ LEASE_OVER = signal.SIGALRM
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_LANDLOCK_RESTRICT_SELF = 446  # on every architecture
 
 TYPE_CHECKING = False  # as `typing` has it
 if TYPE_CHECKING:
@@ -63,7 +70,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 
 
-def main(folder: str, until: float, program: str, argv: list[str]) -> int:
+def main(folder: str, until: float, rules: int | None, program: str, argv: list[str]) -> int:
     """Guard a supervisor of the command, and return the exit status to pass on."""
     _become_subreaper()
     guard_alive, guard = os.pipe()
@@ -72,7 +79,7 @@ def main(folder: str, until: float, program: str, argv: list[str]) -> int:
     if supervisor == 0:
         os.close(guard)
         os.close(groups)
-        return _supervise(folder, until, program, argv, guard_alive=guard_alive, group=group)
+        return _supervise(folder, until, rules, program, argv, guard_alive=guard_alive, group=group)
     os.close(guard_alive)
     os.close(group)
     code = _wait_for(supervisor)
@@ -88,13 +95,20 @@ def main(folder: str, until: float, program: str, argv: list[str]) -> int:
 
 
 def _supervise(
-    folder: str, until: float, program: str, argv: list[str], *, guard_alive: int, group: int
+    folder: str,
+    until: float,
+    rules: int | None,
+    program: str,
+    argv: list[str],
+    *,
+    guard_alive: int,
+    group: int,
 ) -> int:
     _become_subreaper()
     parent = os.getpid()
     child = os.fork()
     if child == 0:  # pragma: no cover - what the child does is lost when it becomes the command
-        _become(program, argv, lambda: _die_with(parent))
+        _become(program, argv, rules, lambda: _die_with(parent))
     os.write(group, str(child).encode())
     reasons: list[_Reason] = []
     start_new_thread(_end_command, (child, until, guard_alive, reasons))
@@ -117,7 +131,7 @@ def _become_subreaper() -> None:
 
 
 def _become(  # pragma: no cover - as above
-    program: str, argv: list[str], bind: Callable[[], None]
+    program: str, argv: list[str], rules: int | None, bind: Callable[[], None]
 ) -> None:
     """In the child: leave everything of the service behind and become the command. Does not return."""
     try:
@@ -129,11 +143,27 @@ def _become(  # pragma: no cover - as above
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         _keep_open_files()
+        if rules is not None:
+            _confine(rules)
         os.execv(program, argv)  # noqa: S606 - without a shell is the point
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(CANNOT_START)
+
+
+def _confine(rules: int) -> None:  # pragma: no cover - as above
+    """Give up, for good: the right to gain privileges, what the rules do not grant, and root's capabilities."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # struct __user_cap_header_struct of version 3 for this process, and not one capability.
+    header, capabilities = struct.pack("=Ii", 0x20080522, 0), bytes(24)
+    confined = (
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+        and libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0
+        and libc.capset(header, capabilities) == 0
+    )
+    if not confined:
+        raise OSError(ctypes.get_errno(), "cannot be confined")
 
 
 def _keep_open_files() -> None:  # pragma: no cover - as above
@@ -242,4 +272,6 @@ def _remove(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+    _, _folder, _until, _rules, _program, *_argv = sys.argv
+    _descriptor = None if _rules == "None" else int(_rules)
+    sys.exit(main(_folder, float(_until), _descriptor, _program, _argv))
