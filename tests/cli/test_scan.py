@@ -158,7 +158,7 @@ def test_a_file_that_goes_away_while_the_folder_is_read(
 
 def test_a_path_that_cannot_be_one(run: Run) -> None:
     ran = run("scan", "a\0b")
-    assert (ran.code, ran.err) == (2, "msk-auth: a\\x00b: embedded null byte\n")
+    assert (ran.code, ran.err) == (2, "msk-auth: a\\x00b: not a valid path\n")
 
 
 def test_json(run: Run, folder: Path) -> None:

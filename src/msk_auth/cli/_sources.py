@@ -46,8 +46,12 @@ def files(paths: Iterable[str], unreadable: Callable[[str, str], None]) -> Itera
             continue
         try:
             status = os.stat(path)  # noqa: PTH116 - a path that is no text has no Path either
-        except (OSError, ValueError) as error:
+        except OSError as error:
             unreadable(path, why(error))
+            continue
+        except ValueError:
+            # A NUL, or half of a surrogate pair: the interpreter refuses it, in other words in each version.
+            unreadable(path, "not a valid path")
             continue
         if stat.S_ISDIR(status.st_mode):
             yield from _walk(path, unreadable)
