@@ -1,4 +1,4 @@
-# One entrance for everything. A bare machine needs python3 (3.11 to 3.13), make and a network.
+# One entrance for everything. A bare machine needs python3 (3.11 to 3.15), make and a network.
 
 PYTHON ?= python3
 # More words for pytest, for example: make test ARGS="-k header -x".
@@ -7,6 +7,7 @@ ARGS ?=
 BIN := .venv/bin
 SOURCES := src examples/task_service/src
 PACKAGES := -e . -e examples/task_service
+PYTHONS := 3.11 3.12 3.13 3.14 3.15
 ALL_TESTS := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # pyright runs on the node of its own wheel, and asks no registry whether it is the newest.
@@ -18,7 +19,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-envs test-faults check check-all format docs bench requirements clean
+.PHONY: help run test test-envs test-pythons test-threads test-faults check check-all format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +42,12 @@ endif
 test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none
 	.ci/environments
 
+test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newest Python
+	.ci/pythons $(filter-out $(shell $(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'),3.11 3.15)
+
+test-threads:  ## Run the tests of several threads on PYTHON, such as a free-threaded build
+	PYTHON=$(PYTHON) .ci/threads
+
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
 	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)
 
@@ -53,8 +60,10 @@ check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs 
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
 
-check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Python 3.11 to 3.13, old and new
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nox $(ARGS)
+check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Python 3.11 to 3.15, old and new
+	mkdir -p .nox/pythons
+	for version in $(PYTHONS); do ln -sf "$$(.ci/python $$version)" .nox/pythons/python$$version || exit; done
+	PATH="$(CURDIR)/.nox/pythons:$(CURDIR)/$(BIN):$$PATH" $(BIN)/nox $(ARGS)
 
 format: $(BIN)/.dev  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
@@ -94,8 +103,8 @@ define install
 endef
 
 $(BIN)/.venv: requirements/bootstrap.txt
-	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] < (3, 14) else \
-		f"Python 3.11, 3.12 or 3.13 is needed; $(PYTHON) is {sys.version.split()[0]}. Try: make PYTHON=python3.12 …")'
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] < (3, 16) else \
+		f"Python 3.11 to 3.15 is needed; $(PYTHON) is {sys.version.split()[0]}. Try: make PYTHON=python3.12 …")'
 	@echo "Creating .venv"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \

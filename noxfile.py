@@ -1,7 +1,6 @@
 """Everything about the package that needs clean environments: `make check-all`.
 
-The pythons are those that can be found as `python3.11`, `python3.12` and `python3.13`; one that is missing fails its
-sessions. A part of them: `.venv/bin/nox --session package`, `.venv/bin/nox --session install -- fastapi`.
+The Pythons are those on PATH as `python3.11` to `python3.15`, where `make` puts them; a missing one fails its sessions. A part of them: `.venv/bin/nox --session package`, `.venv/bin/nox --session install -- fastapi`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import nox
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 PROJECTS = {"msk_auth": ROOT, "task_service": ROOT / "examples" / "task_service"}
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
 RESOLUTIONS = ["lowest-direct", "highest"]
 EXTRAS = ["none", "argon2", "fastapi", "flask", "litestar", "sqlalchemy", "starlette", "all"]
 

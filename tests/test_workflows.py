@@ -24,6 +24,7 @@ PINNED_LINE = re.compile(r"\s*(?:- )?uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 ALLOWED: dict[str, dict[str, dict[str, str]]] = {
     "ci.yml": {
         "everything": {"contents": "read"},
+        "free-threaded": {"contents": "read"},
         "package": {"contents": "read"},
     },
     "release.yml": {
