@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -33,6 +34,7 @@ SECOND = timedelta(seconds=1)
 MICROSECOND = timedelta(microseconds=1)
 ISSUER = "https://tasks.example"
 AUDIENCE = "https://tasks.example/api"
+SECRET, OTHER_SECRET = secrets.token_bytes(32), secrets.token_bytes(32)
 
 Driver = Literal["sync", "async"]
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tests.core.support import (
     MICROSECOND,
     NOW,
+    OTHER_SECRET,
+    SECRET,
     World,
     profile,
     signing_key,
@@ -152,7 +154,7 @@ def with_wrong_secret(world: World, key_id: str) -> str:
 
 HASHERS = {
     "plain": KeyHasher(),
-    "peppered": KeyHasher(PepperRing({"1": b"1" * 32}, current="1")),
+    "peppered": KeyHasher(PepperRing({"1": SECRET}, current="1")),
 }
 
 
@@ -348,9 +350,9 @@ def test_peppers_rotate_while_keys_are_used(make_world: MakeWorld) -> None:
     old, both, new = (
         KeyHasher(PepperRing(peppers, current=current))
         for peppers, current in (
-            ({"1": b"1" * 32}, "1"),
-            ({"1": b"1" * 32, "2": b"2" * 32}, "2"),
-            ({"2": b"2" * 32}, "2"),
+            ({"1": SECRET}, "1"),
+            ({"1": SECRET, "2": OTHER_SECRET}, "2"),
+            ({"2": OTHER_SECRET}, "2"),
         )
     )
     world = make_world(hasher=KeyHasher())
@@ -374,7 +376,9 @@ def test_peppers_rotate_while_keys_are_used(make_world: MakeWorld) -> None:
     last = restart(new)
     assert last.enter(used.value.reveal()).key_id == used.record.id
     assert last.enter(unused.value.reveal()).key_id == unused.record.id
-    strict = restart(KeyHasher(PepperRing({"2": b"2" * 32}, current="2"), accept_unpeppered=False))
+    strict = restart(
+        KeyHasher(PepperRing({"2": OTHER_SECRET}, current="2"), accept_unpeppered=False)
+    )
     assert type(told(strict, unused.value.reveal())) is KeyUnknown
 
 

@@ -9,13 +9,14 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.support import OTHER_SECRET, SECRET
 
 from msk_auth import ConfigurationError, KeyFormat, KeyHasher, PepperRing
 from msk_auth.core import digest as module
 
 KEY = KeyFormat().generate().reveal()
 OTHER = KeyFormat().generate().reveal()
-OLD, NEW = b"o" * 32, b"n" * 32
+OLD, NEW = SECRET, OTHER_SECRET
 
 PLAIN = KeyHasher()
 PEPPERED_OLD = KeyHasher(PepperRing({"2025": OLD}, current="2025"))
@@ -248,6 +249,7 @@ def test_a_slow_digest_verifies_nothing_where_the_scheme_is_not_configured() -> 
         ({"2025": OLD}, "2026", r"'2026' is not in the ring: \['2025'\]"),
         ({"2026": b"n" * 31}, "2026", "has 31 bytes and needs 32"),
         ({"2026": b""}, "2026", "has 0 bytes"),
+        ({"2025": OLD, "2026": b"n" * 32}, "2025", "The pepper '2026' has a pattern"),
         ({"": NEW}, "", "1 to 32 of"),
         ({"a:b": NEW}, "a:b", "1 to 32 of"),
         ({"a\n": NEW}, "a\n", "1 to 32 of"),

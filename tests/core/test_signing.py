@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from tests.core.support import signing_key
+from tests.core.support import SECRET, signing_key
 
 from msk_auth import AlgorithmName, ConfigurationError, KeyRing, SigningKey
 
@@ -111,10 +111,10 @@ def refusal(algorithm: Any, key: bytes, kid: str = "k") -> str:
 def test_a_short_hmac_secret_is_refused_with_the_way_to_make_one() -> None:
     # RFC 7518, section 3.2; RFC 8725, section 3.5.
     assert refusal("HS256", b"s" * 31) == (
-        "The secret 'k' has 31 bytes and HS256 needs 32 (RFC 7518, section 3.2)."
-        " Make one with secrets.token_bytes(32)."
+        "The secret 'k' has 31 bytes and needs 32 (RFC 7518, section 3.2)."
+        ' Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
     )
-    assert SigningKey("k", "HS256", b"s" * 32).can_sign
+    assert SigningKey("k", "HS256", SECRET).can_sign
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_a_short_hmac_secret_is_refused_with_the_way_to_make_one() -> None:
 )
 def test_a_key_that_others_know_is_no_hmac_secret(key: bytes) -> None:
     # RFC 8725, section 2.1: the public key as the secret is the oldest confusion of all.
-    assert refusal("HS256", key) == (
-        "The secret 'k' is a public or private key. HS256 takes random bytes, which nobody else has."
+    assert refusal("HS256", key).startswith(
+        "The secret 'k' is a public or private key, a certificate or a JSON document"
     )
 
 
@@ -213,11 +213,11 @@ def test_an_algorithm_outside_the_profile_is_refused(algorithm: Any) -> None:
 
 @pytest.mark.parametrize("kid", ["", "a b", "a/b", "../k", "k\n", "k\x00", "é", "k" * 65, "k'--"])
 def test_a_key_id_of_another_form_is_refused(kid: str) -> None:
-    assert "needs 1 to 64 characters" in refusal("HS256", b"s" * 32, kid)
+    assert "needs 1 to 64 characters" in refusal("HS256", SECRET, kid)
 
 
 def test_the_longest_key_id_works() -> None:
-    assert SigningKey("k" * 64, "HS256", b"s" * 32).kid == "k" * 64
+    assert SigningKey("k" * 64, "HS256", SECRET).kid == "k" * 64
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 import pytest
+from tests.core.support import SECRET
 
 from msk_auth import (
     ApiKey,
@@ -83,11 +84,27 @@ AUTHENTICATORS = {"blocking": blocking, "async": waiting}
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a secret too short": (
         lambda: SigningKey("k", "HS256", b"short"),
-        r"has 5 bytes and HS256 needs 32 .*Make one with secrets\.token_bytes\(32\)",
+        r"has 5 bytes and needs 32 .*Make one with: python -c .*secrets\.token_urlsafe\(48\)",
     ),
     "a pepper too short": (
         lambda: PepperRing({"a": b"short"}, current="a"),
-        r"has 5 bytes and needs 32\. Make one with secrets\.token_bytes\(32\)",
+        r"has 5 bytes and needs 32 .*Make one with: python -c .*secrets\.token_urlsafe\(48\)",
+    ),
+    "a published example as a secret": (
+        lambda: SigningKey("k", "HS256", b"a-string-secret-at-least-256-bits-long"),
+        r"The secret 'k' is an example that is published.*Make one with",
+    ),
+    "a pattern as a pepper": (
+        lambda: PepperRing({"a": b"x" * 32}, current="a"),
+        r"The pepper 'a' has a pattern.*Make one with",
+    ),
+    "text as a secret": (
+        lambda: SigningKey("k", "HS256", "x" * 32),  # type: ignore[arg-type]
+        r"The key 'k' is not of type bytes: use text\.encode\(\)",
+    ),
+    "text as a pepper": (
+        lambda: PepperRing({"a": "x" * 32}, current="a"),  # type: ignore[dict-item]
+        r"The pepper 'a' is not of type bytes",
     ),
     "an unknown algorithm": (
         lambda: SigningKey("k", "HS512", b"x" * 64),  # type: ignore[arg-type]
@@ -103,7 +120,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a public key as a secret": (
         lambda: SigningKey("k", "HS256", SigningKey.generate("p", "ES256").export()),
-        r"is a public or private key\. HS256 takes random bytes",
+        r"is a public or private key, .* and not random bytes\. Make one with",
     ),
     "a ring without a key": (lambda: KeyRing([]), r"needs at least one key: KeyRing\("),
     "two keys of one name": (
@@ -141,7 +158,7 @@ WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a prefix for a format": ({"key_format": "msk"}, r"such as KeyFormat\('msk'\)"),
     "peppers for a hasher": (
-        {"hasher": PepperRing({"a": b"x" * 32}, current="a")},
+        {"hasher": PepperRing({"a": SECRET}, current="a")},
         r"such as KeyHasher\(peppers\)",
     ),
     "a secret for a profile": ({"tokens": b"x" * 32}, r"tokens must be a TokenProfile or a list"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import secrets
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -109,7 +111,8 @@ def test_rotating_is_adding_an_entry(tmp_path: Path) -> None:
     content["token_keys"].insert(
         0, {"kid": "newer", "algorithm": "Ed25519", "key": newer.export().decode()}
     )
-    content["peppers"]["values"]["newer"] = "A" * 43
+    pepper = secrets.token_bytes(32)
+    content["peppers"]["values"]["newer"] = base64.urlsafe_b64encode(pepper).decode().rstrip("=")
     content["peppers"]["current"] = "newer"
     _write(tmp_path, content)
     rotated = load_or_create_secrets(tmp_path, NOW)
@@ -119,7 +122,7 @@ def test_rotating_is_adding_an_entry(tmp_path: Path) -> None:
     assert rotated.token_keys.signing_key.kid == "newer"
     assert profile.verify(token, NOW).subject == "u"
     assert rotated.peppers.get(old.peppers.current) == old.peppers[old.peppers.current]
-    assert rotated.peppers["newer"] == bytes(32)
+    assert rotated.peppers["newer"] == pepper
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,7 @@ def test_rotating_is_adding_an_entry(tmp_path: Path) -> None:
         (lambda content: content["peppers"].update(current="other"), "'other' is not in the ring"),
         (lambda content: content["peppers"].update(values={"a": "geheim!"}), "values.a"),
         (lambda content: content["peppers"].update(values={"a": "geheim"}, current="a"), "bytes"),
+        (lambda content: content["peppers"]["values"].update(a="A" * 43), "'a' has a pattern"),
         (lambda content: content.update(token_keys=[]), "at least one key"),
         (lambda content: content["token_keys"][0].update(algorithm="none"), "algorithm"),
         (lambda content: content["token_keys"][0].update(algorithm="ES256"), "PEM"),

@@ -27,10 +27,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from .errors import ConfigurationError
+from .weak_secrets import check_secret
 
 _DOMAIN = b"msk_auth/api-key/v1\x00"
 _PEPPER_ID = re.compile(r"[0-9A-Za-z._-]{1,32}")
-_MIN_PEPPER = 32
 
 
 class PepperRing:
@@ -40,11 +40,12 @@ class PepperRing:
     more (digests move to the current pepper as their keys are used).
 
     Args:
-        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to at least 32 random bytes.
+        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to 32 to 128 random bytes; published examples,
+            patterns and public keys are refused.
         current: The id used for new digests.
 
     Raises:
-        ConfigurationError: A pepper is too short, an id has another form, or `current` is not among
+        ConfigurationError: A pepper is too weak, an id has another form, or `current` is not among
             them.
     """
 
@@ -56,11 +57,7 @@ class PepperRing:
                 raise ConfigurationError(
                     f"The pepper id {pepper_id!r} must be 1 to 32 of 0-9A-Za-z._-"
                 )
-            if len(pepper) < _MIN_PEPPER:
-                raise ConfigurationError(
-                    f"The pepper {pepper_id!r} has {len(pepper)} bytes and needs {_MIN_PEPPER}."
-                    " Make one with secrets.token_bytes(32)."
-                )
+            check_secret(f"pepper {pepper_id!r}", pepper)
         if current not in peppers:
             raise ConfigurationError(
                 f"The current pepper {current!r} is not in the ring: {sorted(peppers)}."

@@ -1,8 +1,8 @@
 """The keys that sign login tokens: one algorithm each, in a ring in which the newest signs.
 
 The cryptography is PyJWT's. What it leaves open is closed here, while starting: a key has exactly
-one algorithm, HMAC secrets and RSA moduli have a least size, curves are fixed (RFC 8725, sections
-3.1, 3.2 and 3.5).
+one algorithm, HMAC secrets are not weak (`weak_secrets`), RSA moduli have a least size, curves are
+fixed (RFC 8725, sections 3.1, 3.2 and 3.5).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from .errors import ConfigurationError
+from .weak_secrets import check_secret
 
 if TYPE_CHECKING:
     from jwt.algorithms import Algorithm
@@ -22,7 +23,7 @@ AlgorithmName: TypeAlias = Literal["HS256", "ES256", "Ed25519", "RS256"]
 
 _ALGORITHMS = ("HS256", "ES256", "Ed25519", "RS256")
 _KID = re.compile(r"[0-9A-Za-z._-]{1,64}")
-_MIN_SECRET = 32
+_GENERATED_SECRET = 32
 _MIN_RSA_BITS = 2048
 
 
@@ -32,8 +33,9 @@ class SigningKey:
     Args:
         kid: Its id in token headers: 1 to 64 of `0-9A-Za-z._-`.
         algorithm: The one algorithm it is used with.
-        key: For HS256 at least 32 random bytes. Otherwise a PEM: a private key signs and verifies,
-            a public key verifies only.
+        key: For HS256 a secret of 32 to 128 random bytes; published examples, patterns and public
+            keys are refused. Otherwise a PEM: a private key signs and verifies, a public key
+            verifies only.
 
     Raises:
         ConfigurationError: The key is too weak, cannot be read, or is of another kind than the
@@ -49,11 +51,14 @@ class SigningKey:
             raise ConfigurationError(
                 f"The algorithm {algorithm!r} is not supported. Use one of {_ALGORITHMS}."
             )
+        if not isinstance(cast("object", key), bytes):
+            raise ConfigurationError(f"The key {kid!r} is not of type bytes: use text.encode().")
         self.kid: str = kid
         self.algorithm: AlgorithmName = algorithm
         self._scheme = _scheme(algorithm)
         if algorithm == "HS256":
-            self._secret = self._public = _hmac_secret(kid, key)
+            check_secret(f"secret {kid!r}", key)
+            self._secret = self._public = key
         else:
             self._secret, self._public = _key_pair(kid, algorithm, key)
         self.can_sign: bool = self._secret is not None
@@ -159,25 +164,6 @@ def _scheme(algorithm: AlgorithmName) -> Algorithm:
     return get_algorithm_by_name("EdDSA" if algorithm == "Ed25519" else algorithm)
 
 
-def _hmac_secret(kid: str, key: bytes) -> bytes:
-    if len(key) < _MIN_SECRET:
-        raise ConfigurationError(
-            f"The secret {kid!r} has {len(key)} bytes and HS256 needs {_MIN_SECRET} (RFC 7518, section 3.2)."
-            " Make one with secrets.token_bytes(32)."
-        )
-    from jwt.algorithms import HMACAlgorithm
-    from jwt.exceptions import InvalidKeyError
-
-    try:
-        # Refuses whatever reads as a public or private key: PEM, DER, SSH, certificate or JWK.
-        return HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(key)
-    except InvalidKeyError:
-        raise ConfigurationError(
-            f"The secret {kid!r} is a public or private key. HS256 takes random bytes, which"
-            " nobody else has."
-        ) from None
-
-
 def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]:
     """The private key (None if `pem` holds a public one) and the public key, checked to be of the algorithm's kind."""
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -215,7 +201,7 @@ def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]
 
 def _generate(algorithm: AlgorithmName) -> bytes:
     if algorithm == "HS256":
-        return secrets.token_bytes(_MIN_SECRET)
+        return secrets.token_bytes(_GENERATED_SECRET)
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     match algorithm:

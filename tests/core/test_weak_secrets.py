@@ -1,0 +1,273 @@
+"""Secrets that others know or can guess are refused while starting, for tokens and for peppers alike."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Callable
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from tests.core.support import signing_key
+from tests.core.test_signing import certificate
+
+from msk_auth import ConfigurationError, PepperRing, SigningKey
+from msk_auth.core.published_secrets import PUBLISHED
+
+
+def in_lines(raw: bytes) -> bytes:
+    return b"\n".join(raw[at : at + 64] for at in range(0, len(raw), 64)) + b"\n"
+
+
+ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "raw": bytes,
+    "hex": lambda raw: raw.hex().encode(),
+    "hex in capitals": lambda raw: raw.hex().upper().encode(),
+    "hex with colons": lambda raw: raw.hex(":").encode(),
+    "base64": base64.b64encode,
+    "base64 in lines": base64.encodebytes,
+    "base64url": lambda raw: base64.urlsafe_b64encode(raw).rstrip(b"="),
+    "base64 of base64": lambda raw: base64.b64encode(base64.b64encode(raw)),
+    "hex of base64": lambda raw: base64.b64encode(raw).hex().encode(),
+    "hex in lines": lambda raw: in_lines(raw.hex().encode()),
+    "in quotes": lambda raw: b'"' + base64.b64encode(raw) + b'"\n',
+}
+
+
+def weakness(secret: bytes) -> str:
+    """What is said about a secret, which is the same for both kinds of secret and never quotes it."""
+    said = []
+    for make in (
+        lambda: SigningKey("k", "HS256", secret),
+        lambda: PepperRing({"k": secret}, current="k"),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            make()
+        message = str(refused.value)
+        if len(secret) > 2:
+            assert secret.decode("latin-1") not in message
+            assert repr(secret)[2:-1] not in message
+        assert message.endswith(
+            'Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
+        )
+        said.append(message.split("'k' ", 1)[1])
+    assert said[0] == said[1]
+    return said[0]
+
+
+# Published.
+
+
+@pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
+def test_published_secrets_are_refused_in_any_encoding(encode: Callable[[bytes], bytes]) -> None:
+    for secret in PUBLISHED:
+        if 32 <= len(encode(secret)) <= 128:
+            assert weakness(encode(secret)).startswith("is an example that is published")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        # FastAPI's tutorial, and what it decodes to.
+        b"09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7",
+        bytes.fromhex("09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7"),
+        # RFC 7515, appendix A.1, decoded.
+        base64.urlsafe_b64decode(
+            b"AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow=="
+        ),
+        b"django-insecure-" + secrets.token_urlsafe(40).encode(),
+    ],
+    ids=["FastAPI", "FastAPI decoded", "RFC 7515", "Django"],
+)
+def test_what_a_framework_or_a_standard_prints_is_refused(secret: bytes) -> None:
+    assert weakness(secret).startswith("is an example that is published")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        b"your-256-bit-secret" + b"your-256-bit-secret",
+        b"my-256-bit-secret, my-256-bit-secret",
+        b"your_super_secret_jwt_key_change_this_in_production",
+        b"YOUR_SECRET_KEY_HERE_AT_LEAST_32_CHARS",
+        b"change_this_secret_in_production",
+        b"insecure-key-for-local-development-only",
+        b"ThisIsMySecretKeyForJWTAuthentication1234",
+        b"supersecretsupersecretsupersecret",
+        b"TestSecretTestSecretTestSecretXX",
+        b"12345678901234567890123456789012",
+        b"qwertyuiopasdfghjklzxcvbnm123456",
+    ],
+)
+def test_the_words_of_a_placeholder_are_refused_in_any_order(secret: bytes) -> None:
+    assert weakness(secret).startswith("is an example that is published, or consists of the words")
+    assert weakness(base64.b64encode(secret)).startswith("is an example")
+
+
+# Degenerate.
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        *(bytes([value]) * 32 for value in (0, 1, 0x41, 0xFF)),
+        bytes(64),
+        b"ab" * 16,
+        b"\xde\xad\xbe\xef" * 8,
+        bytes(range(32)),
+        bytes(range(255, 191, -1)),
+        bytes(range(0, 128, 4)),
+        bytes((250 + step) % 256 for step in range(32)),
+        b"abcdefghijklmnopqrstuvwxyzABCDEF",
+        b"0aZ9xQ" * 6,
+        secrets.token_bytes(16) * 2,
+        secrets.token_bytes(20) * 3,
+        secrets.token_bytes(5) + bytes(27),
+        secrets.token_bytes(16) + b" " * 16,
+        secrets.token_bytes(12).rjust(32, b"\0"),
+        "".join(secrets.choice("01") for _ in range(64)).encode(),
+        "".join(secrets.choice("aeiou") for _ in range(40)).encode(),
+        "".join(secrets.choice("abcdefgh") for _ in range(16)).encode("utf-32"),
+    ],
+    ids=range(21),
+)
+def test_a_pattern_is_refused_in_any_encoding(secret: bytes) -> None:
+    for encode in ENCODINGS.values():
+        if 32 <= len(encode(secret)) <= 128:
+            assert weakness(encode(secret)).startswith("has a pattern")
+
+
+# Keys of other algorithms (RFC 8725, section 2.1).
+
+CURVES = {
+    "P-256": ec.SECP256R1(),
+    "P-384": ec.SECP384R1(),
+    "P-521": ec.SECP521R1(),
+    "secp256k1": ec.SECP256K1(),
+}
+RSA = rsa.generate_private_key(65537, 2048)
+PRIVATE = {
+    "RSA": RSA,
+    "Ed25519": ed25519.Ed25519PrivateKey.generate(),
+    "Ed448": ed448.Ed448PrivateKey.generate(),
+    "X25519": x25519.X25519PrivateKey.generate(),
+    **{name: ec.generate_private_key(curve) for name, curve in CURVES.items()},
+}
+FORMS = {"DER": Encoding.DER, "PEM": Encoding.PEM}
+SPKI, PKCS8 = PublicFormat.SubjectPublicKeyInfo, PrivateFormat.PKCS8
+SPKI_OF_ED25519 = PRIVATE["Ed25519"].public_key().public_bytes(Encoding.DER, SPKI)
+PKCS8_OF_ED25519 = PRIVATE["Ed25519"].private_bytes(Encoding.DER, PKCS8, NoEncryption())
+OID_OF_ED25519, OID_OF_NO_KEY = bytes.fromhex("06032b6570"), bytes.fromhex("06032b6563")
+KEYS: dict[str, bytes] = {
+    **{
+        f"{name}, public, {form}": key.public_key().public_bytes(encoding, SPKI)
+        for name, key in PRIVATE.items()
+        for form, encoding in FORMS.items()
+    },
+    **{
+        f"{name}, private, {form}": key.private_bytes(encoding, PKCS8, NoEncryption())
+        for name, key in PRIVATE.items()
+        for form, encoding in FORMS.items()
+    },
+    **{
+        f"{name}, OpenSSH": PRIVATE[name]
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        for name in ("RSA", "Ed25519", "P-256")
+    },
+    "Ed25519, encrypted": PRIVATE["Ed25519"].private_bytes(
+        Encoding.DER, PKCS8, BestAvailableEncryption(b"pass phrase")
+    ),
+    "RSA, PKCS #1": RSA.public_key().public_bytes(Encoding.DER, PublicFormat.PKCS1),
+    "P-256, SEC 1": PRIVATE["P-256"].private_bytes(
+        Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    ),
+    "OpenSSH, wire": base64.b64decode(
+        PRIVATE["Ed25519"]
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .split()[1]
+    ),
+    "certificate, DER": certificate(Encoding.DER),
+    "certificate, PEM": certificate(Encoding.PEM),
+    "JWK": json.dumps(signing_key("ES256").jwk()).encode(),
+    "JWK, minimal": b'{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}',
+    "JWK set": json.dumps({"keys": [signing_key("RS256").jwk()]}).encode(),
+    "JSON, too deep to read": b"[" * 100_000,
+    "another kind, public": SPKI_OF_ED25519.replace(OID_OF_ED25519, OID_OF_NO_KEY),
+    "another kind, private": PKCS8_OF_ED25519.replace(OID_OF_ED25519, OID_OF_NO_KEY),
+    **{
+        f"{name}, point": PRIVATE[name]
+        .public_key()
+        .public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        for name in CURVES
+    },
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_a_key_is_no_secret_in_any_encoding(key: bytes) -> None:
+    for encode in ENCODINGS.values():
+        assert weakness(encode(key)).startswith("is a public or private key, a certificate or")
+
+
+def test_a_modulus_is_no_secret_in_any_encoding() -> None:
+    number = RSA.public_key().public_numbers().n
+    for raw in (number.to_bytes(256), number.to_bytes(257)):
+        for encode in ENCODINGS.values():
+            assert "and may have 128: more adds nothing" in weakness(encode(raw))
+    assert "and may have 128" in weakness(str(number).encode())
+
+
+def test_bytes_that_only_begin_like_a_key_are_a_secret() -> None:
+    for begin in (b"\x30\x1e", b"\x30\x2a", b"\x04", b"{", b"[", b"\0\0\0\x0b"):
+        for length in (32, 44, 65, 97):
+            secret = begin + secrets.token_bytes(length - len(begin))
+            assert SigningKey("k", "HS256", secret).export() == secret
+
+
+# What must never be refused. The odds that this fails are below 10^-9 in a run, for the shortest of these (16 random
+# bytes as 32 digits of hex); those of 32 random bytes in any encoding are below 2^-60 each.
+
+
+def test_random_secrets_are_never_refused() -> None:
+    for length in [32] * 40 + list(range(32, 97, 3)):
+        raw = secrets.token_bytes(length)
+        for encode in ("raw", "hex", "base64", "base64url"):
+            secret = ENCODINGS[encode](raw)
+            if len(secret) <= 128:
+                assert SigningKey("k", "HS256", secret).can_sign
+                assert PepperRing({"k": secret}, current="k")["k"] == secret
+    for secret in (secrets.token_urlsafe(48).encode(), secrets.token_hex(16).encode()):
+        assert SigningKey("k", "HS256", secret).can_sign
+
+
+@pytest.mark.parametrize(
+    ("length", "accepted"), [(31, False), (32, True), (128, True), (129, False)]
+)
+def test_a_secret_has_32_to_128_bytes(length: int, accepted: bool) -> None:
+    secret = secrets.token_bytes(length)
+    if accepted:
+        assert SigningKey("k", "HS256", secret).can_sign
+    else:
+        assert weakness(secret).startswith(f"has {length} bytes")
+
+
+def test_a_secret_of_another_type_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is not of type bytes"):
+        PepperRing({"k": secrets.token_hex()}, current="k")  # type: ignore[dict-item]
+    with pytest.raises(ConfigurationError, match=r"is not of type bytes: use text\.encode\(\)"):
+        SigningKey("k", "HS256", secrets.token_hex())  # type: ignore[arg-type]
+
+
+def test_words_that_are_no_placeholder_are_accepted() -> None:
+    # A phrase of random words is the operator's decision.
+    assert SigningKey("k", "HS256", b"correct horse battery staple violet anchor").can_sign
