@@ -33,6 +33,7 @@ from msk_auth import (
     Refusal,
     Session,
     StoreUnavailable,
+    ports,
     require,
     require_interactive,
 )
@@ -477,6 +478,7 @@ def test_many_threads_lose_no_use() -> None:
 # That this is exact is shown in `tests/lease/`.
 
 LEASE = timedelta(milliseconds=250)
+REGISTER = ("longest_lease", "raise_longest_lease")
 
 
 def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) -> None:
@@ -507,6 +509,36 @@ def test_what_is_under_a_lease_can_be_recalled(make_world: MakeWorld) -> None:
         assert world.auth.recall([header[0] + "x"]) is world.auth.recall(header * 2) is None
     world.clock.advance(LEASE)
     assert world.auth.recall(header) is None
+
+
+def test_all_spellings_of_a_header_share_one_entry(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE, lease_entries=2)
+    other = world.create().value.reveal()
+    first = world.enter(other)
+    for credential in (world.create().value.reveal(), token()):
+        principal = world.enter(credential)
+        world.forget_calls()
+        for number in range(200):
+            scheme = "".join(
+                letter.upper() if number >> place & 1 else letter.lower()
+                for place, letter in enumerate("bearer")
+            )
+            header = f"{scheme}{' ' * (1 + number)}{credential}{' ' * (number % 3)}"
+            sent = header.encode() if number % 2 else header
+            assert world.call("authenticate", [sent]) is principal
+        assert world.store.calls == world.asked_owners == []
+        assert len(world.auth._cache) == 2
+    assert world.enter(other) is not first
+
+
+def test_an_entry_is_found_whatever_spelling_made_it(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE, on_event=None)
+    key = world.create().value.reveal()
+    principal = world.call("authenticate", [f"bearer   {key}"])
+    assert world.auth.recall([f"Bearer {key}"]) is principal
+    assert world.enter(key) is principal
+    # Of another spelling only `authenticate` can tell: to recall is to look once.
+    assert world.auth.recall([f"bearer   {key}"]) is None
 
 
 class Forwards:
@@ -657,7 +689,74 @@ def test_a_store_that_cannot_record_leases_is_refused_while_starting() -> None:
         AsyncAuthenticator(ScriptedStore("async"), find_owner=lambda _: None, lease=LEASE)  # type: ignore[arg-type, return-value]
 
 
+class Proxy:
+    """A store in front of another one, as for metrics: what it has is not what its class has."""
+
+    def __init__(self, store: object, **hidden: None) -> None:
+        self._store = store
+        self.names: list[str] = []
+        vars(self).update(hidden)
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.append(name)
+        return getattr(self._store, name)
+
+
+class Measured(MemoryKeyStore):
+    """A store that adds to one."""
+
+
+@pytest.mark.parametrize("store", [Proxy(MemoryKeyStore()), Measured(), Proxy(Measured())])
+def test_a_store_is_asked_whether_it_can_record_leases(store: Any) -> None:
+    auth: Authenticator[str] = Authenticator(
+        store, find_owner=World("sync").owners.get, lease=LEASE
+    )
+    created = auth.create_key(World("sync").login(), name="ci")
+    header = [f"Bearer {created.value.reveal()}"]
+    assert auth.authenticate(header) is auth.authenticate(header)
+
+
 @ON_A_LOOP
+async def test_a_proxy_shares_round_trips_as_the_store_behind_it_does() -> None:
+    class Batching(AsyncMemoryKeyStore):
+        batches = 0
+
+        async def find(self, key_id: str) -> Any:
+            await asyncio.sleep(0)
+            return await super().find(key_id)
+
+        async def find_many(self, key_ids: Any) -> Any:
+            self.batches += 1
+            return [await self.find(key_id) for key_id in key_ids]
+
+    for hidden in ({}, {"find_many": None}):
+        store = Batching()
+        proxy: Any = Proxy(store, **hidden)
+        auth: AsyncAuthenticator[str] = AsyncAuthenticator(
+            proxy, find_owner=_owner(World("sync").owners["ann"])
+        )
+        created = await auth.create_key(World("sync").login(), name="ci")
+        header = [f"Bearer {created.value.reveal()}"]
+        await asyncio.gather(*(auth.authenticate(header) for _ in range(10)))
+        assert (store.batches > 0) == (not hidden)
+
+
+@pytest.mark.parametrize("kind", ["without", "None"])
+def test_a_store_that_offers_no_register_works_without_a_lease(kind: str) -> None:
+    store: Any = (
+        ScriptedStore("sync")
+        if kind == "without"
+        else Proxy(MemoryKeyStore(), **dict.fromkeys(REGISTER))
+    )
+    auth: Authenticator[str] = Authenticator(store, find_owner=World("sync").owners.get)
+    created = auth.create_key(World("sync").login(), name="ci")
+    assert auth.revoke_key(World("sync").login(), created.record.id).revoked_at is not None
+    with pytest.raises(ConfigurationError, match="cannot record leases"):
+        Authenticator(store, find_owner=lambda _: None, lease=LEASE)
+
+
+@ON_A_LOOP
+@pytest.mark.usefixtures("patient")
 async def test_many_requests_with_one_credential_read_once() -> None:
     here = Awaiting(lease=LEASE)
     created = await here.create()
@@ -674,7 +773,7 @@ async def test_many_requests_with_one_credential_read_once() -> None:
     with pytest.raises(Problem):
         await here.auth.authenticate(["Bearer x"])
     # What is waited for is forgotten when it is done, also where it failed.
-    assert here.auth._filling == {}
+    assert under_way(here.auth) == {}
 
 
 class SlowToAnswer(MemoryKeyStore):
@@ -699,9 +798,21 @@ class SlowToAnswer(MemoryKeyStore):
 
 def waiting_threads(auth: Authenticator[str]) -> Callable[[], int]:
     """How many threads wait for another one's verification."""
-    return lambda: sum(len(done._cond._waiters) for done in auth._filling.values())  # type: ignore[attr-defined]
+    return lambda: sum(len(landed._cond._waiters) for landed in under_way(auth).values())
 
 
+def under_way(auth: Any) -> dict[Any, Any]:
+    table: dict[Any, Any] = auth._leases._under_way._under_way
+    return table
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request gives up waiting for another one, however slow the machine is."""
+    monkeypatch.setattr(ports, "MAX_WAIT_SECONDS", 60)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fails", [False, True])
 def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failure(
     fails: bool,
@@ -731,7 +842,7 @@ def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failu
     key_id = created.record.id
     assert results == ["unavailable" if fails else key_id] + [key_id] * 7
     assert len(store.reads) > 1 if fails else len(store.reads) == 1
-    assert auth._filling == {}
+    assert under_way(auth) == {}
 
 
 # The async driver's own: its flusher, cancellation, slow digests off the loop.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -47,6 +49,14 @@ def test_what_is_gone_is_forgotten() -> None:
     del renewed
     gc.collect()
     assert len(_fork._renewals) == before
+
+
+def test_what_lives_until_the_interpreter_ends_leaves_no_noise() -> None:
+    code = "from msk_auth.stores.memory import MemoryKeyStore; kept = [MemoryKeyStore(), 0]; kept[1] = kept"
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")
 
 
 def test_one_renewal_that_fails_keeps_no_other_from_being_made(

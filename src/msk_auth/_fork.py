@@ -16,12 +16,12 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakMethod
+from weakref import ref
 
 from ._outages import log_failure
 
-# By identity: what registers itself need not be hashable.
-_renewals: Final[dict[int, WeakMethod[Callable[[], None]]]] = {}
+# From a weak reference to an object, by its identity since objects need not be hashable, to the function that renews it.
+_renewals: Final[dict[int, tuple[ref[Any], Callable[[Any], None]]]] = {}
 _inherited: Final[list[object]] = []
 
 
@@ -33,8 +33,9 @@ def after_fork_in_child(renew: Callable[[], None]) -> None:
             objects: it acquires no lock, and relies on nothing that a lock protects. Until it has returned the child
             has no other thread.
     """
-    method = WeakMethod(renew, _forget)
-    _renewals[id(method)] = method
+    method: Any = renew
+    held = ref(method.__self__, _forget)
+    _renewals[id(held)] = held, method.__func__
 
 
 def abandon(inherited: object) -> None:
@@ -42,17 +43,18 @@ def abandon(inherited: object) -> None:
     _inherited.append(inherited)
 
 
-def _forget(method: WeakMethod[Any]) -> None:
-    _renewals.pop(id(method), None)
+# The default outlives the names of this module, which are gone when the interpreter ends.
+def _forget(held: ref[Any], renewals: dict[int, Any] = _renewals) -> None:
+    renewals.pop(id(held), None)
 
 
 def _renew_all() -> None:
-    for method in tuple(_renewals.values()):
-        renew = method()
-        if renew is None:
+    for held, renew in tuple(_renewals.values()):
+        owner = held()
+        if owner is None:
             continue
         try:
-            renew()
+            renew(owner)
         except Exception as error:  # noqa: BLE001 - what is registered after it is renewed all the same
             log_failure(logging.ERROR, "could not be renewed after a fork", error)
 

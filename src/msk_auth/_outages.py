@@ -34,6 +34,12 @@ def log_failure(level: int, what: str, error: Exception) -> None:
         _log.log(level, "%s: %s", what, name, exc_info=error)
 
 
+def unavailable_because(error: Exception) -> StoreUnavailable:
+    """The refusal that whatever failed becomes: fail closed. The reason is for the log alone."""
+    log_failure(logging.ERROR, "authentication cannot answer", error)
+    return StoreUnavailable()
+
+
 def _is_outage(error: Exception) -> bool:
     """True if a store failed in a way that its machines can: by the name PEP 249 gives it, or the system."""
     return isinstance(error, OSError | StoreUnavailable) or any(

@@ -22,16 +22,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Generic, NamedTuple
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeAlias
 
+from ._fork import after_fork_in_child
+from ._outages import log_failure
 from .clock import Clock
-from .core.credentials import MAX_HEADER_LENGTH
+from .core import steps
 from .core.errors import ConfigurationError
+from .core.keys import KeyValue
 from .core.model import Principal, UserT
+from .core.steps import Flow
+from .core.tokens import ParsedToken
+from .single_flight import SingleFlight
 
 MAX_LEASE: Final = timedelta(seconds=5)
 """The longest lease that can be configured, and what is waited for when the longest in use is not known."""
@@ -42,11 +50,11 @@ _MARGIN_SECONDS: Final = 0.005
 
 
 class Fingerprint(NamedTuple):
-    """What identifies the header of a request within one cache.
+    """What identifies a credential within one cache.
 
     Attributes:
-        slot: Where its entry is kept: Python's own hash of the header. It finds, and proves nothing.
-        digest: A keyed hash of its exact bytes, which proves that the entry is its own.
+        slot: Where its entry is kept: Python's own hash of the usual header. It finds, and proves nothing.
+        digest: A keyed hash of that header's exact bytes, which proves that the entry is its own.
     """
 
     slot: int
@@ -72,7 +80,8 @@ class Entry(NamedTuple, Generic[UserT]):
 class LeaseCache(Generic[UserT]):
     """The cache of one process; safe to use from several threads. An entry takes about 1 KiB.
 
-    Credentials are found by a keyed hash of their exact bytes, so the cache holds no key and no token.
+    A credential is found by a keyed hash of `Bearer <credential>`, so the cache holds no key and no token, and each
+    credential has one entry at most, however its header is spelled. A forked child begins with no entry.
 
     Args:
         duration: How long an entry may be used; more than zero and at most `MAX_LEASE`.
@@ -98,21 +107,25 @@ class LeaseCache(Generic[UserT]):
         # In front of what is digested it keys BLAKE2, which knows no length extension, and leaves most keys to its first
         # block; the key of the keyed mode (RFC 7693, section 2.9) takes a block of its own.
         self._secret = secrets.token_bytes(32)
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
         self._lock = threading.Lock()
         # Every fill goes to the end, and all leases are equally long: the first entry is the one that ends first.
         self._entries: dict[int, Entry[UserT]] = {}
 
-    def fingerprint(self, authorization: Sequence[str | bytes]) -> Fingerprint | None:
-        """What identifies these header values here; None if they are none that could ever have been accepted."""
-        if len(authorization) != 1 or len(authorization[0]) > MAX_HEADER_LENGTH:
-            return None
-        header = authorization[0]
+    def fingerprint(self, header: str | bytes) -> Fingerprint:
+        """What identifies a credential here, by its header in the usual spelling."""
         sent = header if isinstance(header, bytes) else _encoded(header)
         return Fingerprint(hash(header), hashlib.blake2b(self._secret + sent).digest())
 
     # All in one place: this is what most requests come to.
     def find(self, authorization: Sequence[str | bytes]) -> Principal[UserT] | None:
-        """What was verified for these header values, if neither the lease nor the credential has ended."""
+        """What was verified for these header values, if neither the lease nor the credential has ended.
+
+        None also for a header in another spelling than :func:`usual_header`, whatever was verified.
+        """
         if len(authorization) != 1:
             return None
         header = authorization[0]
@@ -134,17 +147,16 @@ class LeaseCache(Generic[UserT]):
     def fill(
         self,
         fingerprint: Fingerprint,
-        principal: Principal[UserT],
-        *,
         began: float,
+        principal: Principal[UserT],
         valid_until: datetime | None,
     ) -> None:
         """Keep an outcome.
 
         Args:
             fingerprint: Of the credential.
-            principal: The outcome.
             began: The monotonic clock before the first read, in seconds.
+            principal: The outcome.
             valid_until: When the credential itself ends.
         """
         entry = Entry(fingerprint.digest, principal, began + self._seconds, valid_until)
@@ -170,6 +182,114 @@ class LeaseCache(Generic[UserT]):
 def _encoded(header: str) -> bytes:
     # What is not ASCII was never verified, so any encoding will do that tells all of it apart.
     return header.encode(errors="surrogatepass")
+
+
+def usual_header(presented: KeyValue | ParsedToken) -> str:
+    """The header in the spelling under which a credential is kept: RFC 6750's own, with one space."""
+    return f"Bearer {presented.reveal()}"
+
+
+Keep: TypeAlias = Callable[[Principal[UserT], datetime | None], None]
+"""Keeps a verification that succeeded, until the credential itself ends at the latest."""
+
+
+class Leases(Generic[UserT]):
+    """The flows that keep the rules, written once for both drivers.
+
+    Args:
+        cache: What was verified; None if this process uses no lease.
+        has_register: Whether the store can tell of the leases of other processes.
+        clock: Where the time comes from.
+        under_way: The verifications that others may wait for.
+    """
+
+    def __init__(
+        self,
+        cache: LeaseCache[UserT] | None,
+        *,
+        has_register: bool,
+        clock: Clock,
+        under_way: SingleFlight,
+    ) -> None:
+        self.cache = cache
+        self._has_register = has_register
+        self._clock = clock
+        self._under_way = under_way
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._is_recorded = False
+
+    def verify(
+        self,
+        cache: LeaseCache[UserT],
+        presented: KeyValue | ParsedToken,
+        read: Callable[[Keep[UserT] | None], Flow[Principal[UserT]]],
+    ) -> Flow[Principal[UserT]]:
+        """Verify under a lease, or wait for another request that does so with the same credential.
+
+        Args:
+            cache: That of this process.
+            presented: The credential.
+            read: Verifies by the store, and has a success kept if it is given something that keeps it.
+        """
+        header = usual_header(presented)
+        usual = (header,)
+        # It may have been verified under another spelling of its header.
+        principal = cache.find(usual)
+        if principal is not None:
+            return principal
+        fingerprint = cache.fingerprint(header)
+        flight = self._under_way.join(fingerprint.digest)
+        if flight.leads:
+            try:
+                return (yield from self._fill(cache, fingerprint, read))
+            finally:
+                self._under_way.land(flight)
+        yield from steps.wait_for(flight)
+        principal = cache.find(usual)
+        if principal is not None:
+            return principal
+        return (yield from self._fill(cache, fingerprint, read))
+
+    def _fill(
+        self,
+        cache: LeaseCache[UserT],
+        fingerprint: Fingerprint,
+        read: Callable[[Keep[UserT] | None], Flow[Principal[UserT]]],
+    ) -> Flow[Principal[UserT]]:
+        is_granted = yield from self._may_grant(cache.duration)
+        # Rule 1: before the first read, and after whatever was waited for.
+        began = self._clock.monotonic()
+        return (yield from read(partial(cache.fill, fingerprint, began) if is_granted else None))
+
+    def _may_grant(self, duration: timedelta) -> Flow[bool]:
+        """Whether the store knows that this process uses leases (rule 5)."""
+        if not self._is_recorded:
+            try:
+                yield from steps.raise_longest_lease(duration)
+            except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
+                log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
+                return False
+            self._is_recorded = True
+        return True
+
+    def await_expiry(self) -> Flow[None]:
+        """Return when no process can still use anything it read before this call."""
+        if self.cache is not None:
+            self.cache.clear()
+        yield from steps.sleep(seconds_to_wait((yield from self._longest())))
+
+    def _longest(self) -> Flow[timedelta | None]:
+        if not self._has_register:
+            return timedelta(0)
+        try:
+            return (yield from steps.longest_lease())
+        except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
+            what = "the longest lease is not known; waiting for the allowed maximum"
+            log_failure(logging.WARNING, what, error)
+            return None
 
 
 def seconds_to_wait(longest: timedelta | None) -> float:

@@ -1,24 +1,30 @@
-"""What the flows reach through each of the two authenticators: store, look-ups, leases."""
+"""What the flows reach through each of the two authenticators, and the two ways to run a flow.
+
+Nothing is decided here. What a step raises is thrown into its flow; what the flow lets through becomes
+:class:`~msk_auth.StoreUnavailable`, unless it is a :class:`~msk_auth.Problem` already.
+"""
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Generic
+from functools import partial
+from typing import Any, Final, Generic, TypeVar, cast
 
-from ._outages import log_failure
+from ._fork import abandon, after_fork_in_child
+from ._outages import unavailable_because
 from .clock import Clock
 from .core.digest import KeyHasher
+from .core.errors import Problem
 from .core.model import ApiKey, KeyLimits, Owner, Session, UserT
-from .core.store import (
-    AsyncBatchStore,
-    AsyncKeyStore,
-    AsyncLeaseRegister,
-    KeyStore,
-    LeaseRegister,
-)
-from .lease import LeaseCache, seconds_to_wait
+from .core.steps import Flow, Step, WrongRecord
+from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
+from .lease import LeaseCache, Leases
+from .single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
+
+T = TypeVar("T")
 
 # How many Argon2id verifications of imported keys run at once: each takes a core and 19 MiB.
 _SLOW_AT_ONCE: Final = 2
@@ -45,13 +51,35 @@ class SyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
-        self.leases: LeaseRegister | None = store if isinstance(store, LeaseRegister) else None
+        self.register: LeaseRegister | None = _register(store)
+        self.leases = Leases(
+            cache,
+            has_register=self.register is not None,
+            clock=clock,
+            under_way=SingleFlight(threading.Event, lambda: None),
+        )
         self._find_owner = find_owner
         self._find_session = find_session
         self._key_limits = key_limits
         self._hasher = hasher
-        self._cache = cache
         self._clock = clock
+
+    def run(self, flow: Flow[T]) -> T:
+        """What a flow returns."""
+        try:
+            step = flow.send(None)
+            while True:
+                # Only the flow's own end may end it: a stray StopIteration of a store must not become a result.
+                try:
+                    answer = step(self)
+                except BaseException as error:  # noqa: BLE001 - the flow raises it again
+                    step = _throw(flow, error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        except WrongRecord as error:
+            raise unavailable_because(error) from error
 
     def find_key(self, key_id: str) -> ApiKey | None:
         return self.store.find(key_id)
@@ -71,20 +99,20 @@ class SyncPorts(Generic[UserT]):
     def verify_slowly(self, key: str, encoded: str) -> bool:
         return self._hasher.verify(key, encoded)
 
-    def wait_out_leases(self) -> None:
-        if self._cache is not None:
-            self._cache.clear()
-        self._clock.sleep(seconds_to_wait(self._longest_lease()))
+    def longest_lease(self) -> timedelta:
+        return cast("LeaseRegister", self.register).longest_lease()
 
-    def _longest_lease(self) -> timedelta | None:
-        if self.leases is None:
-            return timedelta(0)
-        try:
-            return self.leases.longest_lease()
-        except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
-            what = "the longest lease is not known; waiting for the allowed maximum"
-            log_failure(logging.WARNING, what, error)
-            return None
+    def raise_longest_lease(self, to: timedelta) -> None:
+        cast("LeaseRegister", self.register).raise_longest_lease(to)
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+    def wait_for(self, flight: Flight) -> None:
+        flight.landed.wait(MAX_WAIT_SECONDS)
+
+    def await_lease_expiry(self) -> None:
+        self.run(self.leases.await_expiry())
 
 
 class AsyncPorts(Generic[UserT]):
@@ -105,16 +133,22 @@ class AsyncPorts(Generic[UserT]):
         cache: LeaseCache[UserT] | None,
         clock: Clock,
     ) -> None:
-        self.store = store
-        self.leases: AsyncLeaseRegister | None = (
-            store if isinstance(store, AsyncLeaseRegister) else None
-        )
         # Not before there is use for it: `asyncio` takes as long to load as the rest of the library.
         import asyncio
+        from concurrent.futures import ThreadPoolExecutor
 
         from .batching import MAX_BATCH, BatchedReader
 
-        self._find_many = store.find_many if isinstance(store, AsyncBatchStore) else None
+        self.store = store
+        self.register: AsyncLeaseRegister | None = _register(store)
+        self.leases = Leases(
+            cache,
+            has_register=self.register is not None,
+            clock=clock,
+            under_way=SingleFlight(asyncio.Event, asyncio.get_running_loop),
+        )
+        self._find_many: Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]] | None
+        self._find_many = offered(store, "find_many")
         self._reader = (
             None if self._find_many is None else BatchedReader(store.find, self._find_many)
         )
@@ -123,9 +157,32 @@ class AsyncPorts(Generic[UserT]):
         self._find_session = find_session
         self._key_limits = key_limits
         self._hasher = hasher
-        self._cache = cache
         self._clock = clock
-        self._slow = asyncio.Semaphore(_SLOW_AT_ONCE)
+        # It makes threads when it is first used, and serves every event loop.
+        self._make_slow = partial(ThreadPoolExecutor, _SLOW_AT_ONCE, "msk_auth argon2")
+        self._slow = self._make_slow()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        abandon(self._slow)
+        self._slow = self._make_slow()
+
+    async def run(self, flow: Flow[T]) -> T:
+        """What a flow returns."""
+        try:
+            step = flow.send(None)
+            while True:
+                # Only the flow's own end may end it: a stray StopIteration of a store must not become a result.
+                try:
+                    answer = await step(self)
+                except BaseException as error:  # noqa: BLE001 - the flow raises it again
+                    step = _throw(flow, error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        except WrongRecord as error:
+            raise unavailable_because(error) from error
 
     def find_key(self, key_id: str) -> Awaitable[ApiKey | None]:
         return self.store.find(key_id) if self._reader is None else self._reader.find(key_id)
@@ -151,20 +208,40 @@ class AsyncPorts(Generic[UserT]):
     async def verify_slowly(self, key: str, encoded: str) -> bool:
         import asyncio
 
-        async with self._slow:
-            return await asyncio.to_thread(self._hasher.verify, key, encoded)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._slow, self._hasher.verify, key, encoded)
 
-    async def wait_out_leases(self) -> None:
-        if self._cache is not None:
-            self._cache.clear()
-        await self._clock.async_sleep(seconds_to_wait(await self._longest_lease()))
+    async def longest_lease(self) -> timedelta:
+        return await cast("AsyncLeaseRegister", self.register).longest_lease()
 
-    async def _longest_lease(self) -> timedelta | None:
-        if self.leases is None:
-            return timedelta(0)
-        try:
-            return await self.leases.longest_lease()
-        except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
-            what = "the longest lease is not known; waiting for the allowed maximum"
-            log_failure(logging.WARNING, what, error)
-            return None
+    async def raise_longest_lease(self, to: timedelta) -> None:
+        await cast("AsyncLeaseRegister", self.register).raise_longest_lease(to)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.async_sleep(seconds)
+
+    async def wait_for(self, flight: Flight) -> None:
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
+                await flight.landed.wait()
+
+    async def await_lease_expiry(self) -> None:
+        await self.run(self.leases.await_expiry())
+
+
+def _register(store: object) -> Any:
+    """The store as a register of leases, or None."""
+    methods = ("longest_lease", "raise_longest_lease")
+    return store if all(offered(store, method) for method in methods) else None
+
+
+def _throw(flow: Flow[Any], error: BaseException) -> Step:
+    """The flow's next step after one that failed. What the flow does not handle is a refusal: fail closed."""
+    try:
+        return flow.throw(error)
+    except (StopIteration, Problem):
+        raise
+    except Exception as unhandled:
+        raise unavailable_because(unhandled) from unhandled

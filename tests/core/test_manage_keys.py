@@ -717,7 +717,7 @@ def test_an_empty_cursor_is_not_the_beginning(world: World) -> None:
 def test_narrowing_waits_after_it_committed(world: World, method: str) -> None:
     created = world.create()
     order: list[str] = []
-    world.auth._ports.wait_out_leases = (
+    world.auth._ports.await_lease_expiry = (
         (lambda: order.append(f"waited after {world.store.calls[-1]}"))
         if world.driver == "sync"
         else _async_append(order, world)

@@ -38,9 +38,7 @@ def principal(name: str) -> Principal[str]:
 
 
 def fill(cache: LeaseCache[str], header: str | bytes, name: str, *, began: float) -> None:
-    fingerprint = cache.fingerprint([header])
-    assert fingerprint is not None
-    cache.fill(fingerprint, principal(name), began=began, valid_until=None)
+    cache.fill(cache.fingerprint(header), began, principal(name), None)
 
 
 def found(cache: LeaseCache[str], header: str | bytes) -> str | None:

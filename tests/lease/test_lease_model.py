@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -21,9 +22,10 @@ from hypothesis.stateful import (
 )
 from tests.lease.simulation import RATES, Process, SimStore, World
 
-from msk_auth import AsyncAuthenticator, Principal, ports
-from msk_auth.authenticator.driver import GrantedLease
-from msk_auth.lease import Fingerprint, LeaseCache
+from msk_auth import AsyncAuthenticator, Principal, lease, ports
+from msk_auth.authenticator import driver
+from msk_auth.core.steps import Flow
+from msk_auth.lease import Fingerprint, LeaseCache, Leases
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
@@ -110,91 +112,77 @@ def test_no_interleaving_accepts_what_was_narrowed() -> None:
 # The mutants: each breaks one rule of `msk_auth.lease` or `msk_auth.batching`, and the same search must find out.
 
 
-class StartsTheLeaseAfterTheReads(AsyncAuthenticator[str]):
+class StartsTheLeaseAfterTheReads(Leases[str]):
     """Breaks rule 1."""
 
-    def _settle(self, outcome: Any, now: Any, lease: GrantedLease | None) -> Principal[str]:
-        if lease is not None:
-            lease = lease._replace(began=self.clock.monotonic())
-        return super()._settle(outcome, now, lease)
+    def _fill(
+        self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
+    ) -> Flow[Principal[str]]:
+        yield from self._may_grant(cache.duration)
+
+        def keep(principal: Principal[str], valid_until: datetime | None) -> None:
+            cache.fill(fingerprint, self._clock.monotonic(), principal, valid_until)
+
+        return (yield from read(keep))
 
 
-class NeverChecksTheLease(AsyncAuthenticator[str]):
+class WithoutCheck(LeaseCache[str]):
     """Breaks rule 2."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        if self._cache is not None:
-            self._cache = _WithoutCheck(self._cache.duration, clock=self.clock, max_entries=10)
-
-
-class _WithoutCheck(LeaseCache[str]):
     def find(self, authorization: Sequence[str | bytes]) -> Principal[str] | None:
-        fingerprint = self.fingerprint(authorization)
-        entry = None if fingerprint is None else self._entries.get(fingerprint.slot)
-        return None if entry is None or entry.digest != fingerprint.digest else entry.principal
+        (header,) = authorization
+        entry = self._entries.get(self.fingerprint(header).slot)
+        return None if entry is None else entry.principal
 
 
-class ReadsTheLongestLeaseBeforeTheCommit(AsyncAuthenticator[str]):
+class ReadsTheLongestLeaseBeforeTheCommit(Leases[str]):
     """Breaks rule 4."""
 
-    async def revoke_key(self, principal: Any, key_id: str) -> Any:
-        longest = await self._ports._longest_lease()
+    known: timedelta | None = timedelta(0)
 
-        async def known_before() -> timedelta | None:
-            return longest
+    def verify(self, *args: Any) -> Flow[Principal[str]]:
+        # Every commit comes after some verification.
+        self.known = yield from super()._longest()
+        return (yield from super().verify(*args))
 
-        self._ports._longest_lease = known_before  # type: ignore[method-assign]
-        return await super().revoke_key(principal, key_id)
+    def _longest(self) -> Flow[timedelta | None]:
+        yield from ()
+        return self.known
 
 
-class WaitsForItsOwnLeaseOnly(AsyncAuthenticator[str]):
+class WaitsForItsOwnLeaseOnly(Leases[str]):
     """Breaks rule 4 in another way."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-
-        async def own() -> timedelta:
-            return timedelta(0) if self._cache is None else self._cache.duration
-
-        self._ports._longest_lease = own  # type: ignore[method-assign]
+    def _longest(self) -> Flow[timedelta | None]:
+        yield from ()
+        return timedelta(0) if self.cache is None else self.cache.duration
 
 
-class DoesNotWait(AsyncAuthenticator[str]):
+class DoesNotWait(Leases[str]):
     """Breaks rule 4 altogether."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-
-        async def none() -> timedelta:
-            return timedelta(0)
-
-        self._ports._longest_lease = none  # type: ignore[method-assign]
+    def _longest(self) -> Flow[timedelta | None]:
+        yield from ()
+        return timedelta(0)
 
 
-class UsesTheLeaseBeforeItIsRecorded(AsyncAuthenticator[str]):
+class UsesTheLeaseBeforeItIsRecorded(Leases[str]):
     """Breaks rule 5."""
 
-    async def _grant_lease(self, fingerprint: Fingerprint) -> GrantedLease | None:
-        lease = GrantedLease(fingerprint, self.clock.monotonic())
-        if not self._lease_is_recorded and self._cache is not None:
-            self._lease_is_recorded = True
-            store: Any = self._ports.store
-            asyncio.get_running_loop().create_task(store.raise_longest_lease(self._cache.duration))
-        return lease if self._cache is not None else None
+    def _fill(
+        self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
+    ) -> Flow[Principal[str]]:
+        keep = partial(cache.fill, fingerprint, self._clock.monotonic())
+        principal = yield from read(keep)
+        yield from self._may_grant(cache.duration)
+        return principal
 
 
-class TakesAnUnknownLeaseForNone(AsyncAuthenticator[str]):
+class TakesAnUnknownLeaseForNone(Leases[str]):
     """Breaks rule 6."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        ask = self._ports._longest_lease
-
-        async def unknown_is_none() -> timedelta:
-            return (await ask()) or timedelta(0)
-
-        self._ports._longest_lease = unknown_is_none  # type: ignore[method-assign]
+    def _longest(self) -> Flow[timedelta | None]:
+        return (yield from super()._longest()) or timedelta(0)
 
 
 class JoinsAReadThatHasBegun(AsyncAuthenticator[str]):
@@ -272,7 +260,6 @@ def test_the_faster_search_finds_nothing_in_the_real_rules() -> None:
     "mutant",
     [
         StartsTheLeaseAfterTheReads,
-        NeverChecksTheLease,
         ReadsTheLongestLeaseBeforeTheCommit,
         WaitsForItsOwnLeaseOnly,
         DoesNotWait,
@@ -280,12 +267,16 @@ def test_the_faster_search_finds_nothing_in_the_real_rules() -> None:
         TakesAnUnknownLeaseForNone,
     ],
 )
-def test_it_finds_every_broken_rule(mutant: type[AsyncAuthenticator[str]]) -> None:
-    class Broken(Process):
-        def build(self, lease: timedelta | None) -> AsyncAuthenticator[str]:
-            return mutant(SimStore(self), find_owner=self.find_owner, clock=self, lease=lease)
+def test_it_finds_every_broken_rule(
+    mutant: type[Leases[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "Leases", mutant)
+    assert explore(Process, 4000) != []
 
-    assert explore(Broken, 4000) != []
+
+def test_it_finds_entries_that_are_used_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LeaseCache", WithoutCheck)
+    assert explore(Process, 4000) != []
 
 
 def test_it_finds_look_ups_that_join_a_read_that_has_begun() -> None:
@@ -302,7 +293,7 @@ def test_it_finds_look_ups_that_join_a_read_that_has_begun() -> None:
 
 def test_it_finds_a_wait_without_the_margin_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        ports,
+        lease,
         "seconds_to_wait",
         lambda longest: 5.0 if longest is None else longest.total_seconds(),
     )

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msk_auth._outages import log_failure
+from msk_auth._outages import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import flows, possession
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
-from msk_auth.core.keys import KeyFormat, KeyValue
+from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import (
     ApiKey,
     KeyLimits,
@@ -28,10 +28,9 @@ from msk_auth.core.model import (
 )
 from msk_auth.core.policy import Policy
 from msk_auth.core.possession import Ended, LeakedKey
-from msk_auth.core.steps import Flow, WrongRecord
+from msk_auth.core.steps import Flow
 from msk_auth.core.store import AsyncKeyStore
-from msk_auth.core.tokens import ParsedToken, TokenProfile
-from msk_auth.lease import Fingerprint
+from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import AsyncPorts
 from msk_auth.set_up import check_awaited, check_parts, not_a_list_of_values
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
@@ -42,9 +41,7 @@ from .driver import (
     NO_REGISTER,
     PROBLEM_BASE,
     Driver,
-    GrantedLease,
     refusal,
-    unavailable_because,
 )
 
 # `asyncio` takes as long to load as everything else here together, and a blocking application has no use for it: it is
@@ -148,13 +145,13 @@ class AsyncAuthenticator(Driver[UserT]):
             cache=self._cache,
             clock=self.clock,
         )
+        self._leases = self._ports.leases
         self._watches = AsyncWatches(
             self.rules, self._ports, self.clock, check_interval(watch_interval)
         )
-        if lease is not None and self._ports.leases is None:
+        if lease is not None and self._ports.register is None:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
-        self._filling: dict[Fingerprint, asyncio.Event] = {}
         self._flusher: asyncio.Task[None] | None = None
 
     async def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
@@ -166,7 +163,7 @@ class AsyncAuthenticator(Driver[UserT]):
             try:
                 # Garbage ends here, before a clock is read or anybody asked.
                 presented = flows.read_credential(self.rules, authorization)
-                principal = await self._verify(presented, authorization)
+                principal = await self._ports.run(self._verify(presented))
             except Problem as problem:
                 if self._on_event is not None:
                     await self._emit(refusal(problem, self.clock.now()))
@@ -179,68 +176,13 @@ class AsyncAuthenticator(Driver[UserT]):
             await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
-    async def _verify(
-        self, presented: KeyValue | ParsedToken, authorization: Sequence[str | bytes]
-    ) -> Principal[UserT]:
-        if self._cache is not None:
-            fingerprint = self._cache.fingerprint(authorization)
-            if fingerprint is not None:
-                return await self._verify_once(presented, authorization, fingerprint)
-        return await self._verify_alone(presented, None)
-
-    async def _verify_alone(
-        self, presented: KeyValue | ParsedToken, lease: GrantedLease | None
-    ) -> Principal[UserT]:
-        now = self.clock.now()
-        return self._settle(
-            await self._drive(flows.authenticate(self.rules, presented, now)), now, lease
-        )
-
-    async def _verify_once(
-        self,
-        presented: KeyValue | ParsedToken,
-        authorization: Sequence[str | bytes],
-        fingerprint: Fingerprint,
-    ) -> Principal[UserT]:
-        """Verify, while others with the same credential wait for the entry that this leaves."""
-        import asyncio
-
-        filling = self._filling.get(fingerprint)
-        if filling is not None:
-            # Somebody reads for the same credential: look again when they are done.
-            await filling.wait()
-            principal = None if self._cache is None else self._cache.find(authorization)
-            if principal is not None:
-                return principal
-        done = self._filling[fingerprint] = asyncio.Event()
-        try:
-            return await self._verify_alone(presented, await self._grant_lease(fingerprint))
-        finally:
-            if self._filling.get(fingerprint) is done:
-                del self._filling[fingerprint]
-            done.set()
-
-    async def _grant_lease(self, fingerprint: Fingerprint) -> GrantedLease | None:
-        """A lease for reads that begin now, once the store knows that this process uses leases."""
-        register = self._ports.leases
-        if self._cache is None or register is None:
-            return None
-        if not self._lease_is_recorded:
-            try:
-                await register.raise_longest_lease(self._cache.duration)
-            except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
-                log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
-                return None
-            self._lease_is_recorded = True
-        return GrantedLease(fingerprint, self.clock.monotonic())
-
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
         """As :meth:`Authenticator.watch`, for websockets and event streams on an event loop."""
         return self._watches.watch(principal, policy)
 
     async def wait_out_leases(self) -> None:
         """As :meth:`Authenticator.wait_out_leases`."""
-        await self._ports.wait_out_leases()
+        await self._ports.await_lease_expiry()
 
     async def create_key(
         self,
@@ -290,7 +232,7 @@ class AsyncAuthenticator(Driver[UserT]):
 
     async def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """As :meth:`Authenticator.get_key`."""
-        return await self._drive(flows.get_key(principal, key_id))
+        return await self._ports.run(flows.get_key(principal, key_id))
 
     async def list_keys(
         self,
@@ -302,13 +244,13 @@ class AsyncAuthenticator(Driver[UserT]):
     ) -> KeyPage:
         """As :meth:`Authenticator.list_keys`."""
         now = self.clock.now()
-        return await self._drive(
+        return await self._ports.run(
             flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
         )
 
     async def flush(self) -> None:
         """As :meth:`Authenticator.flush`."""
-        with self._touches.batch() as batch:
+        with self._usage.batch() as batch:
             if batch.last_used:
                 await self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
@@ -346,12 +288,12 @@ class AsyncAuthenticator(Driver[UserT]):
             await self.flush()
 
     async def _change(self, flow: Flow[Changed[T]]) -> T:
-        changed = await self._drive(flow)
+        changed = await self._ports.run(flow)
         await self._emit(changed.event)
         return changed.value
 
     async def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
-        ended = await self._drive(flow)
+        ended = await self._ports.run(flow)
         for event in ended.events:
             await self._emit(event)
         return ended.records
@@ -366,21 +308,3 @@ class AsyncAuthenticator(Driver[UserT]):
         except Exception as error:  # noqa: BLE001 - a hook never breaks a request
             what = f"the on_event hook failed on {type(event).__name__}"
             log_failure(logging.ERROR, what, error)
-
-    async def _drive(self, flow: Flow[T]) -> T:
-        result: Any = None
-        while True:
-            # Only the flow's own end may end it: a stray StopIteration of a store must not become a
-            # result.
-            try:
-                step = flow.send(result)
-            except StopIteration as stop:
-                return cast("T", stop.value)
-            except WrongRecord as error:
-                raise unavailable_because(error) from error
-            try:
-                result = await step(self._ports)
-            except Problem:
-                raise
-            except Exception as error:
-                raise unavailable_because(error) from error

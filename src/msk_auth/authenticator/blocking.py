@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar
 
-from msk_auth._outages import log_failure
+from msk_auth._outages import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import flows, possession
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
-from msk_auth.core.keys import KeyFormat, KeyValue
+from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import (
     ApiKey,
     KeyLimits,
@@ -29,10 +28,9 @@ from msk_auth.core.model import (
 )
 from msk_auth.core.policy import Policy
 from msk_auth.core.possession import Ended, LeakedKey
-from msk_auth.core.steps import Flow, WrongRecord
+from msk_auth.core.steps import Flow
 from msk_auth.core.store import KeyStore
-from msk_auth.core.tokens import ParsedToken, TokenProfile
-from msk_auth.lease import Fingerprint
+from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import SyncPorts
 from msk_auth.set_up import check_blocking, check_parts, not_a_list_of_values
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
@@ -43,15 +41,10 @@ from .driver import (
     NO_REGISTER,
     PROBLEM_BASE,
     Driver,
-    GrantedLease,
     refusal,
-    unavailable_because,
 )
 
 T = TypeVar("T")
-
-# How long a thread waits for another one's verification of the same credential before it makes its own.
-_MAX_WAIT_SECONDS: Final = 10.0
 
 
 class Authenticator(Driver[UserT]):
@@ -141,11 +134,11 @@ class Authenticator(Driver[UserT]):
             cache=self._cache,
             clock=self.clock,
         )
+        self._leases = self._ports.leases
         self._watches = Watches(self.rules, self._ports, self.clock, check_interval(watch_interval))
-        if lease is not None and self._ports.leases is None:
+        if lease is not None and self._ports.register is None:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
-        self._filling: dict[Fingerprint, threading.Event] = {}
         self._last_flush = self.clock.monotonic()
 
     def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
@@ -168,7 +161,7 @@ class Authenticator(Driver[UserT]):
             try:
                 # Garbage ends here, before a clock is read or anybody asked.
                 presented = flows.read_credential(self.rules, authorization)
-                principal = self._verify(presented, authorization)
+                principal = self._ports.run(self._verify(presented))
             except Problem as problem:
                 if self._on_event is not None:
                     self._emit(refusal(problem, self.clock.now()))
@@ -180,56 +173,6 @@ class Authenticator(Driver[UserT]):
         if self._on_event is not None:
             self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
-
-    def _verify(
-        self, presented: KeyValue | ParsedToken, authorization: Sequence[str | bytes]
-    ) -> Principal[UserT]:
-        if self._cache is not None:
-            fingerprint = self._cache.fingerprint(authorization)
-            if fingerprint is not None:
-                return self._verify_once(presented, authorization, fingerprint)
-        return self._verify_alone(presented, None)
-
-    def _verify_alone(
-        self, presented: KeyValue | ParsedToken, lease: GrantedLease | None
-    ) -> Principal[UserT]:
-        now = self.clock.now()
-        return self._settle(self._drive(flows.authenticate(self.rules, presented, now)), now, lease)
-
-    def _verify_once(
-        self,
-        presented: KeyValue | ParsedToken,
-        authorization: Sequence[str | bytes],
-        fingerprint: Fingerprint,
-    ) -> Principal[UserT]:
-        """Verify, while other threads with the same credential wait for the entry that this leaves."""
-        done = threading.Event()
-        reading = self._filling.setdefault(fingerprint, done)
-        if reading is not done:
-            reading.wait(_MAX_WAIT_SECONDS)
-            principal = None if self._cache is None else self._cache.find(authorization)
-            if principal is not None:
-                return principal
-            return self._verify_alone(presented, self._grant_lease(fingerprint))
-        try:
-            return self._verify_alone(presented, self._grant_lease(fingerprint))
-        finally:
-            del self._filling[fingerprint]
-            done.set()
-
-    def _grant_lease(self, fingerprint: Fingerprint) -> GrantedLease | None:
-        """A lease for reads that begin now, once the store knows that this process uses leases."""
-        register = self._ports.leases
-        if self._cache is None or register is None:
-            return None
-        if not self._lease_is_recorded:
-            try:
-                register.raise_longest_lease(self._cache.duration)
-            except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
-                log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
-                return None
-            self._lease_is_recorded = True
-        return GrantedLease(fingerprint, self.clock.monotonic())
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """Verify a principal again and again while something that it opened goes on, such as an event stream.
@@ -250,7 +193,7 @@ class Authenticator(Driver[UserT]):
         Call it after the application itself narrowed access and committed: disabled a user, took
         away a permission, ended a session. The key operations of this class do it by themselves.
         """
-        self._ports.wait_out_leases()
+        self._ports.await_lease_expiry()
 
     def create_key(
         self,
@@ -357,7 +300,7 @@ class Authenticator(Driver[UserT]):
             KeyNotFound: The owner has no such key.
             StoreUnavailable: It cannot be told right now.
         """
-        return self._drive(flows.get_key(principal, key_id))
+        return self._ports.run(flows.get_key(principal, key_id))
 
     def list_keys(
         self,
@@ -380,14 +323,14 @@ class Authenticator(Driver[UserT]):
             StoreUnavailable: It cannot be told right now.
         """
         now = self.clock.now()
-        return self._drive(
+        return self._ports.run(
             flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
         )
 
     def flush(self) -> None:
         """Write the collected times of last use and upgraded digests; what fails is kept for later."""
         self._last_flush = self.clock.monotonic()
-        with self._touches.batch() as batch:
+        with self._usage.batch() as batch:
             if batch.last_used:
                 self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
@@ -415,12 +358,12 @@ class Authenticator(Driver[UserT]):
         self.flush()
 
     def _change(self, flow: Flow[Changed[T]]) -> T:
-        changed = self._drive(flow)
+        changed = self._ports.run(flow)
         self._emit(changed.event)
         return changed.value
 
     def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
-        ended = self._drive(flow)
+        ended = self._ports.run(flow)
         for event in ended.events:
             self._emit(event)
         return ended.records
@@ -433,21 +376,3 @@ class Authenticator(Driver[UserT]):
         except Exception as error:  # noqa: BLE001 - a hook never breaks a request
             what = f"the on_event hook failed on {type(event).__name__}"
             log_failure(logging.ERROR, what, error)
-
-    def _drive(self, flow: Flow[T]) -> T:
-        result: Any = None
-        while True:
-            # Only the flow's own end may end it: a stray StopIteration of a store must not become a
-            # result.
-            try:
-                step = flow.send(result)
-            except StopIteration as stop:
-                return cast("T", stop.value)
-            except WrongRecord as error:
-                raise unavailable_because(error) from error
-            try:
-                result = step(self._ports)
-            except Problem:
-                raise
-            except Exception as error:
-                raise unavailable_because(error) from error

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Generic, NamedTuple
+from functools import partial
+from typing import Final, Generic
 
-from msk_auth._outages import log_failure
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import flows
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem, StoreUnavailable
+from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
 from msk_auth.core.events import Refusal
 from msk_auth.core.flows import Rules
-from msk_auth.core.keys import KeyFormat
+from msk_auth.core.keys import KeyFormat, KeyValue
 from msk_auth.core.model import KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.core.tokens import TokenProfile
-from msk_auth.lease import Fingerprint, LeaseCache
+from msk_auth.core.steps import Flow
+from msk_auth.core.tokens import ParsedToken, TokenProfile
+from msk_auth.lease import Keep, LeaseCache, Leases
 from msk_auth.set_up import check_users_shareable
-from msk_auth.touches import Touches
+from msk_auth.usage import UsageBuffer
 
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
 """What the `type` of problem documents begins with by default; `#` and the code are added."""
@@ -36,6 +36,8 @@ FLUSH_SECONDS: Final = 60.0
 
 class Driver(Generic[UserT]):
     """The part of an authenticator that neither blocks nor awaits."""
+
+    _leases: Leases[UserT]
 
     recall: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
     """What was verified for these header values, under a lease that has not ended; None if only `authenticate` can tell.
@@ -72,12 +74,11 @@ class Driver(Generic[UserT]):
         self.realm = realm
         self.problem_base = problem_base
         self.clock: Clock = SystemClock() if clock is None else clock
-        self._touches = Touches()
+        self._usage = UsageBuffer()
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
             check_users_shareable(find_owner)
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
-        self._lease_is_recorded = False
         self.recall = _nothing if self._cache is None or not may_recall else self._cache.find
 
     def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
@@ -86,20 +87,23 @@ class Driver(Generic[UserT]):
         now = principal.authenticated_at if policy.max_age is None else self.clock.now()
         policy.check(principal, now)
 
-    def _settle(
-        self, outcome: flows.Authenticated, now: datetime, lease: GrantedLease | None
-    ) -> Principal[UserT]:
-        """Keep what a successful verification leaves behind, and give its principal."""
+    def _verify(self, presented: KeyValue | ParsedToken) -> Flow[Principal[UserT]]:
+        """The principal of a credential: by the store, or by what a lease allows to use again."""
+        if self._cache is None:
+            return self._read(presented)
+        return self._leases.verify(self._cache, presented, partial(self._read, presented))
+
+    def _read(
+        self, presented: KeyValue | ParsedToken, keep: Keep[UserT] | None = None
+    ) -> Flow[Principal[UserT]]:
+        """Verify by the store, and hand on what a success leaves behind."""
+        now = self.clock.now()
+        outcome = yield from flows.authenticate(self.rules, presented, now)
         principal: Principal[UserT] = outcome.principal
         if principal.key_id is not None:
-            self._touches.note(principal.key_id, now, outcome.upgrade)
-        if lease is not None and self._cache is not None:
-            self._cache.fill(
-                lease.fingerprint,
-                principal,
-                began=lease.began,
-                valid_until=outcome.valid_until,
-            )
+            self._usage.note(principal.key_id, now, outcome.upgrade)
+        if keep is not None:
+            keep(principal, outcome.valid_until)
         return principal
 
 
@@ -107,20 +111,7 @@ def _nothing(_authorization: Sequence[str | bytes]) -> None:
     """Recall nothing."""
 
 
-class GrantedLease(NamedTuple):
-    """A lease that was granted: for which credential, and when on the monotonic clock."""
-
-    fingerprint: Fingerprint
-    began: float
-
-
 def refusal(problem: Problem, now: datetime) -> Refusal:
     """The event that tells of a problem."""
     key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
     return Refusal(now, problem.code, key_id)
-
-
-def unavailable_because(error: Exception) -> StoreUnavailable:
-    """The refusal that whatever failed becomes: fail closed. The reason is for the log alone."""
-    log_failure(logging.ERROR, "authentication cannot answer", error)
-    return StoreUnavailable()

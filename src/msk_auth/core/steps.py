@@ -1,14 +1,14 @@
 """What a flow may ask of the outside, one function for each kind of I/O.
 
-A flow yields a step: a function that a driver calls with its ports, sending the answer back. Under the blocking driver
-a step returns the answer itself, under the other one an awaitable of it. A step shows nothing of what it carries, and
-some carry a key.
+A flow yields a step: a function that a driver calls with its ports, sending the answer back, or throwing what the step
+raised. Under the blocking driver a step returns the answer itself, under the other one an awaitable of it. A step shows
+nothing of what it carries, and some carry a key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .model import ApiKey, KeyLimits, KeyQuery, Owner, Session
@@ -46,7 +46,11 @@ class Ports(Protocol):
     def find_session(self, session_id: str) -> Any: ...
     def key_limits(self) -> Any: ...
     def verify_slowly(self, key: str, encoded: str) -> Any: ...
-    def wait_out_leases(self) -> Any: ...
+    def longest_lease(self) -> Any: ...
+    def raise_longest_lease(self, to: timedelta) -> Any: ...
+    def sleep(self, seconds: float) -> Any: ...
+    def wait_for(self, flight: Any) -> Any: ...
+    def await_lease_expiry(self) -> Any: ...
 
 
 Step: TypeAlias = Callable[[Ports], Any]
@@ -115,6 +119,23 @@ def insert_key(record: ApiKey, max_active: int | None, now: datetime) -> Flow[No
     yield lambda ports: ports.store.insert(record, max_active=max_active, now=now)
 
 
+def longest_lease() -> Flow[timedelta]:
+    answer: timedelta = yield lambda ports: ports.longest_lease()
+    return answer
+
+
+def raise_longest_lease(to: timedelta) -> Flow[None]:
+    yield lambda ports: ports.raise_longest_lease(to)
+
+
+def wait_for(flight: Any) -> Flow[None]:
+    yield lambda ports: ports.wait_for(flight)
+
+
+def sleep(seconds: float) -> Flow[None]:
+    yield lambda ports: ports.sleep(seconds)
+
+
 # What narrows access commits first, and then waits until no process can still use what it read before.
 
 
@@ -129,7 +150,7 @@ def revoke_keys(records: Sequence[ApiKey], at: datetime) -> Flow[list[ApiKey | N
         revocation = _revocation(record.id, record.owner_id, at)
         answers.append((yield revocation))
     if records:
-        yield _wait_out_leases
+        yield _await_lease_expiry
     return answers
 
 
@@ -155,7 +176,7 @@ def rotate_key(
 
 def _narrow(step: Step) -> Flow[ApiKey | None]:
     answer: ApiKey | None = yield step
-    yield _wait_out_leases
+    yield _await_lease_expiry
     return answer
 
 
@@ -163,5 +184,5 @@ def _revocation(key_id: str, owner_id: str, at: datetime) -> Step:
     return lambda ports: ports.store.revoke(key_id, owner_id=owner_id, at=at)
 
 
-def _wait_out_leases(ports: Ports) -> Any:
-    return ports.wait_out_leases()
+def _await_lease_expiry(ports: Ports) -> Any:
+    return ports.await_lease_expiry()

@@ -16,9 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from .model import ApiKey, KeyQuery
+
+
+def offered(store: object, name: str) -> Any:
+    """The method of this name that a store offers beyond the protocol of all; None if it has none, or sets it to None.
+
+    It is asked for, and the store's class is not looked at: a proxy (metrics, tracing) that forwards with `__getattr__`
+    offers what is behind it.
+    """
+    method = getattr(store, name, None)
+    return method if callable(method) else None
 
 
 class KeyStore(Protocol):
@@ -102,7 +112,6 @@ class KeyStore(Protocol):
         ...
 
 
-@runtime_checkable
 class LeaseRegister(Protocol):
     """What a store adds so that processes may use leases (`msk_auth.lease`).
 
@@ -118,7 +127,6 @@ class LeaseRegister(Protocol):
         ...
 
 
-@runtime_checkable
 class AsyncLeaseRegister(Protocol):
     """:class:`LeaseRegister` with `async` methods."""
 
@@ -131,7 +139,6 @@ class AsyncLeaseRegister(Protocol):
         ...
 
 
-@runtime_checkable
 class AsyncBatchStore(Protocol):
     """What a store adds so that look-ups that arrive together share one round trip (`msk_auth.batching`).
 

@@ -366,6 +366,10 @@ class ParsedToken:
         self.signature: bytes = _b64decode(signature)
         self.message: bytes = f"{header}.{claims}".encode("ascii")
 
+    def reveal(self) -> str:
+        """The token. It has one spelling: base64url is decoded strictly."""
+        return f"{self.message.decode()}.{_b64encode(self.signature)}"
+
 
 def select_profile(profiles: Sequence[TokenProfile], token: ParsedToken) -> TokenProfile:
     """The profile of the token's alleged issuer, which then checks everything, the issuer included.

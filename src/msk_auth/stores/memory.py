@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus, revoked
 
@@ -21,9 +22,13 @@ class MemoryKeyStore:
     """A :class:`~msk_auth.KeyStore` in a dictionary; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._records: dict[str, ApiKey] = {}
         self._longest_lease = timedelta(0)
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
 
     def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple
 
+from ._fork import after_fork_in_child
 from ._outages import log_failure
 
 
@@ -28,10 +29,14 @@ class Batch(NamedTuple):
     upgrades: dict[str, tuple[str, str]]
 
 
-class Touches:
-    """The collection; safe to use from several threads."""
+class UsageBuffer:
+    """The collection; safe to use from several threads. A forked child begins with none: its parent writes its own."""
 
     def __init__(self) -> None:
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
         self._lock = threading.Lock()
         self._batch = Batch({}, {})
 
