@@ -69,7 +69,7 @@ from .core.model import (
     local_principal,
 )
 from .core.policy import Policy, require, require_interactive
-from .core.possession import LeakedKey
+from .core.revocation import LeakedKey
 from .core.signing import AlgorithmName, KeyRing, SigningKey
 from .core.store import AsyncBatchStore, AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
 from .core.tokens import Claims, TokenProfile

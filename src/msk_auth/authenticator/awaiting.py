@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msk_auth._outages import log_failure, unavailable_because
 from msk_auth.clock import Clock
-from msk_auth.core import flows, possession
+from msk_auth.core import flows, revocation
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
@@ -27,7 +27,7 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.policy import Policy
-from msk_auth.core.possession import Ended, LeakedKey
+from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import AsyncKeyStore
 from msk_auth.core.tokens import TokenProfile
@@ -223,12 +223,16 @@ class AsyncAuthenticator(Driver[UserT]):
 
     async def revoke_by_possession(self, key: str) -> ApiKey | None:
         """As :meth:`Authenticator.revoke_by_possession`."""
-        flow = possession.revoke_by_possession(self.rules, key, self.clock.now())
+        flow = revocation.revoke_by_possession(self.rules, key, self.clock.now())
         return (await self._end(flow))[0]
 
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """As :meth:`Authenticator.revoke_leaked`."""
-        return await self._end(possession.revoke_leaked(self.rules, leaked, self.clock.now()))
+        return await self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
+
+    async def forget_owner(self, owner_id: str) -> int:
+        """As :meth:`Authenticator.forget_owner`."""
+        return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
 
     async def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """As :meth:`Authenticator.get_key`."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msk_auth._outages import log_failure, unavailable_because
 from msk_auth.clock import Clock
-from msk_auth.core import flows, possession
+from msk_auth.core import flows, revocation
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
@@ -27,7 +27,7 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.policy import Policy
-from msk_auth.core.possession import Ended, LeakedKey
+from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import KeyStore
 from msk_auth.core.tokens import TokenProfile
@@ -275,7 +275,7 @@ class Authenticator(Driver[UserT]):
             KeyMalformed: It is no complete key; anybody can tell that.
             StoreUnavailable: Whether it was revoked is not known; try again.
         """
-        flow = possession.revoke_by_possession(self.rules, key, self.clock.now())
+        flow = revocation.revoke_by_possession(self.rules, key, self.clock.now())
         return self._end(flow)[0]
 
     def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
@@ -291,7 +291,26 @@ class Authenticator(Driver[UserT]):
         Raises:
             StoreUnavailable: Whether all of them were revoked is not known; try again.
         """
-        return self._end(possession.revoke_leaked(self.rules, leaked, self.clock.now()))
+        return self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
+
+    def forget_owner(self, owner_id: str) -> int:
+        """Revoke every key of an owner and take it off the list. Safe to repeat, and waits for leases once.
+
+        Delete or disable the user first, and commit: what a request that is under way makes meanwhile is
+        found, what one makes later is not. A store may hold thousands of keys of one owner; each is a
+        change of its own, so a call that fails is repeated from where it stopped.
+
+        Args:
+            owner_id: What `ApiKey.owner_id` holds. The application need not know the user any more.
+
+        Returns:
+            How many keys this call revoked.
+
+        Raises:
+            StoreUnavailable: Whether all of them were revoked is not known; try again.
+        """
+        flow = revocation.forget_owner(owner_id, self.clock.now())
+        return len(self._end(flow))
 
     def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """A key of the principal's owner.

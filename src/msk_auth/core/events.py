@@ -58,10 +58,12 @@ class RevocationCause(StrEnum):
     Attributes:
         OWNER: Its owner asked for it, logged in.
         POSSESSION: Somebody showed the key itself.
+        FORGOTTEN: The application called `forget_owner`.
     """
 
     OWNER = "owner"
     POSSESSION = "possession"
+    FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class KeyRevocation:
     """A key is revoked. Sent each time this is asked for, since revoking again is no error.
 
     Attributes:
-        principal: Who asked; None where holding the key was enough.
+        principal: Who asked; None where holding the key was enough, or where the owner was forgotten.
         cause: Why.
     """
 

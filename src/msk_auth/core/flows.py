@@ -6,7 +6,8 @@ To authenticate means, in this order, and each line ends the request if it fails
 2. Tell a key from a token, and check its form: no I/O for garbage.
 3. A key: find the record, compare the digest, and only then look at revoked and expired.
    A token: check signature and claims, then that its session is open.
-4. Find the owner, afresh, and refuse a disabled one; under a lease also one that a request could change.
+4. Find the owner, afresh, and refuse a disabled one, and what is older than its owner: it belongs to a predecessor with
+   the same id. Under a lease refuse an owner that a request could change.
 5. Effective permissions are the owner's now, cut down to the key's scopes.
 """
 
@@ -69,6 +70,7 @@ MAX_LIFETIME: Final = timedelta(days=36_500)
 _MANAGE: Final = require_interactive()
 _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
+_REST_OF_SECOND: Final = timedelta(microseconds=999_999)
 # Letters and symbols by class, and yet nothing is seen of them: fillers, joiners, a blank.
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
@@ -186,7 +188,7 @@ def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[A
         raise KeyRevoked(key_id=record.id)
     if status is not KeyStatus.ACTIVE:
         raise KeyExpired(key_id=record.id)
-    owner = yield from _find_standing_owner(rules, record.owner_id)
+    owner = yield from _find_standing_owner(rules, record.owner_id, record.created_at)
     if owner is None:
         raise OwnerDisabled(key_id=record.id)
     permissions = owner.permissions if record.scopes is None else owner.permissions & record.scopes
@@ -238,9 +240,7 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
         session = yield from _find_open_session(session_id, claims.subject, now)
         if session.expires_at is not None:
             valid_until = min(valid_until, session.expires_at)
-    owner = yield from _find_standing_owner(rules, claims.subject)
-    if owner is None:
-        raise TokenRevoked
+    owner = yield from _find_owner_of_login(rules, claims.subject, claims.authenticated_at)
     principal = Principal(
         owner,
         CredentialKind.INTERACTIVE if claims.interactive else CredentialKind.TOKEN,
@@ -280,20 +280,28 @@ def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow
         raise TokenExpired
     if rules.checks_sessions and principal.session_id is not None:
         yield from _find_open_session(principal.session_id, principal.owner.id, now)
-    owner = yield from _find_standing_owner(rules, principal.owner.id)
-    if owner is None:
-        raise TokenRevoked
+    owner = yield from _find_owner_of_login(rules, principal.owner.id, principal.authenticated_at)
     return replace(principal, owner=owner, permissions=owner.permissions)
 
 
-def _find_standing_owner(rules: Rules, owner_id: str) -> Flow[Owner[Any] | None]:
-    """The owner, unless there is none or it is disabled.
+def _find_owner_of_login(
+    rules: Rules, owner_id: str, authenticated_at: datetime
+) -> Flow[Owner[Any]]:
+    # A token's times are whole seconds: the login was within the one that follows, and the owner may have begun in it.
+    owner = yield from _find_standing_owner(rules, owner_id, authenticated_at + _REST_OF_SECOND)
+    if owner is None:
+        raise TokenRevoked
+    return owner
+
+
+def _find_standing_owner(rules: Rules, owner_id: str, made_at: datetime) -> Flow[Owner[Any] | None]:
+    """The owner of what was made at a moment, unless there is none, it is disabled or it came to be later.
 
     Raises:
         NotShareable: Several requests would share the owner, and one of them could change it.
     """
     owner = yield from steps.find_owner(owner_id)
-    if owner is None or owner.disabled:
+    if owner is None or owner.disabled or not owner.existed_at(made_at):
         return None
     if rules.shares_principals:
         check_shareable(owner, "owner")
@@ -312,13 +320,14 @@ def create_key(
     """Make a key for the principal's owner. Interactive only: no key makes keys."""
     _MANAGE.check(principal, now)
     limits = yield from steps.find_key_limits()
+    made_at = _made_at(principal.owner, now)
     wrong: list[FieldError] = []
     clean_name = _clean_name(name, wrong)
     clean_scopes = _clean_scopes(scopes, principal, wrong)
-    expires_at = _end_of_life(lifetime, limits, now, wrong)
+    expires_at = _end_of_life(lifetime, limits, made_at, wrong)
     if wrong:
         raise InputInvalid(wrong)
-    created = _make_key(rules, clean_name, principal.owner.id, clean_scopes, now, expires_at)
+    created = _make_key(rules, clean_name, principal.owner.id, clean_scopes, made_at, expires_at)
     yield from steps.insert_key(created.record, limits.max_active, now)
     return Changed(created, KeyCreated(now, principal, created.record))
 
@@ -336,8 +345,9 @@ def rotate_key(
     record = yield from get_key(principal, key_id)
     if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
         raise KeyNotActive
-    successor_ends = _end_of_successor(record, limits, now)
-    created = _make_key(rules, record.name, record.owner_id, record.scopes, now, successor_ends)
+    made_at = _made_at(principal.owner, now)
+    successor_ends = _end_of_successor(record, limits, made_at)
+    created = _make_key(rules, record.name, record.owner_id, record.scopes, made_at, successor_ends)
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
     predecessor = _present(
         (yield from steps.rotate_key(record.id, created.record, ends_at, limits.max_active, now))
@@ -401,17 +411,22 @@ def list_keys(
     return KeyPage(items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None)
 
 
+def _made_at(owner: Owner[Any], now: datetime) -> datetime:
+    # Whose clock wrote `since` may be ahead of this one, or its database may round: no key of an owner is older than they.
+    return now if owner.since is None else max(now, owner.since)
+
+
 def _make_key(
     rules: Rules,
     name: str,
     owner_id: str,
     scopes: frozenset[str] | None,
-    now: datetime,
+    made_at: datetime,
     expires_at: datetime | None,
 ) -> CreatedKey:
     value = rules.key_format.generate()
     digest = rules.hasher.digest(value.reveal())
-    return CreatedKey(ApiKey(value.id, name, owner_id, digest, scopes, now, expires_at), value)
+    return CreatedKey(ApiKey(value.id, name, owner_id, digest, scopes, made_at, expires_at), value)
 
 
 def _checked_id(key_id: str) -> str:

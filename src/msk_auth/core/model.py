@@ -89,15 +89,18 @@ class Owner(Generic[UserT]):
         permissions: Everything the user may do now; any iterable of texts is taken.
         user: The application's own object, handed through to request handlers with its type.
         disabled: True refuses every key and login of this user.
+        since: When this user came to be, with a time zone. A key that is older, and a login from before, belong to a
+            predecessor with the same id and are refused. None means that no id is ever given out again.
 
     Raises:
-        ConfigurationError: `permissions` is one text, or holds something else than texts.
+        ConfigurationError: `permissions` is one text, or holds something else than texts; `since` has no time zone.
     """
 
     id: str
     permissions: frozenset[str]
     user: UserT
     disabled: bool = False
+    since: datetime | None = None
 
     # Written out for the sake of one type: what is taken is any iterable, and what is kept a frozen set.
     def __init__(
@@ -106,12 +109,23 @@ class Owner(Generic[UserT]):
         permissions: Iterable[str],
         user: UserT,
         disabled: bool = False,
+        since: datetime | None = None,
     ) -> None:
+        if since is not None and since.utcoffset() is None:
+            raise ConfigurationError(
+                "Owner.since has no time zone. Databases give back UTC without saying so: write"
+                " since=user.created_at.replace(tzinfo=UTC)."
+            )
         set_attribute = object.__setattr__
         set_attribute(self, "id", id)
         set_attribute(self, "permissions", freeze_permissions(permissions, "permissions"))
         set_attribute(self, "user", user)
         set_attribute(self, "disabled", disabled)
+        set_attribute(self, "since", since)
+
+    def existed_at(self, moment: datetime) -> bool:
+        """True if this user was there at `moment`, so that a key made then can be theirs."""
+        return self.since is None or self.since <= moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,20 @@ def revoke_keys(records: Sequence[ApiKey], at: datetime) -> Flow[list[ApiKey | N
 
 
 def delete_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
-    return (yield from _narrow(lambda ports: ports.store.delete(key_id, owner_id=owner_id, at=at)))
+    return (yield from _narrow(_deletion(key_id, owner_id, at)))
+
+
+def delete_keys(records: Sequence[ApiKey], at: datetime) -> Flow[list[ApiKey | None]]:
+    """As :func:`delete_key`, for many keys and without the wait: :func:`await_lease_expiry` is to follow."""
+    answers: list[ApiKey | None] = []
+    for record in records:
+        deletion = _deletion(record.id, record.owner_id, at)
+        answers.append((yield deletion))
+    return answers
+
+
+def await_lease_expiry() -> Flow[None]:
+    yield _await_lease_expiry
 
 
 def expire_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
@@ -182,6 +195,10 @@ def _narrow(step: Step) -> Flow[ApiKey | None]:
 
 def _revocation(key_id: str, owner_id: str, at: datetime) -> Step:
     return lambda ports: ports.store.revoke(key_id, owner_id=owner_id, at=at)
+
+
+def _deletion(key_id: str, owner_id: str, at: datetime) -> Step:
+    return lambda ports: ports.store.delete(key_id, owner_id=owner_id, at=at)
 
 
 def _await_lease_expiry(ports: Ports) -> Any:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from msk_auth.core.errors import InputInvalid
 from msk_auth.core.events import Sighting
 from msk_auth.core.model import ApiKey
-from msk_auth.core.possession import LeakedKey
+from msk_auth.core.revocation import LeakedKey
 from msk_auth.redaction import redact
 
 MAX_REPORT: Final = 1_048_576

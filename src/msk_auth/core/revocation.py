@@ -1,8 +1,8 @@
-"""Ending keys without a login: whoever shows a key may have it revoked.
+"""Revoking keys without a login: a key that is presented, keys that were found in public, all keys of an owner.
 
 Revoking takes power away and gives none, so the secret itself is proof enough (RFC 7009 asks a public client for no
-more). Somebody who does not have it learns nothing: an unknown id and a wrong secret take the same way, with the same
-I/O, and end in the same silence.
+more). A caller who does not have it learns nothing: an unknown id and a wrong secret take the same way, with the same
+I/O, and end in the same silence. Forgetting an owner is the application's own doing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from . import steps
 from .errors import KeyMalformed, KeyUnknown
 from .events import Event, KeyLeaked, KeyRevocation, RevocationCause, Sighting
-from .flows import Rules, find_presented
-from .model import ApiKey
+from .flows import MAX_PAGE, Rules, find_presented
+from .model import ApiKey, KeyQuery
 from .steps import Flow
 
 
@@ -37,7 +37,8 @@ class Ended(NamedTuple):
     """The outcome of an operation of this module.
 
     Attributes:
-        records: What became of each key that was shown; None for what is no key of this application.
+        records: What became of each key that was shown, None for what is no key of this application; of an owner who is
+            forgotten, the keys that were revoked.
         events: What the application's hook is told.
     """
 
@@ -75,6 +76,35 @@ def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> F
         if record is not None
     ]
     return Ended(records, tuple(events))
+
+
+def forget_owner(owner_id: str, now: datetime) -> Flow[Ended]:
+    """Revoke every key of an owner, and take it off the list: the next owner of the id is to see none of them."""
+    ended = yield from _delete_all(owner_id, now)
+    yield from steps.await_lease_expiry()
+    # Until now a request may have had the owner's login under a lease, and made another key.
+    while late := (yield from _delete_all(owner_id, now)):
+        ended += late
+        yield from steps.await_lease_expiry()
+    revoked = [after for before, after in ended if before.revoked_at is None]
+    return Ended(
+        tuple(revoked),
+        tuple(KeyRevocation(now, None, key, RevocationCause.FORGOTTEN) for key in revoked),
+    )
+
+
+def _delete_all(owner_id: str, now: datetime) -> Flow[list[tuple[ApiKey, ApiKey]]]:
+    """Each key that was on the owner's list, before and after."""
+    deleted: list[tuple[ApiKey, ApiKey]] = []
+    # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
+    while page := (yield from steps.list_keys(KeyQuery(owner_id, now, limit=MAX_PAGE))):
+        after = yield from steps.delete_keys(page, now)
+        deleted += [
+            (before, changed)
+            for before, changed in zip(page, after, strict=True)
+            if changed is not None
+        ]
+    return deleted
 
 
 def _revoke(held: Sequence[ApiKey], now: datetime) -> Flow[list[ApiKey]]:

@@ -1,0 +1,321 @@
+"""Ids that are given out twice: a predecessor's keys and logins are not the successor's, and forgetting an owner ends all keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.core.support import MICROSECOND, NOW, SECOND, World, token
+
+from msk_auth import (
+    ApiKey,
+    ConfigurationError,
+    KeyQuery,
+    KeyRevocation,
+    KeyRevoked,
+    Owner,
+    OwnerDisabled,
+    Principal,
+    Problem,
+    Refusal,
+    RevocationCause,
+    StoreUnavailable,
+    TokenRevoked,
+)
+from msk_auth.core import flows
+from msk_auth.core.flows import MAX_PAGE
+
+MakeWorld = Callable[..., World]
+HOUR = timedelta(hours=1)
+LEASE = timedelta(milliseconds=250)
+
+
+def ann(since: datetime | None) -> Owner[str]:
+    return Owner("ann", frozenset({"tasks:read", "tasks:run"}), "Ann", since=since)
+
+
+def verify_again(world: World, principal: Principal[Any]) -> Principal[Any]:
+    """As an open connection is verified again."""
+    flow = flows.verify_again(world.auth.rules, principal, world.clock.moment)
+    ports: Any = SimpleNamespace(
+        find_key=world.store.inner.find,
+        find_owner=world._find_owner,
+        find_session=world._find_session,
+    )
+    answer: Any = None
+    while True:
+        try:
+            answer = flow.send(answer)(ports)
+        except StopIteration as stop:
+            again: Principal[Any] = stop.value
+            return again
+
+
+# A key that is older than its owner.
+
+
+def test_a_key_of_a_predecessor_with_the_same_id_is_refused(world: World) -> None:
+    created = world.create()
+    world.clock.advance(HOUR)
+    world.owners["ann"] = ann(since=world.clock.moment)
+    world.forget_calls()
+    with pytest.raises(OwnerDisabled) as refused:
+        world.enter(created.value.reveal())
+    assert refused.value.key_id == created.record.id
+    assert world.events == [Refusal(NOW + HOUR, "owner_disabled", created.record.id)]
+    # The successor's own keys work.
+    assert world.enter(world.create().value.reveal()).owner.id == "ann"
+
+
+@pytest.mark.parametrize(
+    ("since", "is_accepted"),
+    [
+        (None, True),
+        (NOW - HOUR, True),
+        (NOW, True),
+        (NOW.astimezone(timezone(timedelta(hours=9))), True),
+        (NOW + MICROSECOND, False),
+        (NOW + SECOND, False),
+    ],
+)
+def test_a_key_is_its_owners_from_the_very_moment_on_that_the_owner_began(
+    world: World, since: datetime | None, *, is_accepted: bool
+) -> None:
+    created = world.create()
+    world.owners["ann"] = ann(since)
+    if is_accepted:
+        assert world.enter(created.value.reveal()).key_id == created.record.id
+        return
+    with pytest.raises(OwnerDisabled):
+        world.enter(created.value.reveal())
+
+
+def test_a_predecessors_key_is_refused_under_a_lease_too(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    created = world.create()
+    assert world.enter(created.value.reveal()).owner.since is None
+    world.owners["ann"] = ann(since=NOW + SECOND)
+    world.clock.advance(LEASE)
+    with pytest.raises(OwnerDisabled):
+        world.enter(created.value.reveal())
+
+
+@pytest.mark.parametrize("ahead", [MICROSECOND, timedelta(milliseconds=500), SECOND])
+def test_a_clock_that_lags_behind_the_users_locks_no_owner_out(
+    world: World, ahead: timedelta
+) -> None:
+    """A database with a clock of its own, or one that rounds to whole seconds, may say that the user begins later than now."""
+    world.owners["ann"] = ann(since=NOW + ahead)
+    created = world.create(lifetime=HOUR)
+    assert created.record.created_at == NOW + ahead
+    assert created.record.expires_at == NOW + ahead + HOUR
+    assert world.enter(created.value.reveal()).key_id == created.record.id
+    successor = world.call("rotate_key", world.login(), created.record.id)
+    assert successor.record.created_at == NOW + ahead
+    assert successor.record.expires_at == NOW + ahead + HOUR
+    assert world.enter(successor.value.reveal()).key_id == successor.record.id
+    world.clock.advance(HOUR)
+    assert world.create().record.created_at == NOW + HOUR
+
+
+@pytest.mark.parametrize("presented", ["key", "token"])
+def test_a_predecessors_open_connection_ends_too(world: World, presented: str) -> None:
+    credential = world.create().value.reveal() if presented == "key" else token()
+    principal = world.enter(credential)
+    world.clock.advance(SECOND)
+    world.owners["ann"] = ann(since=world.clock.moment)
+    with pytest.raises(OwnerDisabled if presented == "key" else TokenRevoked):
+        verify_again(world, principal)
+
+
+# A login from before its owner.
+
+
+@pytest.mark.parametrize(
+    ("auth_time", "since", "is_accepted"),
+    [
+        (0, None, True),
+        (0, NOW - SECOND, True),
+        (0, NOW, True),
+        # A token tells whole seconds only: a login of the same second may be the owner's.
+        (0, NOW + MICROSECOND, True),
+        (0, NOW + SECOND - MICROSECOND, True),
+        (0, NOW + SECOND, False),
+        (-1, NOW - MICROSECOND, True),
+        (-1, NOW, False),
+        (-3600, NOW, False),
+    ],
+)
+def test_a_login_from_before_its_owner_is_refused(
+    world: World, auth_time: int, since: datetime | None, *, is_accepted: bool
+) -> None:
+    world.owners["ann"] = ann(since)
+    # Renewing moves `iat`, and does not make the login any younger.
+    credential = token(auth_time=int(NOW.timestamp()) + auth_time)
+    if is_accepted:
+        principal = world.enter(credential)
+        assert principal.is_interactive
+        assert verify_again(world, principal).owner.since == since
+        return
+    with pytest.raises(TokenRevoked):
+        world.enter(credential)
+    assert world.events == [Refusal(NOW, "token_revoked", None)]
+
+
+def test_the_latest_time_that_a_token_can_tell_is_compared_without_overflow(world: World) -> None:
+    world.owners["ann"] = ann(NOW)
+    with pytest.raises(Problem) as refused:
+        world.enter(token(auth_time=253_402_300_799))
+    assert refused.value.code == "token_invalid"
+
+
+def test_since_needs_a_time_zone() -> None:
+    with pytest.raises(ConfigurationError, match=r"since=user\.created_at\.replace\(tzinfo=UTC\)"):
+        ann(NOW.replace(tzinfo=None))
+    assert ann(NOW).since == NOW
+    assert ann(None).since is None
+
+
+# Forgetting an owner.
+
+
+def keys_of(world: World, owner_id: str = "ann") -> list[ApiKey]:
+    return [key for key in world.store.inner._records.values() if key.owner_id == owner_id]
+
+
+def test_forgetting_an_owner_revokes_every_key_and_empties_the_list(world: World) -> None:
+    first, second = world.create(), world.create()
+    revoked, deleted, others = world.create(), world.create(), world.create("bob")
+    expired = world.create(lifetime=SECOND)
+    world.call("revoke_key", world.login(), revoked.record.id)
+    world.call("delete_key", world.login(), deleted.record.id)
+    world.clock.advance(HOUR)
+    # The application knows the user no more.
+    del world.owners["ann"]
+    world.forget_calls()
+    assert world.call("forget_owner", "ann") == 3
+    assert world.asked_owners == []
+    for key in (first, second, expired):
+        assert world.store.get(key.record.id).revoked_at == NOW + HOUR
+    for key in (revoked, deleted):
+        assert world.store.get(key.record.id).revoked_at == NOW
+    assert {event.record.id for event in world.events} == {
+        key.record.id for key in (first, second, expired)
+    }
+    for event in world.events:
+        record = world.store.get(event.record.id)
+        assert event == KeyRevocation(NOW + HOUR, None, record, RevocationCause.FORGOTTEN)
+    assert world.enter(others.value.reveal()).owner.id == "bob"
+    # A successor neither sees nor uses what was there before.
+    world.owners["ann"] = ann(since=None)
+    assert world.call("list_keys", world.login()).items == ()
+    for key in (first, second, revoked, deleted, expired):
+        with pytest.raises(KeyRevoked):
+            world.enter(key.value.reveal())
+
+
+def test_forgetting_again_changes_nothing(world: World) -> None:
+    created = world.create()
+    assert world.call("forget_owner", "ann") == 1
+    before = world.store.get(created.record.id)
+    world.clock.advance(HOUR)
+    world.forget_calls()
+    assert world.call("forget_owner", "ann") == 0
+    assert world.store.get(created.record.id) == before
+    assert world.events == []
+
+
+@pytest.mark.parametrize("owner_id", ["bob", "nobody", "", "\x00", "x" * 1000])
+def test_an_owner_without_keys_is_forgotten_too(make_world: MakeWorld, owner_id: str) -> None:
+    world = make_world(lease=LEASE)
+    created = world.create()
+    assert world.call("forget_owner", owner_id) == 0
+    # What the application did before it called this is as good as a revocation.
+    assert len(world.clock.slept) == 1
+    assert world.enter(created.value.reveal()).owner.id == "ann"
+
+
+def test_many_keys_are_forgotten_page_by_page_with_one_wait(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    template = world.create().record
+    world.enter(token())
+    for number in range(2 * MAX_PAGE + 1):
+        world.store.put(replace(template, id=f"k{number}", created_at=NOW + number * SECOND))
+    world.forget_calls()
+    assert world.call("forget_owner", "ann") == 2 * MAX_PAGE + 2
+    assert all(key.deleted_at == NOW for key in keys_of(world))
+    queries = [
+        query
+        for arguments, _ in world.store.arguments
+        for query in arguments
+        if isinstance(query, KeyQuery)
+    ]
+    assert {query.limit for query in queries} == {MAX_PAGE}
+    # Three pages, their end, and a last look after the wait.
+    assert world.store.calls.count("list") == 5
+    assert len(world.clock.slept) == 1
+    assert len(world.events) == 2 * MAX_PAGE + 2
+
+
+def test_what_a_login_under_a_lease_makes_meanwhile_is_forgotten_too(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    world.create()
+    template = world.create().record
+    world.enter(token())
+    late = [replace(template, id=f"late{number}") for number in range(2)]
+
+    # Others use the time for which the leases are waited out.
+    def sleep(seconds: float) -> None:
+        world.clock.slept.append(seconds)
+        if late:
+            world.store.put(late.pop())
+
+    async def async_sleep(seconds: float) -> None:
+        sleep(seconds)
+
+    world.clock.sleep, world.clock.async_sleep = sleep, async_sleep  # type: ignore[method-assign]
+    assert world.call("forget_owner", "ann") == 4
+    assert all(key.deleted_at == NOW for key in keys_of(world))
+    assert len(world.clock.slept) == 3
+
+
+def test_forgetting_is_exact_under_a_lease(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE, on_event=None)
+    created = world.create()
+    presented = created.value.reveal()
+    world.enter(presented)
+    del world.owners["ann"]
+    assert world.call("forget_owner", "ann") == 1
+    with pytest.raises(KeyRevoked):
+        world.enter(presented)
+    (waited,) = world.clock.slept
+    assert waited > LEASE.total_seconds()
+
+
+@pytest.mark.parametrize("method", ["list", "delete"])
+def test_a_store_that_fails_is_tried_again(world: World, method: str) -> None:
+    created = world.create()
+    world.store.fails = {method: OSError("gone")}
+    with pytest.raises(StoreUnavailable):
+        world.call("forget_owner", "ann")
+    world.store.fails = {}
+    assert world.call("forget_owner", "ann") == 1
+    assert world.store.get(created.record.id).revoked_at == NOW
+
+
+def test_a_key_that_another_process_deletes_at_the_same_time_is_no_error(world: World) -> None:
+    created = world.create()
+    record = created.record
+    original = world.store._call
+
+    def racing(name: str, *args: Any, **options: Any) -> Any:
+        if name == "delete":
+            world.store.inner.delete(record.id, owner_id="ann", at=NOW)
+        return original(name, *args, **options)
+
+    world.store._call = racing  # type: ignore[method-assign]
+    assert world.call("forget_owner", "ann") == 0
