@@ -189,6 +189,44 @@ async def test_two_logins_that_upgrade_the_same_hash_both_succeed(
     assert (await it.rows("users"))[0]["password_hash"] != stored
 
 
+# Confirming the password
+
+
+async def test_a_confirmed_password_does_not_outlive_a_reset(it: World, during: During) -> None:
+    user = await it.user("ann")
+    thief = await it.logged_in(user)
+    during("verify", lambda: reset(it, user))
+    with pytest.raises(InputInvalid):
+        await it.login.reauthenticate(thief, PASSWORD)
+
+    assert await it.sessions.list_open(user.id) == ()
+
+
+async def test_a_session_that_has_ended_is_not_replaced(it: World, during: During) -> None:
+    user = await it.user("ann")
+    thief = await it.logged_in(user)
+    during("verify", lambda: it.login.log_out(thief))
+    with pytest.raises(TokenRevoked):
+        await it.login.reauthenticate(thief, PASSWORD)
+
+    assert await it.sessions.list_open(user.id) == ()
+
+
+async def test_of_two_who_confirm_the_password_in_one_session_one_replaces_it(it: World) -> None:
+    user = await it.user("ann")
+    here = await it.logged_in(user)
+    other = compose(it.db.with_patience(30), it.passwords)
+    results = await asyncio.gather(
+        it.login.reauthenticate(here, PASSWORD),
+        other.login.reauthenticate(here, PASSWORD),
+        return_exceptions=True,
+    )
+    await other.db.close()
+
+    assert sorted(type(result).__name__ for result in results) == ["LoggedIn", "TokenRevoked"]
+    assert len(await it.sessions.list_open(user.id)) == 1
+
+
 # Links
 
 

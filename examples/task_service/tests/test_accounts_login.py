@@ -361,6 +361,39 @@ async def test_logging_out_ends_the_session_everywhere(it: World) -> None:
     assert it.narrowed
 
 
+async def test_a_confirmed_password_replaces_the_session_and_says_so(it: World) -> None:
+    user = await it.user("ann")
+    before = await it.logged_in(user)
+    it.clock.sleep(1200)
+    it.narrowed.clear()
+    after = await it.login.reauthenticate(before, PASSWORD, user_agent="Browser/2")
+    (session,) = await it.sessions.list_open(user.id)
+    claims = it.tokens.verify(after.token, it.clock.now())
+    entry = (await it.rows("audit", "id"))[-1]
+
+    assert session.id == after.session_id != before.session_id
+    assert session.user_agent == "Browser/2"
+    assert claims.authenticated_at == it.clock.now()
+    assert it.narrowed
+    assert (entry["action"], entry["credential_id"]) == ("login.succeeded", session.id)
+    assert entry["details"] == {"replaced": before.session_id}
+
+
+async def test_a_password_that_is_not_confirmed_leaves_the_session(lite: World) -> None:
+    user = await lite.user("ann")
+    here = await lite.logged_in(user)
+    for _ in range(PER_PAIR):
+        with pytest.raises(InputInvalid) as caught:
+            await lite.login.reauthenticate(here, WRONG)
+        assert [error.field for error in caught.value.errors] == ["password"]
+    with pytest.raises(TooManyAttempts):
+        await lite.login.reauthenticate(here, PASSWORD)
+
+    entry = (await lite.rows("audit", "id"))[-1]
+    assert (entry["action"], entry["credential_id"]) == ("login.failed", here.session_id)
+    assert [each.id for each in await lite.sessions.list_open(user.id)] == [here.session_id]
+
+
 async def test_a_changed_password_ends_the_other_sessions_and_not_this_one(it: World) -> None:
     user = await it.user("ann")
     here = (await it.login.log_in("ann", PASSWORD)).session_id

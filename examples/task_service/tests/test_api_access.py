@@ -39,6 +39,7 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("DELETE", "/api/auth/sessions/{sessionId}"): ("/api/auth/sessions/ses_0", INTERACTIVE),
     ("POST", "/api/auth/change-password"): ("/api/auth/change-password", INTERACTIVE),
     ("POST", "/api/auth/logout"): ("/api/auth/logout", INTERACTIVE),
+    ("POST", "/api/auth/reauthenticate"): ("/api/auth/reauthenticate", INTERACTIVE),
     ("GET", "/api/keys"): ("/api/keys", AUTHENTICATED),
     ("POST", "/api/keys"): ("/api/keys", INTERACTIVE),
     ("GET", "/api/keys/{key_id}"): (NO_KEY, AUTHENTICATED),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import httpx2
 import pytest
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     Caller,
     Service,
+    challenge,
     expect,
     problem,
     secrets_in,
@@ -213,6 +215,64 @@ async def test_an_unknown_user_is_not_found(admin: Caller) -> None:
         assert problem(await admin.get(address)) == (404, "user_not_found")
         assert problem(await admin.patch(address, {"disabled": True})) == (404, "user_not_found")
         assert problem(await admin.post(f"{address}/invitation")) == (404, "user_not_found")
+
+
+# Operations that need a recent login (RFC 9470)
+
+
+async def sensitive(admin: Caller, user_id: str) -> list[httpx2.Response]:
+    """Making an administrator, changing roles, and setting up another's password, in that order."""
+    path = f"/api/admin/users/{user_id}"
+    return [
+        await admin.post("/api/admin/users", {"username": "eva", "role": "admin"}),
+        await admin.patch(path, {"roles": ["admin"]}),
+        await admin.patch(path, {"roles": ["user"], "disabled": False}),
+        await admin.post(f"{path}/invitation"),
+    ]
+
+
+async def test_what_makes_administrators_or_passwords_needs_a_login_of_the_last_15_minutes(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    service.clock.advance(minutes=14)
+    assert [each.status_code for each in await sensitive(admin, user_id)] == [201, 200, 200, 201]
+    service.clock.advance(minutes=1, seconds=1)
+    before = len(await audit(admin))
+    refused = await sensitive(admin, user_id)
+    assert {problem(each) for each in refused} == {(401, "login_too_old")}
+    assert {challenge(each) for each in refused} == {
+        'Bearer realm="task-service", error="insufficient_user_authentication", max_age="900"'
+    }
+    assert len(await audit(admin)) == before
+
+
+async def test_everything_else_needs_any_login(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    service.clock.advance(minutes=30)
+    key = await admin.new_key()
+    rotated = expect(await admin.post(f"/api/keys/{key['id']}/rotate"), 201)
+    expect(await admin.post(f"/api/keys/{rotated['id']}/revoke"), 200)
+    expect(await admin.patch("/api/admin/config", {"run_retention_days": 7}), 200)
+    expect(await admin.post("/api/admin/users", {"username": "eva", "role": "user"}), 201)
+    # Whoever has to stop somebody has no time to lose.
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
+    assert (await admin.delete(f"/api/admin/users/{user_id}/sessions")).status_code == 204
+
+
+async def test_confirming_the_password_makes_the_login_recent(
+    service: Service, admin: Caller, user: Caller
+) -> None:
+    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    service.clock.advance(minutes=30)
+    body = {"password": ADMIN_PASSWORD}
+    token = expect(await admin.post("/api/auth/reauthenticate", body), 200)["access_token"]
+    fresh = service.caller(token)
+    assert [each.status_code for each in await sensitive(fresh, user_id)] == [201, 200, 200, 201]
+    assert problem(await admin.get("/api/auth/me")) == (401, "token_revoked")
 
 
 # Audit

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime, timedelta
 from statistics import median
 
+import httpx2
 import pytest
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
@@ -231,6 +233,87 @@ async def test_changing_the_password_needs_the_present_one(user: Caller) -> None
         429,
         "too_many_attempts",
     )
+
+
+# Confirming the password
+
+
+def cookie_of(response: httpx2.Response) -> dict[str, str]:
+    """The login cookie that an answer sets, as a browser sends it back."""
+    return {"Cookie": response.headers["set-cookie"].split(";")[0]}
+
+
+async def test_a_confirmed_password_begins_a_session_in_place_of_the_old_one(
+    service: Service, user: Caller
+) -> None:
+    elsewhere = await service.log_in("ulf", USER_PASSWORD)
+    before = await me(user)
+    service.clock.advance(minutes=20)
+    body = {"password": USER_PASSWORD}
+    answered = expect(await user.post("/api/auth/reauthenticate", body), 200)
+    assert answered.keys() == {"access_token", "token_type", "expires_in"}
+    again = service.caller(answered["access_token"])
+    authenticated_at = [
+        datetime.fromisoformat(each["credential"]["authenticated_at"])
+        for each in (before, await me(again))
+    ]
+    passed = authenticated_at[1] - authenticated_at[0]
+    assert timedelta(minutes=20) <= passed < timedelta(minutes=25)
+    assert problem(await user.get("/api/auth/me")) == (401, "token_revoked")
+    expect(await elsewhere.get("/api/auth/me"), 200)
+    assert len(expect(await again.get("/api/auth/sessions"), 200)["items"]) == 2
+
+
+async def test_a_page_gets_the_new_login_in_its_cookie_and_nowhere_else(service: Service) -> None:
+    form = {"username": "ulf", "password": USER_PASSWORD}
+    browser = service.caller()
+    old = cookie_of(await browser.http.post("/login", data=form, headers=SAME_ORIGIN))
+    path, body = "/api/auth/reauthenticate", {"password": USER_PASSWORD}
+    foreign = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    refused = await browser.post(path, body, headers=old | foreign)
+    assert problem(refused) == (403, "cross_origin_refused")
+    answered = await browser.post(path, body, headers=old | SAME_ORIGIN)
+    assert (answered.status_code, answered.content) == (204, b"")
+    attributes = {part.strip().lower() for part in answered.headers["set-cookie"].split(";")[1:]}
+    assert {"httponly", "secure", "samesite=strict", "path=/"} <= attributes
+    new = cookie_of(answered)
+    assert new != old
+    expect(await browser.get("/api/auth/me", headers=new), 200)
+    assert problem(await browser.get("/api/auth/me", headers=old)) == (401, "token_revoked")
+
+
+async def test_a_program_with_some_other_cookie_gets_a_token(user: Caller) -> None:
+    answered = await user.post(
+        "/api/auth/reauthenticate",
+        {"password": USER_PASSWORD},
+        headers={"Cookie": "__Host-task_session=nonsense"},
+    )
+    assert "access_token" in expect(answered, 200)
+    assert "set-cookie" not in answered.headers
+
+
+async def test_a_wrong_password_renews_nothing_and_counts_as_a_guess(
+    service: Service, user: Caller
+) -> None:
+    before = await me(user)
+    body = {"password": "not the password"}
+    for _ in range(10):
+        refused = await user.post("/api/auth/reauthenticate", body)
+        assert wrong_fields(refused) == {"password"}
+        assert "set-cookie" not in refused.headers
+    body["password"] = USER_PASSWORD
+    throttled = await user.post("/api/auth/reauthenticate", body)
+    assert problem(throttled) == (429, "too_many_attempts")
+    assert "retry-after" in throttled.headers
+    login = {"username": "ulf", "password": USER_PASSWORD}
+    refused = await service.caller().post("/api/auth/login", login)
+    assert problem(refused) == (429, "too_many_attempts")
+    assert await me(user) == before
+
+
+async def test_no_key_confirms_a_password(user_key: Caller) -> None:
+    response = await user_key.post("/api/auth/reauthenticate", {"password": USER_PASSWORD})
+    assert problem(response) == (403, "interactive_required")
 
 
 # Sessions

@@ -253,9 +253,9 @@ def test_whoever_is_logged_in_needs_no_login_form_unless_told_why(world: World) 
     world.log_in()
     answer = world.client.get("/login?next=/keys")
     assert (answer.status_code, answer.headers["location"]) == (303, "/keys")
-    again = world.client.get("/login?next=/keys&reason=login-again")
+    again = world.client.get("/login?next=/keys&reason=session-ended")
     assert again.status_code == 200
-    assert "This needs a recent login." in again.text
+    assert "Your session has ended." in again.text
 
 
 def test_a_reason_is_named_by_the_address_and_never_written_by_it(world: World) -> None:

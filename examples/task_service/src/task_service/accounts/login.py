@@ -1,4 +1,4 @@
-"""Logging in and out, and changing one's password.
+"""Logging in and out, confirming and changing one's password.
 
 Whether a user name exists can be told neither from what is answered nor from how long it takes: every attempt is
 counted alike, costs one hash, leaves one audit entry and gets the same refusal (ASVS 5.0, sections 6.3.1 and 6.3.8).
@@ -28,7 +28,7 @@ from .config import ConfigStore
 from .credentials import begin_credential_write, replace_password
 from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password, normalised
-from .sessions import Sessions
+from .sessions import Sessions, end_open_session
 from .throttle import LoginThrottle
 from .usernames import normalised_username
 from .users import StoredPassword, User, Users
@@ -112,19 +112,36 @@ class Login:
                 at.
             LoginFailed: Anything is wrong with name, password or account.
         """
-        account = normalised_username(username)
-        stored, matches = await self._check(account, password, address)
-        logged_in = None
-        while logged_in is None:
-            if stored is None or stored.hash is None or not matches or stored.user.disabled:
-                # Without the name that was typed: people type their password there.
-                target = None if stored is None else stored.user.id
-                await self._audit.record_refusal("login.failed", anonymous=True, target=target)
-                raise LoginFailed
-            logged_in = await self._begin(stored, password, address, user_agent)
-            if logged_in is None:
-                stored, matches = await self._verify(account, password)
-        await self._throttle.succeeded(account, address)
+        logged_in = await self._attempt(
+            normalised_username(username), password, address, user_agent
+        )
+        if logged_in is None:
+            raise LoginFailed
+        return logged_in
+
+    async def reauthenticate(
+        self, principal: Principal[User], password: str, *, user_agent: str | None = None
+    ) -> LoggedIn:
+        """Begin a session in place of the principal's, so that the login is recent (ASVS 5.0, section 7.2.4).
+
+        When this returns, no process accepts the token of the session before.
+
+        Args:
+            principal: An interactive one; the caller has checked that.
+            password: As it was typed.
+            user_agent: What the browser calls itself.
+
+        Raises:
+            TooManyAttempts: The password was wrong too often.
+            InputInvalid: It is wrong.
+            TokenRevoked: The session has ended meanwhile.
+        """
+        logged_in = await self._attempt(
+            principal.user.username, password, request_address(), user_agent, replaced=principal
+        )
+        if logged_in is None:
+            raise InputInvalid.of("password", "This is not your password.")
+        await self._access_narrowed()
         return logged_in
 
     async def log_out(self, principal: Principal[User]) -> None:
@@ -191,6 +208,32 @@ class Login:
                 )
         return replaced
 
+    async def _attempt(
+        self,
+        account: str,
+        password: str,
+        address: str | None,
+        user_agent: str | None,
+        *,
+        replaced: Principal[User] | None = None,
+    ) -> LoggedIn | None:
+        """Begin a session, perhaps in place of another; None if anything is wrong with name, password or account."""
+        stored, matches = await self._check(account, password, address)
+        while (
+            stored is not None and stored.hash is not None and matches and not stored.user.disabled
+        ):
+            logged_in = await self._begin(stored, password, address, user_agent, replaced)
+            if logged_in is not None:
+                await self._throttle.succeeded(account, address)
+                return logged_in
+            stored, matches = await self._verify(account, password)
+        # Without the name that was typed: people type their password there.
+        target = None if stored is None else stored.user.id
+        await self._audit.record_refusal(
+            "login.failed", principal=replaced, anonymous=replaced is None, target=target
+        )
+        return None
+
     async def _check(
         self, account: str, password: str, address: str | None
     ) -> tuple[StoredPassword | None, bool]:
@@ -210,7 +253,12 @@ class Login:
         return stored, matches
 
     async def _begin(
-        self, stored: StoredPassword, password: str, address: str | None, user_agent: str | None
+        self,
+        stored: StoredPassword,
+        password: str,
+        address: str | None,
+        user_agent: str | None,
+        replaced: Principal[User] | None,
     ) -> LoggedIn | None:
         """Begin a session; None if the account has changed since its password was verified."""
         new_hash = stored.hash
@@ -231,6 +279,8 @@ class Login:
             )
             if updated.rowcount != 1:
                 return None
+            if replaced is not None:
+                await end_open_session(connection, replaced, self._clock.now())
             session = await self._sessions.start(
                 stored.user.id,
                 config,
@@ -249,6 +299,7 @@ class Login:
                     session_id=session.id,
                 ),
                 target=owner.id,
+                details=None if replaced is None else {"replaced": replaced.session_id},
                 connection=connection,
             )
         token, expires_in = self._sessions.issue_token(session)

@@ -374,6 +374,16 @@ def check_open(connection: Connection, principal: Principal[Any], now: datetime)
         raise TokenRevoked
 
 
+async def end_open_session(
+    connection: AsyncConnection, principal: Principal[Any], now: datetime
+) -> None:
+    """End the principal's session, which must be open; raises as :func:`check_open`."""
+    await require_open(connection, principal, now)
+    await connection.execute(
+        update(schema.sessions).where(_SESSIONS.id == principal.session_id).values(ended_at=now)
+    )
+
+
 async def end_open_sessions(
     connection: AsyncConnection, user_id: str, now: datetime, *, keep: str | None = None
 ) -> Sequence[Row[Any]]:

@@ -7,7 +7,7 @@ or path that no route has is refused to a key and to strangers before it is said
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
@@ -23,6 +23,7 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditPage, AuditQuery
 from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.invitations import Invitation, Invitations
+from task_service.accounts.roles import ADMIN, MANAGE_USERS
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.shapes import audit_json, user_json
 from task_service.accounts.user_query import UserQuery
@@ -34,10 +35,15 @@ from .audit_export import Format, export
 from .json_route import JsonRoute, Limit
 
 CONFIG: Final = "admin:config"
-USERS: Final = "admin:users"
+USERS: Final = MANAGE_USERS
 AUDIT: Final = "admin:audit"
 
 PREFIX: Final = "/api/admin"
+
+RECENT_LOGIN: Final = timedelta(minutes=15)
+"""How old a login may be that makes an administrator, changes roles or sets up another's password (RFC 9470)."""
+
+_RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 
 # What stands behind each part; what has no part needs all of it.
 _GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
@@ -156,6 +162,7 @@ def admin_router(
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
     configurer = auth.require_interactive(CONFIG)
     user_admin = auth.require_interactive(USERS)
+    recent_user_admin = auth.require_interactive(USERS, max_age=RECENT_LOGIN)
 
     @router.get("/config", dependencies=[configurer])
     async def get_config() -> ServiceConfig:
@@ -185,7 +192,12 @@ def admin_router(
     async def create_user(
         principal: Annotated[Principal[User], user_admin], new: NewUser, response: Response
     ) -> InvitationShape:
-        """Add a user, who chooses their own password with the link in the answer."""
+        """Add a user, who chooses their own password with the link in the answer.
+
+        An administrator is made only by a login of the last 15 minutes.
+        """
+        if new.role == ADMIN:
+            auth.authenticator.authorize(principal, _RECENT)
         user = await users.create(new.username, [new.role], by=principal)
         response.headers["location"] = f"{PREFIX}/users/{user.id}"
         return shown_once(await invitations.create(user.id, by=principal))
@@ -198,7 +210,12 @@ def admin_router(
     async def change_user(
         principal: Annotated[Principal[User], user_admin], user_id: UserId, changes: UserChanges
     ) -> UserShape:
-        """Give a user other roles, disable or enable them. Who is disabled is out when this answers."""
+        """Give a user other roles, disable or enable them. Who is disabled is out when this answers.
+
+        Roles are changed only by a login of the last 15 minutes.
+        """
+        if changes.roles is not None:
+            auth.authenticator.authorize(principal, _RECENT)
         user = await users.change(
             user_id, by=principal, roles=changes.roles, disabled=changes.disabled
         )
@@ -206,9 +223,9 @@ def admin_router(
 
     @router.post("/users/{userId}/invitation", status_code=201)
     async def invite_user(
-        principal: Annotated[Principal[User], user_admin], user_id: UserId
+        principal: Annotated[Principal[User], recent_user_admin], user_id: UserId
     ) -> InvitationShape:
-        """A new link; those before it are void."""
+        """A new link, with which a user sets a new password; those before it are void."""
         return shown_once(await invitations.create(user_id, by=principal))
 
     @router.delete("/users/{userId}/sessions", status_code=204)

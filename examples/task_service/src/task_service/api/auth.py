@@ -3,9 +3,9 @@
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Header, Path
+from fastapi import APIRouter, Header, Path, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from msk_auth import Principal
@@ -16,6 +16,7 @@ from task_service.accounts.sessions import Sessions
 from task_service.accounts.shapes import session_json
 from task_service.accounts.users import User
 from task_service.request_record import request_address
+from task_service.web import login_cookie
 
 from .json_route import JsonRoute
 
@@ -44,6 +45,12 @@ class PasswordChange(_Body):
 
     current_password: str
     new_password: str
+
+
+class ConfirmedPassword(_Body):
+    """The body of `POST /api/auth/reauthenticate`."""
+
+    password: str
 
 
 class LoginToken(BaseModel):
@@ -97,6 +104,11 @@ class SessionList(BaseModel):
     next_cursor: None = None
 
 
+_IN_COOKIE: Final[dict[int | str, dict[str, Any]]] = {
+    204: {"description": "For a page: the new login is in its cookie."}
+}
+
+
 def auth_router(
     auth: FastAPIAuth[User], login: Login, sessions: Sessions, invitations: Invitations
 ) -> APIRouter:
@@ -116,6 +128,22 @@ def auth_router(
             user_agent=user_agent,
         )
         return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
+
+    @router.post("/reauthenticate", response_model=LoginToken, responses=_IN_COOKIE)
+    async def reauthenticate(
+        request: Request,
+        principal: Annotated[Principal[User], person],
+        confirmed: ConfirmedPassword,
+        user_agent: Annotated[str | None, Header()] = None,
+    ) -> LoginToken | Response:
+        """Confirm one's password: a new login takes the place of the one that asks, and is recent."""
+        logged_in = await login.reauthenticate(principal, confirmed.password, user_agent=user_agent)
+        if not login_cookie.is_credential(request):
+            return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
+        # No script of a page ever reads the token.
+        response = Response(status_code=204)
+        login_cookie.write(response, logged_in.token, max_age=logged_in.expires_in)
+        return response
 
     @router.post("/logout", status_code=204)
     async def log_out(principal: Annotated[Principal[User], person]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 NAME = "__Host-task_session"
@@ -49,3 +50,9 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         if separator and key.strip() == NAME.encode()
     ]
     return found[0].decode("latin-1") if len(found) == 1 and found[0] else None
+
+
+def is_credential(request: Request) -> bool:
+    """Whether the request was authenticated by its login cookie, rather than by a header of its own."""
+    token = read(request.scope["headers"])
+    return token is not None and request.headers.get("authorization") == f"Bearer {token}"

@@ -45,7 +45,6 @@ _SETTINGS = ServiceConfig.model_json_schema()["properties"]
 # Why somebody who may be logged in is asked to log in. The address carries the name, never the sentence.
 _REASONS: Mapping[str, str] = {
     "session-ended": "Your session has ended. Log in to continue where you were.",
-    "login-again": "This needs a recent login. Log in again and repeat it.",
     "password-set": "Your password is set. Log in with it.",
 }
 

@@ -1,4 +1,4 @@
-// The JSON API, and what happens when a session runs out.
+// The JSON API, and what happens when a login has ended or is not recent enough.
 
 /** Any answer but success, in words (RFC 9457); `fields` are `{field, message}`. */
 export class Problem extends Error {
@@ -18,7 +18,10 @@ export class Problem extends Error {
 /** Called before the page is left for the log-in, so that forms can be put away. */
 export const beforeLogin = new Set();
 
-export async function api(path, { method = "GET", body, headers, loggedIn = true } = {}) {
+/** The lock that is held while a new login takes the place of the old one, in whichever tab. */
+export const LOGIN = "login";
+
+export async function api(path, { method = "GET", body, headers, loggedIn = true, again = loggedIn } = {}) {
   let answer, text;
   try {
     answer = await fetch(`/api${path}`, {
@@ -34,10 +37,16 @@ export async function api(path, { method = "GET", body, headers, loggedIn = true
   const said = parsed(text);
   if (answer.ok) return said;
   const problem = new Problem(answer.status, said);
-  if (answer.status !== 401 || !loggedIn) throw problem;
+  const tooOld = problem.code === "login_too_old";
+  if (answer.status !== 401 || !loggedIn || (tooOld && !again)) throw problem;
+  if (again) {
+    // Nothing was carried out. Another login may have replaced the one that was sent along.
+    if (tooOld) await (await import("./reauthenticate.js")).reauthenticate();
+    else await navigator.locks.request(LOGIN, { mode: "shared" }, () => {});
+    return api(path, { method, body, headers, again: false });
+  }
   for (const act of beforeLogin) act();
-  const reason = problem.code === "login_too_old" ? "login-again" : "session-ended";
-  location.assign(`/login?${new URLSearchParams({ next: location.pathname + location.search, reason })}`);
+  location.assign(`/login?${new URLSearchParams({ next: location.pathname + location.search, reason: "session-ended" })}`);
   // Nothing goes on in a page that is being left.
   return new Promise(() => {});
 }
