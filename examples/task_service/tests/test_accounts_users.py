@@ -365,6 +365,19 @@ async def test_two_administrators_of_two_processes_cannot_remove_each_other(it: 
     assert sorted(type(result).__name__ for result in results) == ["LastAdministrator", "User"]
 
 
+async def test_a_new_role_and_disabling_at_the_same_moment_both_hold(it: World) -> None:
+    await it.user("root", "admin")
+    user = await it.user("ann")
+    other = compose(it.db.with_patience(30), it.passwords)
+    await asyncio.gather(
+        it.users.change(user.id, disabled=True), other.users.change(user.id, roles=["admin"])
+    )
+    await other.db.close()
+
+    changed = await it.users.get(user.id)
+    assert (changed.disabled, changed.roles) == (True, ("admin",))
+
+
 async def test_a_name_that_is_known_stays_known_after_it_was_used_to_log_in(it: World) -> None:
     user = await it.user("ann")
     it.clock.sleep(timedelta(hours=1).total_seconds())

@@ -1,0 +1,138 @@
+"""Everything that writes accounts at once, in two processes: nothing waits in a circle, and no promise is broken.
+
+Two transactions that lock the same rows in another order end in a deadlock, which PostgreSQL resolves by failing one of
+them: a 503 that no client caused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from examples.task_service.tests.accounts_support import (
+    KINDS,
+    OTHER_PASSWORD,
+    PASSWORD,
+    World,
+    compose,
+    world,
+)
+
+from msk_auth import Principal, Problem, StoreUnavailable, TooManyAttempts
+from task_service.accounts.users import User
+from task_service.accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(300)]
+
+Act = Callable[[Principal[User], User], Awaitable[object]]
+
+PASSWORDS = (PASSWORD, OTHER_PASSWORD)
+CLIENTS = 8
+ACTS = 40
+
+
+@pytest.fixture(params=KINDS)
+async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[World]]:
+    async with world(request.param, tmp_path) as one, AsyncExitStack() as stack:
+        two = compose(one.db.with_patience(60), one.passwords)
+        stack.push_async_callback(two.db.close)
+        yield [one, two]
+
+
+class Client:
+    """Does one thing after another, by chance, with the login that it has."""
+
+    def __init__(
+        self, it: World, keys: WitnessedAuthenticator, users: list[User], seed: int
+    ) -> None:
+        self._it = it
+        self._keys = keys
+        self._users = users
+        self._chance = random.Random(seed)
+        self.done = 0
+
+    async def act(self) -> None:
+        user = self._chance.choice(self._users)
+        try:
+            me = await self._it.logged_in(user, self._chance.choice(PASSWORDS))
+            self._it.sessions.seen(me.session_id or "", self._it.clock.now())
+            for act in self._chance.sample(self._acts(), k=3):
+                await act(me, self._chance.choice(self._users))
+                self.done += 1
+        except (StoreUnavailable, TooManyAttempts):
+            raise
+        except Problem:
+            # Another client was first; whatever was refused has changed nothing.
+            return
+
+    def _acts(self) -> tuple[Act, ...]:
+        it, chance = self._it, self._chance
+
+        async def change(me: Principal[User], _: User) -> None:
+            old, new = chance.sample(PASSWORDS, k=2)
+            await it.login.change_password(me, old, new)
+
+        async def reset(me: Principal[User], other: User) -> None:
+            link = await it.invitations.create(other.id, by=me)
+            await it.invitations.redeem(link.token, chance.choice(PASSWORDS))
+
+        async def disable(me: Principal[User], other: User) -> None:
+            await it.users.change(other.id, disabled=True, by=me)
+            await it.users.change(other.id, disabled=False)
+
+        async def confirm(me: Principal[User], _: User) -> None:
+            await it.login.reauthenticate(me, chance.choice(PASSWORDS))
+
+        async def end_others(me: Principal[User], _: User) -> None:
+            await it.sessions.end_all(me.owner.id, by=me, keep=me.session_id)
+
+        async def end_theirs(me: Principal[User], other: User) -> None:
+            await it.sessions.end_all(other.id, by=me)
+
+        async def log_out(me: Principal[User], _: User) -> None:
+            await it.login.log_out(me)
+
+        async def make_key(me: Principal[User], _: User) -> None:
+            await self._keys.create_key(me, name="a key")
+
+        async def flush(_: Principal[User], __: User) -> None:
+            await it.sessions.flush()
+
+        return change, reset, disable, confirm, end_others, end_theirs, log_out, make_key, flush
+
+
+async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
+    processes: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = processes[0]
+    users = [await one.user(name, "admin") for name in ("ann", "bob", "eve")]
+    async with AsyncExitStack() as stack:
+        clients: list[Client] = []
+        for number in range(CLIENTS):
+            it = processes[number % 2]
+
+            async def free(*_: object) -> None:
+                """Guesses are not what this is about."""
+
+            monkeypatch.setattr(it.throttle, "attempt", free)
+            store = WitnessedKeyStore(it.db.engine, it.audit)
+            stack.push_async_callback(store.aclose)
+            keys = WitnessedAuthenticator(
+                store,
+                find_owner=it.users.find_owner,
+                find_session=it.sessions.find_session,
+                tokens=it.tokens,
+                clock=it.clock,
+            )
+            clients.append(Client(it, keys, users, seed=number))
+
+        async def work(client: Client) -> None:
+            for _ in range(ACTS):
+                await client.act()
+
+        await asyncio.gather(*(work(client) for client in clients))
+    assert sum(client.done for client in clients) > CLIENTS * ACTS / 10
