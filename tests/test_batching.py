@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, local_principal
+from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, batching, local_principal
 from msk_auth.batching import MAX_BATCH, BatchedReader
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
@@ -201,6 +201,79 @@ async def test_nobody_waits_for_ever_when_the_reading_task_is_cancelled(here: Wo
     (afterwards,) = await here.look_up("k3")
     await here.database.answer(-1)
     assert names([afterwards]) == ["version 1"]
+
+
+async def test_a_read_that_stalls_holds_up_only_its_own_look_ups(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "STALL_SECONDS", 0.0)
+    first = await here.look_up("k1")
+    second = await here.look_up("k1", "k2")
+    third = await here.look_up("k3")
+    # Each began beside those before it, and none joined one that had begun.
+    assert here.database.asked == [("k1",), ("k1", "k2"), ("k3",)]
+    here.database.version = 2
+    await here.database.answer(2)
+    assert names(third) == ["version 1"]
+    assert not any(task.done() for task in (*first, *second))
+    # The read that is waited for is the latest one; those that were overtaken end in any order and begin nothing.
+    monkeypatch.setattr(batching, "STALL_SECONDS", 60.0)
+    fourth = await here.look_up("k4")
+    fifth = await here.look_up("k5")
+    await here.database.answer(1)
+    await here.database.answer(0)
+    assert names([*first, *second]) == ["version 1"] * 3
+    assert here.database.asked[3:] == [("k4",)]
+    await here.database.answer(3)
+    await here.database.answer(4)
+    assert names([*fourth, *fifth]) == ["version 2"] * 2
+    # And then nothing is in the way of the next one.
+    (last,) = await here.look_up("k6")
+    assert here.database.asked[5:] == [("k6",)]
+    await here.database.answer(5)
+    assert names([last]) == ["version 2"]
+
+
+async def test_what_does_not_fit_into_a_batch_does_not_wait_for_it_when_it_stalls(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "STALL_SECONDS", 0.0)
+    monkeypatch.setattr(batching, "MAX_BATCH", 2)
+    await here.look_up("k1")
+    tasks = await here.look_up(*(f"k{number}" for number in range(2, 7)))
+    assert here.database.asked == [("k1",), ("k2", "k3"), ("k4", "k5"), ("k6",)]
+    for index in (3, 2, 1, 0):
+        await here.database.answer(index)
+    assert names(tasks) == ["version 1"] * 5
+
+
+async def test_a_look_up_waits_no_longer_than_the_time_of_a_look_up(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the queue, or for the read: the time counts from its arrival."""
+    (first,) = await here.look_up("k1")
+    monkeypatch.setattr(batching, "READ_SECONDS", 0.0)
+    (queued,) = await here.look_up("k2")
+    assert isinstance(queued.exception(), TimeoutError)
+    monkeypatch.undo()
+    later = await here.look_up("k3")
+    await here.database.answer(0)
+    assert names([first]) == ["version 1"]
+    # Nothing is read for the one that gave up.
+    assert here.database.asked == [("k1",), ("k3",)]
+    await here.database.answer(1)
+    assert names(later) == ["version 1"]
+
+
+async def test_a_store_that_never_answers_leaves_no_reads_behind(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.look_up("k1")
+    (second,) = await here.look_up("k2")
+    monkeypatch.setattr(batching, "READ_SECONDS", 0.0)
+    await here.database.answer(0)
+    assert isinstance(second.exception(), TimeoutError)
+    assert here.database.reads[1][1].cancelled()
 
 
 async def test_a_shared_read_runs_in_the_context_of_no_request(here: World) -> None:

@@ -1,10 +1,14 @@
 """Look-ups that arrive together share one round trip, and each still sees whatever was committed before it came.
 
-While nobody reads, a look-up is made at once. Whoever comes while a read is on its way waits for the next one, which
-takes everybody along who has come by then: one question for each key, in one round trip.
+While no read is under way, a look-up is made at once. A look-up that comes while a read is under way waits for the next
+one, which asks for all that have come by then: each key once, in one round trip.
 
-The one rule: **nobody joins a read that has begun.** A read that began before a look-up arrived may have seen the
-state before a revocation that had already returned; `docs/explanation/lease.md` has the argument.
+Two rules:
+
+- **No look-up joins a read that has begun.** A read that began before a look-up arrived may have seen the state before
+  a revocation that had already returned; `docs/explanation/lease.md` has the argument.
+- **No look-up waits for a read that stalls.** When the read under way has not answered within :data:`STALL_SECONDS`, the
+  next one begins beside it. What is lost on a dead connection delays only the look-ups that were on it.
 """
 
 from __future__ import annotations
@@ -17,16 +21,20 @@ from itertools import islice
 from typing import Final
 
 from .core.model import ApiKey
+from .core.store import READ_SECONDS
 
 MAX_BATCH: Final = 256
 """How many keys one round trip asks for at most."""
+
+STALL_SECONDS: Final = 0.25
+"""For how long look-ups wait for the read under way before the next one begins without it."""
 
 
 class BatchedReader:
     """Gathers look-ups; of one event loop or of several.
 
     Args:
-        find: Reads one record.
+        find: Reads one record, in bounded time.
         find_many: Reads those of several ids that there are.
     """
 
@@ -44,18 +52,18 @@ class BatchedReader:
         """The record with this id, or None if there is none, by a read that begins after this call.
 
         Raises:
-            Exception: Whatever the read raised, to everybody who shared it.
+            TimeoutError: Waiting and reading took longer than :data:`~msk_auth.core.store.READ_SECONDS`.
+            Exception: What the read raised, to each look-up that shared it.
         """
         queue = self._queue()
-        if queue.is_reading:
+        if queue.turn is not None:
             return await queue.join(key_id)
-        queue.is_reading = True
+        turn = queue.begin()
         try:
-            # Without a task of its own: cancelling this look-up cancels nobody else's.
+            # Without a task of its own: cancelling this look-up cancels no other.
             return await self._find(key_id)
         finally:
-            queue.is_reading = False
-            queue.read_on()
+            queue.end(turn)
 
     def _queue(self) -> _Queue:
         loop = asyncio.get_running_loop()
@@ -69,7 +77,11 @@ _Waiter = asyncio.Future[ApiKey | None]
 
 
 class _Queue:
-    """Who waits for the next read on one event loop."""
+    """The look-ups of one event loop that wait for the next read.
+
+    Attributes:
+        turn: Identifies the read that they wait for; None while a look-up need not wait.
+    """
 
     def __init__(
         self,
@@ -77,40 +89,73 @@ class _Queue:
         find_many: Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]],
     ) -> None:
         self.loop = loop
-        self.is_reading = False
+        self.turn: object | None = None
         self._find_many = find_many
         self._waiting: dict[str, list[_Waiter]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> object:
+        """Begin a read that later look-ups wait for."""
+        turn = self.turn = object()
+        return turn
+
+    def end(self, turn: object) -> None:
+        """End a read, and begin the next one if look-ups wait for it."""
+        if turn is self.turn:
+            self._go_on()
 
     async def join(self, key_id: str) -> ApiKey | None:
         """Wait for a read that has not begun."""
-        # A future for each, so that giving up on one gives up on no other.
+        # A future for each, so that cancelling one cancels no other.
         waiter: _Waiter = self.loop.create_future()
         self._waiting.setdefault(key_id, []).append(waiter)
-        return await waiter
-
-    def read_on(self) -> None:
-        """Begin the next read, if anybody waits for one."""
-        if not self._waiting:
-            return
-        self.is_reading = True
-        # In a context of its own: what belongs to the request that happens to end now is not this one's.
-        self._task = self.loop.create_task(
-            self._read_for_all(), name="msk_auth reads", context=contextvars.Context()
-        )
-
-    async def _read_for_all(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(STALL_SECONDS, self._go_on)
+        timer = self.loop.call_later(READ_SECONDS, _time_out, waiter)
         try:
-            while batch := self._take():
-                await self._read(batch)
+            return await waiter
         finally:
-            self.is_reading = False
-            # Only if this task itself was cancelled: its loop is about to end.
-            _settle(self._waiting, ConnectionAbortedError("nobody reads any more"))
+            timer.cancel()
+
+    def _go_on(self) -> None:
+        """Begin the next read: the one before has ended, or it stalls and is not waited for any more."""
+        self.turn = None
+        if self._waiting:
+            # In a context of its own: what belongs to the request that happens to end now is not this one's.
+            task = self.loop.create_task(
+                self._read_on(self.begin()), name="msk_auth reads", context=contextvars.Context()
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._be_patient()
+
+    async def _read_on(self, turn: object) -> None:
+        try:
+            while turn is self.turn and (batch := self._take()):
+                self._be_patient()
+                await self._read(batch)
+        except asyncio.CancelledError:
+            # The loop is about to end.
+            _settle(self._waiting, ConnectionAbortedError("the event loop ends"))
             self._waiting = {}
+            raise
+        finally:
+            if turn is self.turn:
+                self.turn = None
+                self._be_patient()
+
+    def _be_patient(self) -> None:
+        """Give the read that begins, or none, its time; those that it leaves waiting count it from now."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._waiting:
+            self._patience = self.loop.call_later(STALL_SECONDS, self._go_on)
 
     def _take(self) -> dict[str, list[_Waiter]]:
-        """Everybody who has come by now, up to the limit. Whoever comes later is not among them."""
+        """The look-ups that have come by now, up to the limit. What comes later is not among them."""
         batch = dict(islice(self._waiting.items(), MAX_BATCH))
         for key_id in batch:
             del self._waiting[key_id]
@@ -123,17 +168,24 @@ class _Queue:
 
     async def _read(self, batch: dict[str, list[_Waiter]]) -> None:
         try:
-            found = {record.id: record for record in await self._find_many(tuple(batch))}
-        except Exception as error:  # noqa: BLE001 - it goes to whoever asked
+            # A store of the library keeps this time by itself.
+            async with asyncio.timeout(READ_SECONDS):
+                found = {record.id: record for record in await self._find_many(tuple(batch))}
+        except Exception as error:  # noqa: BLE001 - it is raised in each look-up of the batch
             _settle(batch, error)
             return
         except BaseException:
-            _settle(batch, ConnectionAbortedError("nobody reads any more"))
+            _settle(batch, ConnectionAbortedError("the event loop ends"))
             raise
         for key_id, waiters in batch.items():
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(found.get(key_id))
+
+
+def _time_out(waiter: _Waiter) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError("the store did not answer in time"))
 
 
 def _settle(batch: dict[str, list[_Waiter]], error: Exception) -> None:

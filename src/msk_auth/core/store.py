@@ -8,17 +8,20 @@ A store keeps promises that no caller can check for it:
   after the change returned sees it, in any process.
 - **The limit of active keys is exact** under any number of parallel inserts and rotations.
 
-A store that cannot answer raises; the authenticator turns whatever was raised into
-:class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` checks all of it.
+A store that cannot answer raises, and does so in bounded time, :data:`READ_SECONDS` for a look-up; the authenticator
+turns whatever was raised into :class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` checks all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from .model import ApiKey, KeyQuery
+
+READ_SECONDS: Final = 4.0
+"""How long a look-up may take, waiting for its turn included: the answer of 503 is there within five seconds."""
 
 
 def offered(store: object, name: str) -> Any:
