@@ -145,7 +145,8 @@ def _temporary_postgres() -> Iterator[URL]:
 def _postgres_binaries() -> Path | None:
     found = shutil.which("initdb")
     if found is not None:
-        return Path(found).parent
+        # Beside a link to it the other programs may not be.
+        return Path(found).resolve().parent
     installed = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     return max((path.parent for path in installed), default=None)
 

@@ -1,4 +1,4 @@
-"""The held connection to PostgreSQL: always fresh, given up when in doubt, and in nobody's way."""
+"""The connections to PostgreSQL that an event loop holds: always fresh, given up when in doubt, under asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -11,19 +11,31 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, MetaData, NullPool, StaticPool, event, text
+from sqlalchemy import URL, NullPool, StaticPool, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import async_engine_on
 
 from msk_auth import ApiKey
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
-from msk_auth.stores.sqlalchemy._postgresql import AwaitingReader, awaiting_wire
-from msk_auth.stores.sqlalchemy._postgresql import wire as limits
-from msk_auth.stores.sqlalchemy._postgresql.awaiting_wire import AwaitingWire
+from msk_auth.batching import BatchedReader
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, _postgresql, _stores
+from msk_auth.stores.sqlalchemy._postgresql import (
+    AwaitingReader,
+    _AwaitingConnection,
+    _LoopConnections,
+)
 from msk_auth.stores.sqlalchemy._rows import NotNow
 from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
 
 FULL = make_record(
     "k1",
@@ -63,8 +75,35 @@ def reader_of(store: AsyncSQLAlchemyKeyStore) -> AwaitingReader:
     return store._postgres
 
 
-def wire_of(store: AsyncSQLAlchemyKeyStore) -> AwaitingWire:
-    return reader_of(store)._wires[asyncio.get_running_loop()]
+def here(store: AsyncSQLAlchemyKeyStore) -> _LoopConnections:
+    return reader_of(store)._loops[asyncio.get_running_loop()]
+
+
+def idle(store: AsyncSQLAlchemyKeyStore) -> _AwaitingConnection:
+    """The connection that the next look-up takes."""
+    return here(store).idle[-1]
+
+
+def pid_of(connection: _AwaitingConnection) -> int:
+    return connection.driver.pgconn.backend_pid
+
+
+async def find_held(store: AsyncSQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
+    return await reader_of(store).find(key_id, soon())
+
+
+async def find_many_held(store: AsyncSQLAlchemyKeyStore, key_ids: list[str]) -> list[ApiKey]:
+    return await reader_of(store).find_many(key_ids, soon())
+
+
+def soon() -> float:
+    return asyncio.get_running_loop().time() + 10
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens outside
+            await asyncio.sleep(0.002)
 
 
 async def execute(store: AsyncSQLAlchemyKeyStore, statement: str, **values: Any) -> Any:
@@ -75,11 +114,8 @@ async def execute(store: AsyncSQLAlchemyKeyStore, statement: str, **values: Any)
 
 async def end_from_outside(store: AsyncSQLAlchemyKeyStore) -> None:
     """As a restart of the server would, for the held connection alone."""
-    wire = wire_of(store)
-    await execute(store, "SELECT pg_terminate_backend(:pid)", pid=wire._libpq.backend_pid)
-    async with asyncio.timeout(10):
-        while not wire.is_closed:  # noqa: ASYNC110 - the server says so on the wire
-            await asyncio.sleep(0.001)
+    pid = pid_of(idle(store))
+    await execute(store, "SELECT pg_terminate_backend(:pid, 10000)", pid=pid)
 
 
 async def read_the_long_way(store: AsyncSQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
@@ -87,14 +123,13 @@ async def read_the_long_way(store: AsyncSQLAlchemyKeyStore, key_id: str) -> ApiK
 
 
 async def test_it_reads_what_sqlalchemy_reads(store: AsyncSQLAlchemyKeyStore) -> None:
-    reader = reader_of(store)
     for record in (FULL, MINIMAL):
-        assert await reader.find(record.id) == record == await read_the_long_way(store, record.id)
-    assert await reader.find("unknown") is None
-    assert sorted(await reader.find_many(["k1", "K1", "NULL"]), key=lambda each: each.id) == [
-        MINIMAL,
-        FULL,
-    ]
+        for _ in range(2):
+            assert await find_held(store, record.id) == record
+        assert await read_the_long_way(store, record.id) == record
+    assert await find_held(store, "unknown") is None
+    found = await find_many_held(store, ["k1", "K1", "NULL"])
+    assert sorted(found, key=lambda each: each.id) == [MINIMAL, FULL]
 
 
 @pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
@@ -119,11 +154,11 @@ async def test_it_sees_each_commit_and_nothing_before_one(store: AsyncSQLAlchemy
             await connection.execute(
                 text("UPDATE msk_auth_api_keys SET name = :name WHERE id = 'K1'"), {"name": name}
             )
-            found = await reader_of(store).find("K1")
+            found = await find_held(store, "K1")
             assert found is not None
             assert found.name != name
-        found = await reader_of(store).find("K1")
-        (many,) = await reader_of(store).find_many(["K1"])
+        found = await find_held(store, "K1")
+        (many,) = await find_many_held(store, ["K1"])
         assert found == many
         assert many.name == name
 
@@ -139,16 +174,16 @@ async def test_it_is_in_no_transaction_whatever_the_application_uses(
         def _leave_one_open(connection: Any, _record: object, _proxy: object) -> None:
             connection.cursor().execute("SELECT count(*) FROM msk_auth_api_keys")
 
-        assert await reader_of(store).find("k1") == FULL
+        assert await find_held(store, "k1") == FULL
         event.remove(engine.pool, "checkout", _leave_one_open)
         await execute(store, "UPDATE msk_auth_api_keys SET name = 'new' WHERE id = 'k1'")
-        found = await reader_of(store).find("k1")
+        found = await find_held(store, "k1")
         assert found is not None
         assert found.name == "new"
         states = await execute(
             store,
             "SELECT state FROM pg_stat_activity WHERE pid = :pid",
-            pid=wire_of(store)._libpq.backend_pid,
+            pid=pid_of(idle(store)),
         )
         assert states == [("idle",)]
 
@@ -162,11 +197,11 @@ async def test_it_holds_one_connection_outside_of_the_pool(postgres_url: URL) ->
             "SELECT pid FROM pg_stat_activity WHERE application_name = current_setting('application_name')",
         )
         assert len(pids) == 2
-        wire = wire_of(store)
+        held = idle(store)
         await store.aclose()
-        assert wire.is_closed
+        assert held.driver.closed
         assert await store.find("k1") == FULL
-        assert reader_of(store)._wires == {}
+        assert reader_of(store)._loops == {}
 
 
 @pytest.mark.parametrize("how", ["schema_translate_map", "one connection"])
@@ -185,17 +220,15 @@ async def test_where_names_or_connections_are_special_the_long_way_is_taken(
 
 async def test_a_pool_that_keeps_nothing_works_too(postgres_url: URL) -> None:
     async with store_on(postgres_url, poolclass=NullPool) as store:
-        assert await reader_of(store).find("k1") == FULL
+        assert await find_held(store, "k1") == FULL
 
 
-async def test_text_in_another_encoding_is_read_the_long_way(postgres_url: URL) -> None:
+async def test_text_in_another_encoding_is_read_as_well(postgres_url: URL) -> None:
     async with store_on(postgres_url, connect_args={"client_encoding": "latin1"}) as store:
         await execute(store, "UPDATE msk_auth_api_keys SET name = 'ü' WHERE id = 'k1'")
-        found = await store.find("k1")
+        found = await find_held(store, "k1")
         assert found is not None
         assert found.name == "ü"
-        with pytest.raises(NotNow):
-            await reader_of(store).find("k1")
 
 
 async def test_when_the_connection_ends_the_next_look_up_has_its_answer(
@@ -203,17 +236,18 @@ async def test_when_the_connection_ends_the_next_look_up_has_its_answer(
 ) -> None:
     for _ in range(3):
         assert await store.find("k1") == FULL
-        before = wire_of(store)
+        before = idle(store)
         await end_from_outside(store)
         assert await store.find("k1") == FULL
-        assert wire_of(store) is not before
+        assert before.driver.closed
+        assert await find_held(store, "k1") == FULL
 
 
 async def test_when_the_connection_ends_during_a_read_the_long_way_answers(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:
     assert await store.find("k1") == FULL
-    pid = wire_of(store)._libpq.backend_pid
+    pid = pid_of(idle(store))
     async with store._write_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         reading = asyncio.create_task(store.find("k1"))
@@ -239,42 +273,130 @@ async def until_waiting_for_a_lock(
             await asyncio.sleep(0.005)
 
 
+async def test_when_every_connection_ended_the_next_look_up_has_its_answer(
+    store: AsyncSQLAlchemyKeyStore,
+) -> None:
+    """A restart of the server takes those of the pool as well: they cost one retry, not an outage."""
+    await asyncio.gather(*(read_the_long_way(store, "k1") for _ in range(4)))
+    assert await store.find("k1") == FULL
+    other = create_async_engine(
+        store._write_engine.url, isolation_level="AUTOCOMMIT", poolclass=NullPool
+    )
+    async with other.connect() as connection:
+        await connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                " AND application_name = current_setting('application_name')"
+            )
+        )
+    await other.dispose()
+    assert await store.find("k1") == FULL
+    assert [each.id for each in await store.find_many(["K1"])] == ["K1"]
+    assert await store.longest_lease() == timedelta(0)
+
+
 async def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await store.find("k1") == FULL
-    monkeypatch.setattr(awaiting_wire, "ANSWER_SECONDS", 0.2)
+    held = idle(store)
+    monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
     async with store._write_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
-        with pytest.raises(TimeoutError, match="did not answer within"):
-            await store.find("k1")
-        # Its process does not go on waiting for the lock, nor will those of later look-ups.
+        for read in (store.find("k1"), store.find_many(["k1"]), read_the_long_way(store, "k1")):
+            with pytest.raises(TimeoutError, match="did not answer in time"):
+                await read
+        # Their processes do not go on waiting for the lock, nor will those of later look-ups.
         await until_waiting_for_a_lock(store, 0)
+    await until(lambda: held.driver.closed)
     monkeypatch.undo()
-    async with asyncio.timeout(10):
-        while not wire_of(store).is_closed:  # noqa: ASYNC110 - the server answers the cancellation
-            await asyncio.sleep(0.005)
-    assert await store.find("k1") == FULL
+    assert await find_held(store, "k1") == FULL
 
 
-async def test_a_look_up_that_was_given_up_leaves_the_next_ones_their_own_answers(
+async def test_a_look_up_that_is_cancelled_leaves_the_next_ones_their_own_answers(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:
     assert await store.find("k1") == FULL
-    wire = wire_of(store)
-    for _ in range(20):
+    held = idle(store)
+    for _ in range(10):
         impatient = asyncio.create_task(store.find("k1"))
         await asyncio.sleep(0)
-        assert wire.is_busy
+        assert held in here(store).busy
         impatient.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await impatient
-        # Its answer is still to come; whoever asks meanwhile takes the long way.
+        # Its answer is still to come; the next one takes another connection.
         assert await store.find("K1") == MINIMAL
-        while wire.is_busy:  # noqa: ASYNC110 - until the answer that nobody wants has come
-            await asyncio.sleep(0.001)
+        await until(lambda: not here(store).busy)
+        assert held in here(store).idle
+        assert not held.driver.closed
+        here(store).idle.remove(held)
+        here(store).idle.append(held)
         assert await store.find("K1") == MINIMAL
-    assert wire_of(store) is wire
+
+
+async def test_a_cancelled_look_up_returns_at_once_and_its_connection_is_bounded(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await store.find("k1") == FULL
+    held = idle(store)
+    monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
+    async with store._write_engine.begin() as connection:
+        await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
+        reading = asyncio.create_task(store.find("k1"))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert reading.cancelled()
+        await until(lambda: held.driver.closed)
+
+
+async def test_a_stalled_read_delays_no_other(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One connection is dead, as after a cut; the look-ups that come during its silence are answered."""
+    assert await store.find("k1") == FULL
+    dead, ready = idle(store), asyncio.Event()
+
+    async def silence(_wanted: int) -> int:
+        await ready.wait()
+        raise TimeoutError
+
+    monkeypatch.setattr(dead, "_ready", silence)
+    reader = BatchedReader(store.find, store.find_many)
+    lost = asyncio.create_task(reader.find("k1"))
+    await until(lambda: dead in here(store).busy)
+    found = await asyncio.gather(*(reader.find(each) for each in ["k1", "K1", "k2"] * 10))
+    assert found == [FULL, MINIMAL, None] * 10
+    assert not lost.done()
+    ready.set()
+    with pytest.raises(TimeoutError):
+        await lost
+    await until(lambda: dead.driver.closed)
+
+
+async def test_the_number_of_connections_is_bounded(store: AsyncSQLAlchemyKeyStore) -> None:
+    async with store._write_engine.begin() as connection:
+        await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
+        reads = [asyncio.create_task(find_held(store, "k1")) for _ in range(_postgresql.MAX_HELD)]
+        await until_waiting_for_a_lock(store, len(reads))
+        # All of them stall by now or not: more are opened only for those that do.
+        for each in here(store).busy:
+            here(store).busy[each] = asyncio.get_running_loop().time() + 60
+        with pytest.raises(NotNow):
+            await find_held(store, "k1")
+        for each in here(store).busy:
+            here(store).busy[each] = 0.0
+        while len(reads) < _postgresql.MAX_STALLED:
+            reads.append(asyncio.create_task(find_held(store, "k1")))
+            await until_waiting_for_a_lock(store, len(reads))
+            for each in here(store).busy:
+                here(store).busy[each] = 0.0
+        with pytest.raises(NotNow):
+            await find_held(store, "k1")
+    assert await asyncio.gather(*reads) == [FULL] * len(reads)
+    assert len(here(store).idle) == _postgresql.MAX_HELD
 
 
 async def test_look_ups_side_by_side_each_get_their_own_answer(
@@ -292,30 +414,37 @@ async def test_poolers_that_keep_no_statements_get_whole_questions(
     options = {"connect_args": {"prepare_threshold": None}} if is_told else {}
     async with store_on(postgres_url, **options) as store:
         assert await store.find("k1") == FULL
-        assert wire_of(store).prepares is not is_told
-        await wire_of(store).prepare(b"other", b"SELECT 1")
-        await wire_of(store)._send(lambda: wire_of(store)._libpq.send_query(b"DISCARD ALL"))
+        idle(store)._deadline = soon()
+        # In a block, so that the driver does not notice.
+        await idle(store)._awaited.execute("DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$")
         # The first one after it finds out.
         for _ in range(3):
             assert await store.find("k1") == FULL
         assert [each.id for each in await store.find_many(["K1"])] == ["K1"]
-        assert wire_of(store).prepares is False
+        assert reader_of(store)._reading.prepares is is_told
 
 
-async def test_two_tables_never_ask_each_others_statements(postgres_url: URL) -> None:
-    """Behind a pooler both may come to a server on which the other has prepared its own."""
-    engine = async_engine_on(postgres_url)
-    other = api_key_table(MetaData(), "other_keys")
-    stores = [AsyncSQLAlchemyKeyStore(engine), AsyncSQLAlchemyKeyStore(engine, other)]
-    names = {
-        statement.name
-        for store in stores
-        for statement in (reader_of(store)._reading.one, reader_of(store)._reading.many)
-    }
-    assert len(names) == 4
+async def test_no_connection_asks_the_statement_of_another_one(
+    store: AsyncSQLAlchemyKeyStore,
+) -> None:
+    """Behind a pooler each may come to a server on which others have prepared their own, under their own names."""
+    assert await store.find("k1") == FULL
+    first = idle(store)
+    names = [name for (name,) in await statements_of(first)]
+    here(store).idle.clear()
+    assert await store.find("k1") == FULL
+    names += [name for (name,) in await statements_of(idle(store))]
+    assert len(set(names)) == 2
+    assert "_pg3_0" not in names
     # PostgreSQL cuts longer names off.
     assert max(map(len, names)) < 64
-    await engine.dispose()
+    first.close()
+
+
+async def statements_of(connection: _AwaitingConnection) -> Any:
+    connection._deadline = soon()
+    cursor = await connection._awaited.execute("SELECT name FROM pg_prepared_statements")
+    return await cursor.fetchall()
 
 
 async def test_a_statement_that_fails_is_told_by_sqlalchemy(store: AsyncSQLAlchemyKeyStore) -> None:
@@ -335,42 +464,59 @@ async def test_an_old_or_silent_connection_is_made_anew(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     assert await store.find("k1") == FULL
-    before = wire_of(store)
-    monkeypatch.setattr(limits, limit, 0.0)
+    before = idle(store)
+    monkeypatch.setattr(_postgresql, limit, -1.0)
     assert await store.find("k1") == FULL
-    assert before.is_closed
-    assert wire_of(store) is not before
+    assert before.driver.closed
+    assert idle(store) is not before
 
 
-async def test_a_wire_of_the_parent_process_is_left_alone(store: AsyncSQLAlchemyKeyStore) -> None:
+async def test_a_child_leaves_the_connections_of_its_parent_alone(
+    store: AsyncSQLAlchemyKeyStore,
+) -> None:
     assert await store.find("k1") == FULL
-    wire = wire_of(store)
-    pid = wire._libpq.backend_pid
-    wire._process -= 1  # as seen from a child
-    wire.close()
-    ((alive,),) = await execute(
-        store, "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid", pid=pid
-    )
-    assert alive == 1
-    wire._libpq.finish()
+    before = idle(store)
+    reader_of(store)._renew()  # as in a child
+    assert reader_of(store)._loops == {}
+    await store.aclose()
+    assert not before.driver.closed
+    before.close()
+
+
+async def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = store._write_engine.pool
+
+    @event.listens_for(pool, "checkout")
+    def _leave_a_block_open(connection: Any, _record: object, _proxy: object) -> None:
+        connection.driver_connection._num_transactions = 1
+
+    with pytest.raises(NotNow):
+        await find_held(store, "k1")
+    event.remove(pool, "checkout", _leave_a_block_open)
+    with pytest.raises(NotNow):
+        await find_held(store, "k1")
+    reader_of(store)._closed_until = 0.0
+    assert await find_held(store, "k1") == FULL
 
 
 def test_a_store_can_be_used_on_one_loop_after_another(postgres_url: URL) -> None:
     stores = [AsyncSQLAlchemyKeyStore(async_engine_on(postgres_url, poolclass=NullPool))]
 
-    async def use() -> AwaitingWire:
+    async def use() -> _AwaitingConnection:
         if not await stores[0].find("k1"):
             await stores[0].insert(FULL, max_active=None, now=NOW)
         assert await stores[0].find("k1") == FULL
-        return wire_of(stores[0])
+        return idle(stores[0])
 
     first = asyncio.run(use())
     second = asyncio.run(use())
-    assert first.is_closed
-    assert not second.is_closed
-    # Nobody closes the store: its end does.
+    assert first.driver.closed
+    assert not second.driver.closed
+    # Nothing closes the store: its end does.
     stores.clear()
-    assert second.is_closed
+    assert second.driver.closed
 
 
 async def test_both_statements_use_the_primary_key(store: AsyncSQLAlchemyKeyStore) -> None:
@@ -380,9 +526,9 @@ async def test_both_statements_use_the_primary_key(store: AsyncSQLAlchemyKeyStor
         f" SELECT 'f' || n, 'n', '{OWNER}', 'd', n FROM generate_series(1, 5000) n",
     )
     await execute(store, "ANALYZE msk_auth_api_keys")
-    reader = reader_of(store)
-    for statement, value in ((reader._reading.one, "f7"), (reader._reading.many, "{f7,f8,f9}")):
-        question = statement.text.decode().replace("$1", f"'{value}'")
+    reading = reader_of(store)._reading
+    for statement, value in ((reading.one, "f7"), (reading.many, "{f7,f8,f9}")):
+        question = statement.decode().replace("%s", f"'{value}'")
         plan = "\n".join(row[0] for row in await execute(store, f"EXPLAIN {question}"))
         assert "Index Scan using msk_auth_api_keys_pkey" in plan or "Bitmap Index Scan" in plan
         assert "Seq Scan" not in plan

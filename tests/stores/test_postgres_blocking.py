@@ -1,29 +1,27 @@
-"""The connections to PostgreSQL that threads hold: always fresh, given up when in doubt, and in nobody's way."""
+"""The connections to PostgreSQL that threads hold: always fresh, and given up when in doubt."""
 
 from __future__ import annotations
 
-import os
 import secrets
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, MetaData, NullPool, StaticPool, create_engine, event, text
+from sqlalchemy import URL, NullPool, StaticPool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
+from tests.forked import in_child
 from tests.stores.support import engine_on
 from tests.stores.test_postgres_awaiting import FULL, MINIMAL
 
 from msk_auth import ApiKey
-from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
-from msk_auth.stores.sqlalchemy._postgresql import BlockingReader, blocking, blocking_wire
-from msk_auth.stores.sqlalchemy._postgresql import wire as limits
-from msk_auth.stores.sqlalchemy._postgresql.blocking_wire import BlockingWire
-from msk_auth.stores.sqlalchemy._postgresql.wire import Lost
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, _postgresql, _stores
+from msk_auth.stores.sqlalchemy._deadlines import CLOCK
+from msk_auth.stores.sqlalchemy._postgresql import BlockingReader, _BlockingConnection
 from msk_auth.stores.sqlalchemy._rows import NotNow
 from msk_auth.testing._store_contract import NOW, OWNER
 
@@ -51,13 +49,21 @@ def reader_of(store: SQLAlchemyKeyStore) -> BlockingReader:
     return store._postgres
 
 
-def wire_of(store: SQLAlchemyKeyStore) -> BlockingWire:
+def idle(store: SQLAlchemyKeyStore) -> _BlockingConnection:
     """The connection that the next look-up takes."""
-    held = reader_of(store)._held
-    wire = held.take()
-    held.give_back(wire)
-    assert wire is not None
-    return wire
+    reader = reader_of(store)
+    connection = reader._take()
+    reader._give_back(connection)
+    assert connection is not None
+    return connection
+
+
+def pid_of(connection: _BlockingConnection) -> int:
+    return connection.driver.pgconn.backend_pid
+
+
+def find_held(store: SQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
+    return reader_of(store).find(key_id, CLOCK.monotonic() + 10)
 
 
 def execute(store: SQLAlchemyKeyStore, statement: str, **values: Any) -> Any:
@@ -79,9 +85,7 @@ def is_alive(store: SQLAlchemyKeyStore, pid: int) -> bool:
 
 def end_from_outside(store: SQLAlchemyKeyStore) -> None:
     """As a restart of the server would, for the held connection alone."""
-    pid = wire_of(store)._libpq.backend_pid
-    execute(store, "SELECT pg_terminate_backend(:pid)", pid=pid)
-    until(lambda: not is_alive(store, pid))
+    execute(store, "SELECT pg_terminate_backend(:pid, 10000)", pid=pid_of(idle(store)))
 
 
 def waiting_for_a_lock(store: SQLAlchemyKeyStore, but_not: int = 0) -> int:
@@ -109,9 +113,9 @@ def read_the_long_way(store: SQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
 def test_it_reads_what_sqlalchemy_reads(store: SQLAlchemyKeyStore) -> None:
     for record in (FULL, MINIMAL):
         for _ in range(2):
-            assert reader_of(store).find(record.id) == record
+            assert find_held(store, record.id) == record
         assert read_the_long_way(store, record.id) == record
-    assert reader_of(store).find("unknown") is None
+    assert find_held(store, "unknown") is None
 
 
 @pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
@@ -134,13 +138,13 @@ def test_it_sees_each_commit_and_nothing_before_one(store: SQLAlchemyKeyStore) -
             connection.execute(
                 text("UPDATE msk_auth_api_keys SET name = :name WHERE id = 'K1'"), {"name": name}
             )
-            found = reader_of(store).find("K1")
+            found = find_held(store, "K1")
             assert found is not None
             assert found.name != name
-        found = reader_of(store).find("K1")
+        found = find_held(store, "K1")
         assert found is not None
         assert found.name == name
-    assert store.revoke("K1", owner_id=OWNER, at=NOW) == reader_of(store).find("K1")
+    assert store.revoke("K1", owner_id=OWNER, at=NOW) == find_held(store, "K1")
 
 
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "REPEATABLE READ"])
@@ -154,16 +158,16 @@ def test_it_is_in_no_transaction_whatever_the_application_uses(
         def _leave_one_open(connection: Any, _record: object, _proxy: object) -> None:
             connection.cursor().execute("SELECT count(*) FROM msk_auth_api_keys")
 
-        assert reader_of(store).find("k1") == FULL
+        assert find_held(store, "k1") == FULL
         event.remove(pool, "checkout", _leave_one_open)
         execute(store, "UPDATE msk_auth_api_keys SET name = 'new' WHERE id = 'k1'")
-        found = reader_of(store).find("k1")
+        found = find_held(store, "k1")
         assert found is not None
         assert found.name == "new"
         states = execute(
             store,
             "SELECT state FROM pg_stat_activity WHERE pid = :pid",
-            pid=wire_of(store)._libpq.backend_pid,
+            pid=pid_of(idle(store)),
         )
         assert states == [("idle",)]
 
@@ -177,58 +181,60 @@ def test_one_thread_holds_one_connection_outside_of_the_pool(postgres_url: URL) 
             "SELECT pid FROM pg_stat_activity WHERE application_name = current_setting('application_name')",
         )
         assert len(pids) == 2
-        wire = wire_of(store)
+        held = idle(store)
         store.close()
         store.close()
-        assert wire.is_closed
+        assert held.driver.closed
         assert store.find("k1") == FULL
         with pytest.raises(NotNow):
-            reader_of(store).find("k1")
+            find_held(store, "k1")
 
 
 def test_a_connection_that_is_in_use_is_closed_when_it_is_given_back(
     store: SQLAlchemyKeyStore,
 ) -> None:
     assert store.find("k1") == FULL
-    wire = wire_of(store)
+    held = idle(store)
     with ThreadPoolExecutor(1) as threads:
         with locked(store):
             reading = threads.submit(store.find, "k1")
             until(lambda: waiting_for_a_lock(store) == 1)
             store.close()
-            assert not wire.is_closed
+            assert not held.driver.closed
         assert reading.result(10) == FULL
-    assert wire.is_closed
+    assert held.driver.closed
 
 
 def test_threads_each_get_their_own_answer_from_few_connections(store: SQLAlchemyKeyStore) -> None:
     with ThreadPoolExecutor(16) as threads:
         found = list(threads.map(store.find, ["k1", "K1", "k2"] * 300))
     assert found == [FULL, MINIMAL, None] * 300
-    assert 1 <= reader_of(store)._held._idle.qsize() <= blocking.MAX_HELD
+    assert 1 <= reader_of(store)._idle.qsize() <= _postgresql.MAX_HELD
 
 
 def test_when_all_connections_are_taken_the_long_way_is(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = reader_of(store)._held
-    taken = [held.take() for _ in range(blocking.MAX_HELD)]
-    monkeypatch.setattr(blocking, "_MAX_WAIT_SECONDS", 0.01)
+    reader = reader_of(store)
+    taken = [reader._take() for _ in range(_postgresql.MAX_HELD)]
+    monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 0.01)
     with pytest.raises(NotNow):
-        reader_of(store).find("k1")
+        find_held(store, "k1")
     assert store.find("k1") == FULL
-    monkeypatch.setattr(blocking, "_MAX_WAIT_SECONDS", 10.0)
-    threading.Timer(0.05, held.give_back, taken[:1]).start()
-    assert store.find("k1") == FULL
-
-
-def test_whoever_waits_gets_the_connection_that_is_given_back(store: SQLAlchemyKeyStore) -> None:
-    assert store.find("k1") == FULL
-    held = reader_of(store)._held
-    taken = [held.take() for _ in range(blocking.MAX_HELD)]
-    timer = threading.Timer(0.02, held.give_back, taken[:1])
+    monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 10.0)
+    timer = threading.Timer(0.05, reader._give_back, taken[:1])
     timer.start()
-    assert reader_of(store).find("k1") == FULL
+    assert store.find("k1") == FULL
+    timer.join()
+
+
+def test_the_next_thread_gets_the_connection_that_is_given_back(store: SQLAlchemyKeyStore) -> None:
+    assert store.find("k1") == FULL
+    reader = reader_of(store)
+    taken = [reader._take() for _ in range(_postgresql.MAX_HELD)]
+    timer = threading.Timer(0.02, reader._give_back, taken[:1])
+    timer.start()
+    assert find_held(store, "k1") == FULL
     timer.join()
 
 
@@ -248,18 +254,15 @@ def test_where_names_or_connections_are_special_the_long_way_is_taken(
 
 def test_a_pool_that_keeps_nothing_works_too(postgres_url: URL) -> None:
     with store_on(postgres_url, poolclass=NullPool) as store:
-        assert reader_of(store).find("k1") == FULL
+        assert find_held(store, "k1") == FULL
 
 
-def test_text_in_another_encoding_is_read_the_long_way(postgres_url: URL) -> None:
+def test_text_in_another_encoding_is_read_as_well(postgres_url: URL) -> None:
     with store_on(postgres_url, connect_args={"client_encoding": "latin1"}) as store:
         execute(store, "UPDATE msk_auth_api_keys SET name = 'ü' WHERE id = 'k1'")
-        for _ in range(2):
-            found = store.find("k1")
-            assert found is not None
-            assert found.name == "ü"
-        with pytest.raises(NotNow):
-            reader_of(store).find("k1")
+        found = find_held(store, "k1")
+        assert found is not None
+        assert found.name == "ü"
 
 
 def test_when_the_connection_ended_the_look_up_has_its_answer_and_the_next_one_a_connection(
@@ -267,50 +270,37 @@ def test_when_the_connection_ended_the_look_up_has_its_answer_and_the_next_one_a
 ) -> None:
     for _ in range(3):
         assert store.find("k1") == FULL
-        before = wire_of(store)
+        before = idle(store)
         end_from_outside(store)
         assert store.find("k1") == FULL
-        assert before.is_closed
-        assert reader_of(store).find("k1") == FULL
-        assert wire_of(store) is not before
+        assert before.driver.closed
+        assert find_held(store, "k1") == FULL
 
 
-def test_when_every_connection_ended_the_store_recovers(store: SQLAlchemyKeyStore) -> None:
-    """A restart of the server takes those of the pool as well."""
-    assert store.find("k1") == FULL
-    (pids,) = zip(
-        *execute(
-            store,
-            "SELECT pid FROM pg_stat_activity WHERE application_name = current_setting('application_name')"
-            " AND pid <> pg_backend_pid()",
-        ),
-        strict=True,
-    )
+def test_when_every_connection_ended_the_next_look_up_has_its_answer(
+    store: SQLAlchemyKeyStore,
+) -> None:
+    """A restart of the server takes those of the pool as well: they cost one retry, not an outage."""
+    with store._for_reading.connect(), store._for_reading.connect():
+        assert store.find("k1") == FULL
     other = create_engine(store._for_writing.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with other.connect() as connection:
         connection.execute(
             text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
                 " AND application_name = current_setting('application_name')"
             )
         )
-    outcomes: list[object] = []
-    for _ in range(3):
-        try:
-            outcomes.append(store.find("k1"))
-        except DBAPIError as error:
-            # As SQLAlchemy tells of its own connections; it throws all of them away then.
-            outcomes.append(error.connection_invalidated)
-    assert outcomes[-1] == FULL
-    assert set(outcomes) <= {True, FULL}
-    assert wire_of(store)._libpq.backend_pid not in pids
+    assert store.find("k1") == FULL
+    assert store.find("K1") == MINIMAL
+    assert store.longest_lease() == timedelta(0)
 
 
 def test_when_the_connection_ends_during_a_read_the_long_way_answers(
     store: SQLAlchemyKeyStore,
 ) -> None:
     assert store.find("k1") == FULL
-    pid = wire_of(store)._libpq.backend_pid
+    pid = pid_of(idle(store))
     with ThreadPoolExecutor(1) as threads:
         with locked(store):
             reading = threads.submit(store.find, "k1")
@@ -320,19 +310,23 @@ def test_when_the_connection_ends_during_a_read_the_long_way_answers(
         assert reading.result(10) == FULL
 
 
+@pytest.mark.parametrize("way", ["held", "pooled"])
 def test_a_server_that_does_not_answer_is_given_up_and_told_so(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     assert store.find("k1") == FULL
-    wire = wire_of(store)
-    monkeypatch.setattr(blocking_wire, "ANSWER_SECONDS", 0.2)
+    held = idle(store)
+    if way == "pooled":
+        store.close()
+    monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
     with locked(store):
-        with pytest.raises(TimeoutError, match="did not answer within"):
+        with pytest.raises(TimeoutError, match="did not answer in time"):
             store.find("k1")
-        # Its process does not go on waiting for the lock, nor will those of later look-ups.
-        until(lambda: waiting_for_a_lock(store) == 0)
+        if way == "held":
+            # Its process does not go on waiting for the lock, nor will those of later look-ups.
+            until(lambda: waiting_for_a_lock(store) == 0)
     monkeypatch.undo()
-    assert wire.is_closed
+    assert held.driver.closed
     assert store.find("k1") == FULL
 
 
@@ -340,85 +334,29 @@ def test_a_server_that_cannot_be_told_is_given_up_all_the_same(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert store.find("k1") == FULL
-    wire = wire_of(store)
-    monkeypatch.setattr(blocking_wire, "ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(wire._driver, "cancel_safe", None)
-    with locked(store), pytest.raises(TimeoutError, match="did not answer within"):
+    held = idle(store)
+    monkeypatch.setattr(_stores, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(held._blocking, "cancel_safe", None)
+    with locked(store), pytest.raises(TimeoutError, match="did not answer in time"):
         store.find("k1")
-    assert wire.is_closed
-
-
-def test_where_the_system_has_no_poll_it_is_waited_in_another_way(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.delattr(select, "poll")
-        assert reader_of(store).find("k1") == FULL
-    assert reader_of(store).find("K1") == MINIMAL
-    monkeypatch.setattr(blocking_wire, "ANSWER_SECONDS", 0.1)
-    with locked(store), pytest.raises(TimeoutError, match="did not answer within"):
-        reader_of(store).find("k1")
+    assert held.driver.closed
 
 
 def test_an_interrupt_leaves_no_answer_for_the_next_look_up(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert store.find("k1") == FULL
-    wire = wire_of(store)
+    held = idle(store)
 
-    def interrupt(_timeout: float) -> None:
-        raise KeyboardInterrupt
+    class Interrupted:
+        def execute(self, *_args: object, **_options: object) -> None:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(wire, "_wait", interrupt)
+    monkeypatch.setattr(held, "_cursor", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         store.find("k1")
-    assert wire.is_closed
+    assert held.driver.closed
     assert store.find("K1") == MINIMAL
-
-
-class Scripted:
-    """A libpq in an unlikely state."""
-
-    def __init__(self, *answers: Any, flushed: int = 0, status: int = 0) -> None:
-        self._answers = [*answers, None]
-        self._flushed = flushed
-        self.status = status
-
-    def flush(self) -> int:
-        return self._flushed
-
-    def is_busy(self) -> int:
-        return 0
-
-    def get_result(self) -> Any:
-        return self._answers.pop(0)
-
-    def finish(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("flushed", [0, 1], ids=["no answer at all", "nothing can be sent"])
-def test_whatever_else_is_odd_is_a_lost_connection(store: SQLAlchemyKeyStore, flushed: int) -> None:
-    assert store.find("k1") == FULL
-    wire = wire_of(store)
-    libpq = wire._libpq
-    wire._libpq = Scripted(flushed=flushed)  # type: ignore[assignment]
-    with pytest.raises(Lost):
-        wire._send(lambda: None)
-    assert wire.is_closed
-    libpq.finish()
-
-
-def test_a_connection_that_ended_behind_its_answer_is_not_used_again(
-    store: SQLAlchemyKeyStore,
-) -> None:
-    assert store.find("k1") == FULL
-    wire = wire_of(store)
-    libpq = wire._libpq
-    wire._libpq = Scripted("answer", status=1)  # type: ignore[assignment]
-    assert wire._send(lambda: None) == "answer"
-    assert wire.is_closed
-    libpq.finish()
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told by the setting", "finds out"])
@@ -429,73 +367,32 @@ def test_poolers_that_keep_no_statements_get_whole_questions(
     options = {"connect_args": {"prepare_threshold": None}} if is_told else {}
     with store_on(postgres_url, **options) as store:
         assert store.find("k1") == FULL
-        assert wire_of(store).prepares is not is_told
-        wire = wire_of(store)
-        wire._send(lambda: wire._libpq.send_query(b"DISCARD ALL"))
+        # In a block, so that the driver does not notice.
+        idle(store)._blocking.execute("DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$")
         # The first one after it finds out.
         for _ in range(3):
             assert store.find("k1") == FULL
-        assert wire_of(store).prepares is False
-        assert reader_of(store).find("K1") == MINIMAL
+        assert reader_of(store)._reading.prepares is is_told
+        assert find_held(store, "K1") == MINIMAL
 
 
-def test_a_statement_that_is_there_already_is_not_asked_by_its_name(
+def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
     store: SQLAlchemyKeyStore,
 ) -> None:
-    """Behind a pooler that hands a new connection a server on which another one has prepared it."""
-    name, statement = reader_of(store)._reading.one.name, b"SELECT 1"
     pool = store._for_writing.pool
 
     @event.listens_for(pool, "checkout")
-    def _prepare(connection: Any, _record: object, _proxy: object) -> None:
-        connection.pgconn.prepare(name, statement)
+    def _leave_a_block_open(connection: Any, _record: object, _proxy: object) -> None:
+        connection._num_transactions = 1
 
-    assert reader_of(store).find("k1") == FULL
-    event.remove(pool, "checkout", _prepare)
-    assert wire_of(store).prepares is False
-
-
-def test_a_statement_that_cannot_be_prepared_is_told_by_sqlalchemy_and_tried_later(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[object] = []
-    event.listen(store._for_writing.pool, "detach", lambda *args: opened.append(args))
-    execute(store, "ALTER TABLE msk_auth_api_keys RENAME TO elsewhere")
-    try:
-        for _ in range(3):
-            with pytest.raises(DBAPIError, match='"msk_auth_api_keys" does not exist'):
-                store.find("k1")
-        assert len(opened) == 1
-    finally:
-        execute(store, "ALTER TABLE elsewhere RENAME TO msk_auth_api_keys")
-    assert store.find("k1") == FULL
-    reader_of(store)._closed_until = 0.0
-    assert reader_of(store).find("k1") == FULL
-
-
-def test_a_connection_that_ends_while_it_is_set_up_is_not_used(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_args: object) -> None:
-        raise Lost
-
-    monkeypatch.setattr(BlockingWire, "prepare", lost)
     with pytest.raises(NotNow):
-        reader_of(store).find("k1")
+        find_held(store, "k1")
+    event.remove(pool, "checkout", _leave_a_block_open)
     assert store.find("k1") == FULL
-
-
-def test_what_fails_before_there_is_a_wire_leaves_no_connection_behind(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_driver: object) -> None:
-        raise OSError("no more files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(blocking, "BlockingWire", fail)
-        with pytest.raises(OSError, match="no more files"):
-            store.find("k1")
-    assert store.find("k1") == FULL
+    with pytest.raises(NotNow):
+        find_held(store, "k1")
+    reader_of(store)._closed_until = 0.0
+    assert find_held(store, "k1") == FULL
 
 
 def test_a_statement_that_fails_is_told_by_sqlalchemy(store: SQLAlchemyKeyStore) -> None:
@@ -515,59 +412,43 @@ def test_an_old_or_silent_connection_is_made_anew(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     assert store.find("k1") == FULL
-    before = wire_of(store)
-    monkeypatch.setattr(limits, limit, 0.0)
+    before = idle(store)
+    monkeypatch.setattr(_postgresql, limit, -1.0)
     assert store.find("k1") == FULL
-    assert before.is_closed
-    assert wire_of(store) is not before
+    assert before.driver.closed
+    monkeypatch.undo()
+    assert find_held(store, "k1") == FULL
 
 
 def test_a_forked_process_uses_connections_of_its_own(store: SQLAlchemyKeyStore) -> None:
     assert store.find("k1") == FULL
-    pid = wire_of(store)._libpq.backend_pid
-    child = os.fork()
-    if child == 0:  # pragma: no cover - another process
-        try:
-            # As SQLAlchemy asks of whoever forks: what the parent's pool holds is the parent's.
-            store._for_writing.dispose(close=False)
-            found = reader_of(store).find("k1")
-            own = wire_of(store)._libpq.backend_pid
-            store.close()
-            os._exit(0 if found == FULL and own != pid else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+    pid = pid_of(idle(store))
+
+    def read() -> tuple[bool, bool]:
+        # As SQLAlchemy asks of a program that forks: what the parent's pool holds is the parent's.
+        store._for_writing.dispose(close=False)
+        is_found = find_held(store, "k1") == FULL
+        own = pid_of(idle(store))
+        store.close()
+        return is_found, own != pid
+
+    # Also while threads of the parent have taken all connections.
+    taken = [reader_of(store)._take() for _ in range(_postgresql.MAX_HELD)]
+    store._turn.acquire()
+    assert in_child(read) == (True, True)
+    store._turn.release()
+    for each in taken:
+        reader_of(store)._give_back(each)
     # The child's end did not end the parent's.
-    assert reader_of(store).find("k1") == FULL
-    assert wire_of(store)._libpq.backend_pid == pid
+    assert find_held(store, "k1") == FULL
+    assert pid_of(idle(store)) == pid
 
 
-def test_a_wire_of_the_parent_process_is_left_alone(
-    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert store.find("k1") == FULL
-    wire = wire_of(store)
-    monkeypatch.setattr(limits, "_inherited", kept := [])
-    reader_of(store)._held.process = wire._process = -1  # as seen from a child
-    assert store.find("k1") == FULL
-    assert wire_of(store) is not wire
-    assert kept == [wire._driver]
-    assert is_alive(store, wire._libpq.backend_pid)
-    wire._libpq.finish()
-
-
-def test_a_store_that_nobody_closed_closes_its_connections_when_it_goes(postgres_url: URL) -> None:
+def test_a_store_that_was_not_closed_closes_its_connections_when_it_goes(postgres_url: URL) -> None:
     with engine_on(postgres_url) as engine:
         store = SQLAlchemyKeyStore(engine)
         assert store.find("k1") is None
-        wire = wire_of(store)
-        assert not wire.is_closed
+        held = idle(store)
+        assert not held.driver.closed
         del store
-        assert wire.is_closed
-
-
-def test_two_tables_never_ask_each_others_statements(postgres_url: URL) -> None:
-    with engine_on(postgres_url) as engine:
-        other = api_key_table(MetaData(), "other_keys")
-        stores = [SQLAlchemyKeyStore(engine), SQLAlchemyKeyStore(engine, other)]
-        assert len({reader_of(store)._reading.one.name for store in stores}) == 2
+        assert held.driver.closed

@@ -115,7 +115,7 @@ def test_a_refused_key_leaves_the_lock_to_others(tmp_path: Path) -> None:
 
 
 def test_a_writer_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stores, "_MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.01)
     with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
         with store._turn, pytest.raises(TimeoutError):
             add(store, "k")
@@ -126,7 +126,7 @@ def test_a_writer_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_an_asynchronous_writer_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_stores, "_MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.01)
     engine = async_engine_on(sqlite_url(tmp_path))
     store = AsyncSQLAlchemyKeyStore(engine)
     async with store._turn:

@@ -31,7 +31,8 @@ class OwnPostgres:
         self, binaries: Path, folder: Path, as_user: dict[str, object], settings: dict[str, str]
     ) -> None:
         self._folder = folder
-        self._as_user = as_user
+        self.binaries = binaries
+        self.as_user = as_user
         self.port = _free_port()
         self.url = make_url(f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres")
         more = [word for name in settings for word in ("-c", f"{name}={settings[name]}")]
@@ -47,7 +48,7 @@ class OwnPostgres:
 
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, **self._as_user)
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, **self.as_user)
         until(lambda: _answers(self.url), f"PostgreSQL starts, see {self._folder}/log")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
@@ -59,6 +60,15 @@ class OwnPostgres:
         except subprocess.TimeoutExpired:
             log = (self._folder / "log").read_text("utf-8", "replace")
             pytest.fail(f"PostgreSQL does not stop:\n{log[-3000:]}")
+
+    def stop_at_once(self) -> None:
+        """As a crash of the machine that the disk survives: nothing is written any more."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(60)
+        # Else it takes the file for that of a server that runs.
+        (self._folder / "data" / "postmaster.pid").unlink()
 
     def freeze(self) -> None:
         """Stop every one of its processes where it is: connections stay, and nobody answers."""

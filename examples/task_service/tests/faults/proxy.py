@@ -27,6 +27,9 @@ class Wire:
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._closed = False
+        self._ends = threading.Event()
+        # A connection carries nothing any more once a later generation has begun.
+        self._generation = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -37,8 +40,13 @@ class Wire:
         """What was sent meanwhile arrives."""
         self._whole.set()
 
+    def lose(self) -> None:
+        """Whatever is on its way, or is sent from now on, on the connections of now is lost, and nobody is told."""
+        self._generation += 1
+
     def close(self) -> None:
         self._closed = True
+        self._ends.set()
         self.mend()
         self._listener.close()
         with self._lock:
@@ -66,26 +74,32 @@ class Wire:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._sockets |= {near, far}
-        back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+        born = self._generation
+        back = threading.Thread(target=self._carry, args=(far, near, born), daemon=True)
         back.start()
-        self._carry(near, far)
+        self._carry(near, far, born)
         back.join()
         with self._lock:
             self._sockets -= {near, far}
         near.close()
         far.close()
 
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+    def _carry(self, source: socket.socket, target: socket.socket, born: int) -> None:
         with suppress(OSError):
             while piece := source.recv(65536):
                 if self.delay:
                     time.sleep(self.delay)
-                self._whole.wait()
+                self._travel(born)
                 target.sendall(piece)
         # An end travels like any other piece.
-        self._whole.wait()
+        self._travel(born)
         with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
+
+    def _travel(self, born: int) -> None:
+        self._whole.wait()
+        if born != self._generation:
+            self._ends.wait()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ On SQLite call :func:`prepare_sqlite` with the engine first.
 
 from __future__ import annotations
 
+from ._durability import commit_durably
 from ._schema import api_key_table
 from ._sqlite import prepare_sqlite
 from ._stores import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
@@ -19,5 +20,6 @@ __all__ = [
     "SQLAlchemyKeyStore",
     "UtcMicroseconds",
     "api_key_table",
+    "commit_durably",
     "prepare_sqlite",
 ]

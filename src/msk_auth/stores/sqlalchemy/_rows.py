@@ -9,9 +9,6 @@ from msk_auth.core.model import ApiKey
 
 from ._types import from_microseconds, parse_scopes
 
-TIMES: Final = (5, 6, 7, 8, 10)
-"""Which columns of the table hold a time, in microseconds."""
-
 REMEMBERED: Final = 1024
 """For how many rows a reader remembers the record that it made of them.
 

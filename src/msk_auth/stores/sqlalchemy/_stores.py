@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, StaticPool, Table
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from msk_auth._fork import after_fork_in_child
 from msk_auth.core.model import ApiKey, KeyQuery
+from msk_auth.core.store import READ_SECONDS
 
+from ._deadlines import CLOCK, bounded, within
+from ._durability import commit_durably
 from ._operations import KeyOperations
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
 from ._rows import NotNow
 from ._schema import api_key_table
 from ._sqlite import SQLiteReader, begin_immediate
+from ._standby import check_primary_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MAX_WAIT_SECONDS: Final = 10.0
-"""How long a writer waits for the writers of its own process before it, on SQLite."""
+_WRITE_SECONDS: Final = 10.0
+"""How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it."""
 
 _TOUCHES_AT_ONCE: Final = 500
 """How many keys one transaction touches: no revocation waits long for one of them."""
@@ -38,15 +44,20 @@ class _Shared:
 
     Writers of SQLite take turns within their process. The database would let only one of them write anyway, and
     makes the others look again after longer and longer pauses, in no order.
+
+    A read that finds its pooled connection closed, by a server that was restarted for example, is made once more:
+    SQLAlchemy has by then discarded all connections of that age.
     """
 
     def __init__(self, engine: Engine, table: Table | None) -> None:
         table = api_key_table(MetaData()) if table is None else table
         self._operations = KeyOperations(table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
+        self._is_postgresql = engine.dialect.name == "postgresql"
         # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
+        self._is_psycopg = self._is_postgresql and engine.dialect.driver == "psycopg"
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         self._for_reading = self._derive(engine, "AUTOCOMMIT")
         self._for_writing = self._derive(engine, "READ COMMITTED")
@@ -59,6 +70,35 @@ class _Shared:
         # Errors are logged, and the parameters of these statements are digests and names.
         derived.hide_parameters = True
         return derived
+
+    def _read_on(
+        self,
+        connection: Connection,
+        work: Callable[Concatenate[Connection, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        answer = work(connection, *args, **kwargs)
+        if self._is_postgresql:
+            # Afterwards, when whatever the server had to report has arrived.
+            check_primary_of(connection)
+        return answer
+
+    def _write_on(
+        self,
+        connection: Connection,
+        work: Callable[Concatenate[Connection, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        if self._is_sqlite:
+            begin_immediate(connection)
+        if self._is_postgresql:
+            check_primary_of(connection)
+            commit_durably(connection)
+        return work(connection, *args, **kwargs)
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
         if self._reader is not None and not self._reader.is_located:
@@ -74,8 +114,9 @@ class SQLAlchemyKeyStore(_Shared):
     """A :class:`~msk_auth.KeyStore` in a database; safe to use from several threads.
 
     On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment
-    and four at most in each process: allow for that many more than the pool has. A look-up that the server does not
-    answer within five seconds fails. Behind a pooler that keeps no prepared statements set psycopg's
+    and four at most in each process: allow for that many more than the pool has. A read on an open connection that the
+    server does not answer within four seconds fails. Other drivers, the pool and connecting have settings of the engine
+    for it: see "Keep keys in a database". A connection that reports a standby is not used. Behind a pooler that keeps no prepared statements set psycopg's
     `prepare_threshold` to None, as for psycopg itself.
 
     Args:
@@ -90,20 +131,22 @@ class SQLAlchemyKeyStore(_Shared):
     def __init__(self, engine: Engine, table: Table | None = None) -> None:
         super().__init__(engine, table)
         self._turn = threading.Lock()
+        after_fork_in_child(self._renew)
         self._postgres = (
             BlockingReader(engine, self._operations.table) if self._is_plain_postgresql else None
         )
 
     def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
+        deadline = CLOCK.monotonic() + READ_SECONDS
         try:
             if self._reader is not None:
                 return self._reader.find(key_id)
             if self._postgres is not None:
-                return self._postgres.find(key_id)
+                return self._postgres.find(key_id, deadline)
         except NotNow:
             pass
-        return self._read(self._find, key_id)
+        return self._read_until(deadline, self._find, key_id)
 
     def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
         """See :class:`~msk_auth.KeyStore`.
@@ -178,26 +221,58 @@ class SQLAlchemyKeyStore(_Shared):
         if self._postgres is not None:
             self._postgres.close()
 
+    def _renew(self) -> None:
+        self._turn = threading.Lock()
+
     def _read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        return self._read_until(CLOCK.monotonic() + READ_SECONDS, work, *args, **kwargs)
+
+    def _read_until(
+        self,
+        deadline: float,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        try:
+            return self._read_once(deadline, work, *args, **kwargs)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return self._read_once(deadline, work, *args, **kwargs)
+
+    def _read_once(
+        self,
+        deadline: float,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         with self._turns(self._is_one_connection), self._for_reading.connect() as connection:
-            return work(connection, *args, **kwargs)
+            if not self._is_psycopg:
+                return self._read_on(connection, work, *args, **kwargs)
+            driver: Any = connection.connection.driver_connection
+            try:
+                with bounded(driver, deadline):
+                    return self._read_on(connection, work, *args, **kwargs)
+            except TimeoutError:
+                connection.invalidate()
+                raise
 
     def _write(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         with self._turns(self._is_sqlite), self._for_writing.begin() as connection:
-            if self._is_sqlite:
-                begin_immediate(connection)
-            return work(connection, *args, **kwargs)
+            return self._write_on(connection, work, *args, **kwargs)
 
     @contextmanager
     def _turns(self, are_taken: bool) -> Generator[None]:
         if not are_taken:
             yield
             return
-        if not self._turn.acquire(timeout=_MAX_WAIT_SECONDS):
+        if not self._turn.acquire(timeout=_WRITE_SECONDS):
             raise TimeoutError("the database is still busy with earlier writes")
         try:
             yield
@@ -208,8 +283,10 @@ class SQLAlchemyKeyStore(_Shared):
 class AsyncSQLAlchemyKeyStore(_Shared):
     """An :class:`~msk_auth.AsyncKeyStore` in a database, and an :class:`~msk_auth.AsyncBatchStore`.
 
-    On PostgreSQL with psycopg it holds one connection of the pool for reading, on each event loop that it is used on:
-    allow for one more than the pool has. A look-up that the server does not answer within five seconds fails.
+    On PostgreSQL with psycopg it holds up to four connections of the pool for reading, on each event loop that it is
+    used on; it opens more than look-ups need at the same moment only while the server does not answer, up to sixteen. A
+    look-up that the server does not answer within four seconds fails, with every driver. A connection that reports a
+    standby is not used.
     Behind a pooler that keeps no prepared statements set psycopg's `prepare_threshold` to None, as for psycopg itself.
 
     Args:
@@ -232,23 +309,22 @@ class AsyncSQLAlchemyKeyStore(_Shared):
 
     async def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        try:
-            if self._reader is not None:
+        if self._reader is not None:
+            with suppress(NotNow):
                 return self._reader.find(key_id)
-            if self._postgres is not None:
-                return await self._postgres.find(key_id)
-        except NotNow:
-            pass
-        return await self._read(self._find, key_id)
+        deadline = asyncio.get_running_loop().time() + READ_SECONDS
+        if self._postgres is not None:
+            with suppress(NotNow):
+                return await self._postgres.find(key_id, deadline)
+        return await self._read_until(deadline, self._find, key_id)
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.AsyncBatchStore`."""
-        try:
-            if self._postgres is not None:
-                return await self._postgres.find_many(key_ids)
-        except NotNow:
-            pass
-        return await self._read(self._operations.find_many, key_ids)
+        deadline = asyncio.get_running_loop().time() + READ_SECONDS
+        if self._postgres is not None:
+            with suppress(NotNow):
+                return await self._postgres.find_many(key_ids, deadline)
+        return await self._read_until(deadline, self._operations.find_many, key_ids)
 
     async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
         """See :meth:`SQLAlchemyKeyStore.insert`."""
@@ -318,26 +394,60 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def _read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        deadline = asyncio.get_running_loop().time() + READ_SECONDS
+        return await self._read_until(deadline, work, *args, **kwargs)
+
+    async def _read_until(
+        self,
+        deadline: float,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        if self._is_sqlite:
+            # There is no server that could fall silent.
+            return await self._read_once(work, *args, **kwargs)
+        return await within(deadline, self._read_again(work, *args, **kwargs))
+
+    async def _read_again(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            return await self._read_once(work, *args, **kwargs)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return await self._read_once(work, *args, **kwargs)
+
+    async def _read_once(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         async with (
             self._turns(self._is_one_connection),
             self._read_engine.connect() as connection,
         ):
-            return await connection.run_sync(work, *args, **kwargs)
+            return await connection.run_sync(self._read_on, work, *args, **kwargs)
 
     async def _write(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        if self._is_sqlite:
+            return await self._write_once(work, *args, **kwargs)
+        deadline = asyncio.get_running_loop().time() + _WRITE_SECONDS
+        return await within(deadline, self._write_once(work, *args, **kwargs))
+
+    async def _write_once(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         async with self._turns(self._is_sqlite), self._write_engine.begin() as connection:
-            if self._is_sqlite:
-                await connection.run_sync(begin_immediate)
-            return await connection.run_sync(work, *args, **kwargs)
+            return await connection.run_sync(self._write_on, work, *args, **kwargs)
 
     @asynccontextmanager
     async def _turns(self, are_taken: bool) -> AsyncGenerator[None]:
         if not are_taken:
             yield
             return
-        async with asyncio.timeout(_MAX_WAIT_SECONDS):
+        async with asyncio.timeout(_WRITE_SECONDS):
             await self._turn.acquire()
         try:
             yield
