@@ -12,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import anyio
+
 from msk_auth.testing.adapter import Reply, Surprise
 
 
@@ -46,9 +48,12 @@ async def send(
     body: bytes = b"",
     *,
     chunks: list[bytes] | None = None,
+    stays: bool = False,
     **more: Any,
 ) -> Reply:
     """One request with exactly these bytes, as a server would hand it on.
+
+    Its client goes away when it has sent everything, unless it stays until the application has answered.
 
     An unexpected exception in the application is swallowed after the answer, as a server does.
     """
@@ -71,15 +76,20 @@ async def send(
     }
     pending = [body] if chunks is None else list(chunks)
     sent: list[dict[str, Any]] = []
+    answered = anyio.Event()
 
     async def receive() -> dict[str, Any]:
         if not pending:
+            if stays:
+                await answered.wait()
             return {"type": "http.disconnect"}
         chunk = pending.pop(0)
         return {"type": "http.request", "body": chunk, "more_body": bool(pending)}
 
     async def receive_answer(message: dict[str, Any]) -> None:
         sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            answered.set()
 
     with suppress(Surprise):
         await app(scope, receive, receive_answer)

@@ -4,11 +4,22 @@
 
 from typing import Annotated, Any
 
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import StreamingResponse
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe, talk
+from msk_auth.testing.adapter import (
+    MAX_AGE,
+    Surprise,
+    TaskNotFound,
+    User,
+    describe,
+    lines,
+    outstay,
+    revoke,
+    talk,
+)
 
 
 def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
@@ -86,5 +97,26 @@ def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
         await websocket.accept()
         while True:
             await websocket.send_text(talk(await websocket.receive_text(), principal))
+
+    @app.websocket("/ws/watch")
+    async def ws_watch(websocket: WebSocket, principal: Current) -> None:
+        await websocket.accept()
+        async with auth.watch(principal):
+            await outstay(authenticator, principal)
+
+    @app.websocket("/ws/again")
+    async def ws_again(websocket: WebSocket, principal: Current) -> None:
+        await websocket.accept()
+        await revoke(authenticator, principal)
+        await auth.verify_again(websocket)
+
+    @app.get("/follow")
+    async def follow(principal: Current) -> StreamingResponse:
+        return StreamingResponse(auth.watch(principal).stream(lines(authenticator, principal)))
+
+    @app.get("/again")
+    async def again(request: Request, principal: Current) -> None:
+        await revoke(authenticator, principal)
+        await auth.verify_again(request)
 
     return app

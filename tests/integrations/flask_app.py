@@ -7,11 +7,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from anyio import to_thread
-from flask import Flask
+from flask import Flask, Response
 
 from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
 from msk_auth.integrations.flask import FlaskAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe
+from msk_auth.testing.adapter import (
+    MAX_AGE,
+    Surprise,
+    TaskNotFound,
+    User,
+    describe,
+    lines_blocking,
+    revoke_blocking,
+)
 
 T = TypeVar("T")
 
@@ -71,6 +79,19 @@ def flask_app(authenticator: AsyncAuthenticator[User]) -> WsgiBridge:
     @app.get("/boom")
     def boom() -> None:
         raise Surprise("the password is swordfish")
+
+    @app.get("/follow")
+    @auth.require()
+    def follow() -> Response:
+        principal = auth.current_principal
+        stream = auth.watch(principal).stream(lines_blocking(auth.authenticator, principal))
+        return Response(stream)
+
+    @app.get("/again")
+    @auth.require()
+    def again() -> None:
+        revoke_blocking(auth.authenticator, auth.current_principal)
+        auth.verify_again()
 
     return WsgiBridge(app)
 

@@ -7,10 +7,21 @@ from typing import Any
 from litestar import Litestar, Request, WebSocket, get, post, route, websocket
 from litestar.di import NamedDependency
 from litestar.enums import HttpMethod
+from litestar.response import Stream
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe, talk
+from msk_auth.testing.adapter import (
+    MAX_AGE,
+    Surprise,
+    TaskNotFound,
+    User,
+    describe,
+    lines,
+    outstay,
+    revoke,
+    talk,
+)
 
 Current = NamedDependency[Principal[User]]
 
@@ -83,7 +94,32 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
         while True:
             await socket.send_text(talk(await socket.receive_text(), socket.auth))
 
+    @websocket("/ws/watch", guards=[auth.require()])
+    async def ws_watch(socket: WebSocket[User, Principal[User], Any]) -> None:
+        await socket.accept()
+        async with auth.watch(socket.auth):
+            await outstay(authenticator, socket.auth)
+
+    @websocket("/ws/again", guards=[auth.require()])
+    async def ws_again(socket: WebSocket[User, Principal[User], Any]) -> None:
+        await socket.accept()
+        await revoke(authenticator, socket.auth)
+        await auth.verify_again(socket)
+
+    @get("/follow", guards=[auth.require()])
+    async def follow(principal: Current) -> Stream:
+        return Stream(auth.watch(principal).stream(lines(authenticator, principal)))
+
+    @get("/again", guards=[auth.require()])
+    async def again(request: Request[User, Principal[User], Any]) -> None:
+        await revoke(authenticator, request.auth)
+        await auth.verify_again(request)
+
     handlers = [
+        ws_watch,
+        ws_again,
+        follow,
+        again,
         public,
         me,
         tasks,

@@ -5,13 +5,23 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.endpoints import WebSocketEndpoint
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from msk_auth import AsyncAuthenticator, TooManyAttempts
 from msk_auth.integrations.starlette import StarletteAuth
-from msk_auth.testing.adapter import MAX_AGE, Surprise, TaskNotFound, User, describe, talk
+from msk_auth.testing.adapter import (
+    MAX_AGE,
+    Surprise,
+    TaskNotFound,
+    User,
+    describe,
+    lines,
+    outstay,
+    revoke,
+    talk,
+)
 
 
 def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
@@ -66,6 +76,30 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
         async def on_receive(self, websocket: WebSocket, data: str) -> None:
             await websocket.send_text(talk(data, auth.principal(websocket)))
 
+    @auth.require()
+    async def ws_watch(websocket: WebSocket) -> None:
+        principal = auth.principal(websocket)
+        await websocket.accept()
+        async with auth.watch(principal):
+            await outstay(authenticator, principal)
+
+    @auth.require()
+    async def ws_again(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await revoke(authenticator, auth.principal(websocket))
+        await auth.verify_again(websocket)
+
+    @auth.require()
+    async def follow(request: Request) -> Response:
+        principal = auth.principal(request)
+        return StreamingResponse(auth.watch(principal).stream(lines(authenticator, principal)))
+
+    @auth.require()
+    async def again(request: Request) -> Response:
+        await revoke(authenticator, auth.principal(request))
+        await auth.verify_again(request)
+        return Response()
+
     both = auth.require("tasks:read")(auth.require("tasks:run")(describe_caller))
     app = Starlette(
         routes=[
@@ -87,6 +121,10 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
             WebSocketRoute("/ws/admin", ws_admin),
             WebSocketRoute("/ws/missing", ws_missing),
             WebSocketRoute("/ws/talk", Conversation),
+            WebSocketRoute("/ws/watch", ws_watch),
+            WebSocketRoute("/ws/again", ws_again),
+            Route("/follow", follow),
+            Route("/again", again),
             *auth.key_routes(prefix="/api/keys"),
         ]
     )

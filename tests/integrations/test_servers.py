@@ -113,6 +113,9 @@ TALKS: dict[str, tuple[str, str | None, list[str]]] = {
     "missing": ("/ws/missing", "jwt", []),
     "opened": ("/ws", "key", []),
     "closed": ("/ws/talk", "jwt", ["hello", "administer", "go on"]),
+    # These two revoke the key that they use.
+    "watched": ("/ws/watch", "key_nothing", []),
+    "verified again": ("/ws/again", "key_bob", []),
 }
 
 
@@ -233,20 +236,37 @@ def unchunked(body: bytes) -> bytes:
 
 def answers_of(server: str, adapter: str) -> dict[str, Answer]:
     """The answers to all cases."""
-    return asked(server, adapter)[0]
+    return asked(server, adapter).answers
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came back from one deployment.
+
+    Attributes:
+        answers: To all cases.
+        talks: What became of the websockets, where there are any.
+        followed: The whole answer that goes on until its key is revoked, as it was sent.
+    """
+
+    answers: dict[str, Answer]
+    talks: dict[str, Talk]
+    followed: bytes
 
 
 @functools.cache
-def asked(server: str, adapter: str) -> tuple[dict[str, Answer], dict[str, Talk]]:
-    """The answers to all cases and what became of the websockets, asked once in a run."""
+def asked(server: str, adapter: str) -> Asked:
+    """Everything, asked once in a run."""
     with served(server, adapter) as (port, names):
         answers = {case.name: ask(port, names, case) for case in SENT}
-        if (server, adapter) not in WITH_WEBSOCKETS:
-            return answers, {}
-        return answers, {
+        talks = TALKS if (server, adapter) in WITH_WEBSOCKETS else {}
+        talked = {
             name: talk(port, path, bearer(names, credential), says)
-            for name, (path, credential, says) in TALKS.items()
+            for name, (path, credential, says) in talks.items()
         }
+        # The last ones: they revoke the key that they use.
+        headers = [(name.decode(), value) for name, value in bearer(names, "key_read")]
+        return Asked(answers, talked, exchange(port, b"GET /follow", headers, b""))
 
 
 def bearer(names: dict[str, str], credential: str | None) -> list[tuple[bytes, bytes]]:
@@ -300,7 +320,7 @@ def test_granian_makes_an_empty_header_of_one_that_is_not_ascii() -> None:
 def test_websockets_are_refused_with_the_answer_and_closed_with_the_code(
     server: str, adapter: str
 ) -> None:
-    talks = asked(server, adapter)[1]
+    talks = asked(server, adapter).talks
     refused = {name: each for name, each in talks.items() if each.status != 101}
     assert {
         name: (each.status, json.loads(each.body)["code"]) for name, each in refused.items()
@@ -318,6 +338,18 @@ def test_websockets_are_refused_with_the_answer_and_closed_with_the_code(
     assert talks["opened"].close == (1000, "")
     assert talks["closed"].said == ("alice", "alice")
     assert talks["closed"].close == (1008, "key_revoked")
+    assert talks["watched"].close == (1008, "key_revoked")
+    assert talks["verified again"].close == (1008, "key_revoked")
+
+
+@pytest.mark.parametrize(("server", "adapter"), DEPLOYMENTS, ids=map(" and ".join, DEPLOYMENTS))
+def test_a_stream_ends_when_its_key_is_revoked(server: str, adapter: str) -> None:
+    head, _, body = asked(server, adapter).followed.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    is_chunked = b"transfer-encoding: chunked" in head.lower()
+    assert (unchunked(body) if is_chunked else body) == b"first\n"
+    # Ended, and not broken off.
+    assert body.endswith(b"0\r\n\r\n") or not is_chunked
 
 
 def test_no_two_deployments_differ() -> None:

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
 
+from msk_auth import Policy
 from msk_auth.testing import BackgroundLoop, WebSocketContract
 from msk_auth.testing.adapter import (
     POLICY_VIOLATION,
     Conversation,
     Reply,
+    User,
     WebSocketDriver,
     World,
     make_world,
+    revoke,
 )
 
 DENIAL = {"websocket.http.response": {}}
@@ -142,3 +145,80 @@ async def test_an_unknown_path_is_closed(name: str) -> None:
     world = make_world()
     sent = await connect(ADAPTERS[name](world.authenticator), "/ws/nowhere", world.bearer("jwt"))
     assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def _fastapi(authenticator: Any) -> Any:
+    from fastapi import FastAPI, WebSocket
+
+    from msk_auth.integrations.fastapi import FastAPIAuth
+
+    auth = FastAPIAuth[User](authenticator)
+    app = auth.install(FastAPI())
+
+    async def ws(websocket: WebSocket) -> None:
+        principal = await auth.admit(websocket, Policy())
+        await websocket.accept()
+        await revoke(authenticator, principal)
+        await auth.admit(websocket, Policy())
+
+    # FastAPI reads annotations, and those of this module are text.
+    ws.__annotations__ = {"websocket": WebSocket}
+    app.add_api_websocket_route("/ws", ws)
+    return app
+
+
+def _starlette(authenticator: Any) -> Any:
+    from starlette.applications import Starlette
+    from starlette.endpoints import WebSocketEndpoint
+    from starlette.routing import WebSocketRoute
+    from starlette.websockets import WebSocket
+
+    from msk_auth.integrations.starlette import StarletteAuth
+
+    auth = StarletteAuth[User](authenticator)
+
+    class Guarded(WebSocketEndpoint):
+        encoding = "text"
+
+        @auth.require()
+        async def on_connect(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+
+        @auth.require()
+        async def on_receive(self, websocket: WebSocket, data: str) -> None:
+            await revoke(authenticator, auth.principal(websocket))
+            # As the next text would be.
+            await self.on_receive(websocket, data)
+
+    return auth.install(Starlette(routes=[WebSocketRoute("/ws", Guarded)]))
+
+
+def _litestar(authenticator: Any) -> Any:
+    from litestar import Litestar, WebSocket, websocket
+
+    from msk_auth.integrations.litestar import LitestarAuth
+
+    auth = LitestarAuth[User](authenticator)
+
+    @websocket("/ws", guards=[auth.require()])
+    async def ws(socket: WebSocket[Any, Any, Any]) -> None:
+        await socket.accept()
+        await revoke(authenticator, socket.auth)
+        await auth.admit(socket, Policy())
+
+    # Litestar reads annotations, and those of this module are text.
+    ws.fn.__annotations__ = {"socket": WebSocket, "return": None}
+    return Litestar([ws], plugins=[auth], logging_config=None)
+
+
+OPEN = {"fastapi": _fastapi, "starlette": _starlette, "litestar": _litestar}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", WITH_WEBSOCKETS)
+async def test_a_guard_of_an_open_websocket_is_told_no_old_truth(name: str) -> None:
+    world = make_world()
+    app = OPEN[name](world.authenticator)
+    accepted, closed = await connect(app, "/ws", world.bearer("key"), says=["hello"])
+    assert accepted["type"] == "websocket.accept"
+    assert (closed["code"], closed["reason"]) == (POLICY_VIOLATION, "key_revoked")

@@ -125,6 +125,26 @@ def test_the_contract_finds_doors_that_are_open_or_closed_by_mistake() -> None:
         CONTRACT.test_an_accepted_credential_opens_it("jwt", WORLD, Says(opened))
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        refused(None),
+        Conversation(opened=True),
+        replace(CLOSED, close_code=1011),
+        replace(CLOSED, close_reason="store_unavailable"),
+    ],
+    ids=["not opened", "goes on", "another code", "another reason"],
+)
+def test_the_contract_finds_a_websocket_that_outstays_its_credential(held: Conversation) -> None:
+    CONTRACT.test_a_websocket_is_closed_when_its_credential_is_revoked(
+        b"/ws/watch", WORLD, Says(CLOSED)
+    )
+    with pytest.raises(AssertionError):
+        CONTRACT.test_a_websocket_is_closed_when_its_credential_is_revoked(
+            b"/ws/watch", WORLD, Says(held)
+        )
+
+
 def test_a_class_without_its_fixture_is_told_what_is_missing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "from msk_auth.testing import WebSocketContract\n\nclass TestIt(WebSocketContract):\n    pass\n"

@@ -16,6 +16,7 @@ from litestar.types import Message, Scope, Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
 
+from ._asgi import HANDSHAKE, Handshake
 from ._http import Answer, Voice, close_reason
 from ._outcome import Memory
 
@@ -84,17 +85,17 @@ class ErrorAnswers:
 
     def in_our_words(self, scope: Memory, send: Send) -> Send:
         """A `send` for a websocket that closes as the other adapters do when its handler raised something."""
-        accepted = False
+        handshake = scope[HANDSHAKE] = Handshake()
 
         async def send_or_deny(message: Message) -> None:
-            nonlocal accepted
-            accepted = accepted or message["type"] == "websocket.accept"
+            if message["type"] == "websocket.accept":
+                handshake.accepted = True
             answer: Answer | None = None
             if message["type"] == "websocket.close":
                 answer = scope.pop(_RAISED, None)
             if answer is None:
                 await send(message)
-            elif accepted:
+            elif handshake.accepted:
                 await _close(send, answer)
             else:
                 await _deny(scope, send, answer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -19,6 +18,7 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
+from msk_auth.watch import AsyncWatch
 
 from . import _asgi
 from ._http import Answer, Voice, close_reason
@@ -37,7 +37,7 @@ AppT = TypeVar("AppT", bound=Starlette)
 EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
-_HANDSHAKE: Final = "msk_auth.handshake"
+_AUTHENTICATED: Final = Policy()
 
 
 class StarletteBase(Generic[UserT]):
@@ -148,7 +148,8 @@ class StarletteBase(Generic[UserT]):
     async def admit(self, connection: HTTPConnection, policy: Policy) -> Principal[UserT]:
         """The principal of a request or websocket, if the policy lets it pass.
 
-        Guards call it; so may code that decides on a policy as it runs.
+        Guards call it; so may code that decides on a policy as it runs. A request is verified once, a websocket that is
+        open each time.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
@@ -168,6 +169,36 @@ class StarletteBase(Generic[UserT]):
         if scope.get("app") is not self._installed_on:
             self._check_installed(scope.get("app"))
         return _asgi.admission(scope, self.authenticator, policy)
+
+    async def verify_again(
+        self, connection: HTTPConnection, policy: Policy = _AUTHENTICATED
+    ) -> Principal[UserT]:
+        """The principal of a request or websocket as it is now, if the policy lets it pass: verified afresh, or within a lease.
+
+        For what goes on after a request was admitted. :meth:`admit` remembers for the length of a request what it found.
+
+        Args:
+            connection: The request or websocket.
+            policy: What it has to meet; the default is to be authenticated.
+
+        Raises:
+            Problem: The credentials are refused now, or the policy is not met.
+            ConfigurationError: :meth:`install` was not called on this application.
+        """
+        self._check_installed(connection.scope.get("app"))
+        return await _asgi.verify_again(connection.scope, self.authenticator, policy)
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
+        """A watch that ends what a websocket or an event stream does within two seconds of a revocation.
+
+        `async with auth.watch(principal):` stands around what a websocket does, which is then closed with 1008 and the
+        code of the refusal; a response streams `auth.watch(principal).stream(events())`.
+
+        Args:
+            principal: As it was admitted.
+            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+        """
+        return self.authenticator.watch(principal, policy)
 
     def public(self, endpoint: EndpointT) -> EndpointT:
         """Declare that an endpoint is for everybody, or a mounted application such as static files.
@@ -287,15 +318,9 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
 
 
 def _is_open(websocket: WebSocket) -> bool:
-    handshake: _Handshake | None = websocket.scope.get(_HANDSHAKE)
-    if handshake is not None and handshake.accepted:
+    if _asgi.is_open(websocket.scope):
         return True
     return websocket.application_state is not WebSocketState.CONNECTING
-
-
-@dataclass(slots=True)
-class _Handshake:
-    accepted: bool = False
 
 
 class _Handshakes:
@@ -312,7 +337,7 @@ class _Handshakes:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "websocket":
             return self._app(scope, receive, send)
-        handshake = scope[_HANDSHAKE] = _Handshake()
+        handshake = scope[_asgi.HANDSHAKE] = _asgi.Handshake()
 
         async def send_and_note(message: Message) -> None:
             if message["type"] == "websocket.accept":

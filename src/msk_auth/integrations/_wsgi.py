@@ -21,16 +21,32 @@ def admit(environ: Memory, authenticator: Authenticator[UserT], policy: Policy) 
         Problem: What :meth:`Authenticator.authenticate` raises, or the policy is not met. Whatever else
             goes wrong is `StoreUnavailable`: it could not be told who this is.
     """
-    # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
-    # such a value as it refuses several. What the framework makes of it is not looked at: it decodes leniently.
-    value: str | None = environ.get("HTTP_AUTHORIZATION")
-    authorization = () if value is None else (value,)
+    authorization = _authorization(environ)
     principal = admit_at_once(environ, authenticator, authorization, policy)
     if principal is not None:
         return principal
+    return verify_again(environ, authenticator, policy)
+
+
+def verify_again(
+    environ: Memory, authenticator: Authenticator[UserT], policy: Policy
+) -> Principal[UserT]:
+    """The principal of a request as it is now, whatever was found before.
+
+    Raises:
+        Problem: As :func:`admit`.
+    """
+    authorization = _authorization(environ)
     answer: object
     try:
         answer = authenticator.authenticate(authorization)
     except Exception as error:  # noqa: BLE001 - a problem is told, and anything else is one
         answer = error
     return admit_answered(environ, authenticator, authorization, policy, answer)
+
+
+def _authorization(environ: Memory) -> tuple[str, ...]:
+    # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
+    # such a value as it refuses several. What the framework makes of it is not looked at: it decodes leniently.
+    value: str | None = environ.get("HTTP_AUTHORIZATION")
+    return () if value is None else (value,)

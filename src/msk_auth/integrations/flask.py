@@ -41,6 +41,7 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.leaks import GitHubLeakReceiver
+from msk_auth.watch import Watch
 
 from . import _wsgi
 from ._flask_keys import KeyView, key_views
@@ -57,6 +58,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EXTENSION: Final = "msk_auth"
+_AUTHENTICATED: Final = Policy()
 
 # What stands behind the proxies, which look it up each time that they are asked something.
 _current_request: Final[Callable[[], Request]] = cast("Any", request)._get_current_object  # noqa: SLF001 - documented
@@ -290,6 +292,32 @@ class FlaskAuth(Generic[UserT]):
         """
         self._check_installed()
         return _wsgi.admit(_current_request().environ, self.authenticator, policy)
+
+    def verify_again(self, policy: Policy = _AUTHENTICATED) -> Principal[UserT]:
+        """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
+
+        For what goes on after a request was admitted. :meth:`admit` remembers for the length of a request what it found.
+
+        Args:
+            policy: What it has to meet; the default is to be authenticated.
+
+        Raises:
+            Problem: The credentials are refused now, or the policy is not met.
+            ConfigurationError: :meth:`init_app` was not called on this application.
+        """
+        self._check_installed()
+        return _wsgi.verify_again(_current_request().environ, self.authenticator, policy)
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
+        """A watch that ends a response that goes on within two seconds of a revocation.
+
+        A view returns `Response(auth.watch(auth.current_principal).stream(events()))`. It needs no context of a request.
+
+        Args:
+            principal: As it was admitted.
+            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+        """
+        return self.authenticator.watch(principal, policy)
 
     def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
         """What a request has to meet: the view's own policies and those of whatever it belongs to.

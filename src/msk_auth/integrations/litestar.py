@@ -48,6 +48,7 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.leaks import AsyncGitHubLeakReceiver
+from msk_auth.watch import AsyncWatch
 
 from . import _asgi
 from ._http import Voice
@@ -65,6 +66,7 @@ _POLICIES: Final = "msk_auth_policies"
 """Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
 
 _DEPENDENCY: Final = "principal"
+_AUTHENTICATED: Final = Policy()
 
 _log = logging.getLogger("msk_auth.integrations")
 
@@ -209,7 +211,8 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
     ) -> Principal[UserT]:
         """The principal of a request or websocket, if the policy lets it pass.
 
-        Guards call it; so may code that decides on a policy as it runs.
+        Guards call it; so may code that decides on a policy as it runs. A request is verified once, a websocket that is
+        open each time.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
@@ -230,6 +233,39 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         if scope["litestar_app"] is not self._installed_on:
             self._check_installed(scope["litestar_app"])
         return _asgi.admission(scope, self.authenticator, policy)
+
+    async def verify_again(
+        self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy = _AUTHENTICATED
+    ) -> Principal[UserT]:
+        """The principal of a request or websocket as it is now, if the policy lets it pass: verified afresh, or within a lease.
+
+        For what goes on after a request was admitted. :meth:`admit` remembers for the length of a request what it found.
+
+        Args:
+            connection: The request or websocket.
+            policy: What it has to meet; the default is to be authenticated.
+
+        Raises:
+            Problem: The credentials are refused now, or the policy is not met.
+            ConfigurationError: The application does not have this plugin.
+        """
+        scope: Any = connection.scope
+        self._check_installed(scope["litestar_app"])
+        principal = await _asgi.verify_again(scope, self.authenticator, policy)
+        scope["user"], scope["auth"] = principal.owner.user, principal
+        return principal
+
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
+        """A watch that ends what a websocket or an event stream does within two seconds of a revocation.
+
+        `async with auth.watch(principal):` stands around what a websocket does, which is then closed with 1008 and the
+        code of the refusal; a response streams `auth.watch(principal).stream(events())`.
+
+        Args:
+            principal: As it was admitted.
+            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+        """
+        return self.authenticator.watch(principal, policy)
 
     def _check_installed(self, app: Litestar) -> None:
         if self not in app.plugins:

@@ -4,8 +4,8 @@
 - :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` sign a principal in.
 - :func:`audit_routes` demands that every route of an application says whom it is for.
 - :class:`StoreContract` and :class:`AsyncStoreContract` check a store of your own.
-- :class:`AdapterContract` and :class:`WebSocketContract` check an adapter of your own; their application and world are in
-  :mod:`msk_auth.testing.adapter`.
+- :class:`AdapterContract`, :class:`StreamContract` and :class:`WebSocketContract` check an adapter of your own; their
+  application and world are in :mod:`msk_auth.testing.adapter`.
 
 Digests of keys that the library makes cost microseconds, in tests as well. For imported keys there is a cheap profile:
 `KeyHasher(slow=Argon2Digest("cheap"))`.
@@ -22,6 +22,7 @@ from msk_auth._audit.report import Access, AuditedRoute, RouteAuditFailed, Route
 pytest.register_assert_rewrite(
     "msk_auth.testing._adapter_contract",
     "msk_auth.testing._store_contract",
+    "msk_auth.testing._stream_contract",
     "msk_auth.testing._websocket_contract",
 )
 
@@ -30,6 +31,7 @@ from ._clock import FrozenClock  # noqa: E402
 from ._loop import BackgroundLoop  # noqa: E402
 from ._sign_in import async_key_headers, key_headers, login_headers  # noqa: E402
 from ._store_contract import AsyncStoreContract, StoreContract  # noqa: E402
+from ._stream_contract import StreamContract  # noqa: E402
 from ._websocket_contract import WebSocketContract  # noqa: E402
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "RouteAuditFailed",
     "RouteReport",
     "StoreContract",
+    "StreamContract",
     "WebSocketContract",
     "async_key_headers",
     "audit_routes",

@@ -209,6 +209,8 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
         on_event=events.append if lease is None else None,
         clock=clock,
         lease=lease,
+        # The loop's own time, which does not stand still.
+        watch_interval=timedelta(milliseconds=5),
     )
     blocking = Authenticator(
         store.blocking,

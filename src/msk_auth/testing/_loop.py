@@ -28,6 +28,7 @@ class BackgroundLoop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.run(_cancel_what_is_left())
         self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -40,3 +41,10 @@ class BackgroundLoop:
             TimeoutError: It took longer than a minute.
         """
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LONGEST_SECONDS)
+
+
+async def _cancel_what_is_left() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

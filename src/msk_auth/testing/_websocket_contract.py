@@ -198,3 +198,11 @@ class WebSocketContract:
     def test_without_a_problem_it_goes_on(self, world: World, driver: WebSocketDriver) -> None:
         held = driver.converse(b"/ws/talk", world.bearer("jwt"), ["hello", "administer", "more"])
         assert held.said == ("alice", "alice", "alice")
+
+    @pytest.mark.parametrize("target", [b"/ws/watch", b"/ws/again"])
+    def test_a_websocket_is_closed_when_its_credential_is_revoked(
+        self, target: bytes, world: World, driver: WebSocketDriver
+    ) -> None:
+        held = driver.converse(target, world.bearer("key"), [])
+        assert held.opened
+        assert (held.close_code, held.close_reason) == (POLICY_VIOLATION, "key_revoked")

@@ -28,6 +28,16 @@ For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, whic
     WS   /ws/admin        interactive; closes
     WS   /ws/missing      authenticated; raises TaskNotFound before it accepts
     WS   /ws/talk         authenticated; answers every text with talk(text, principal)
+    WS   /ws/watch        authenticated; awaits outstay(authenticator, principal) in a block of watch(principal)
+    WS   /ws/again        authenticated; awaits revoke(authenticator, principal), and then verify_again
+
+For :class:`~msk_auth.testing.StreamContract` it has answers that go on. An adapter that blocks takes `lines_blocking` and
+`revoke_blocking`:
+
+::
+
+    GET  /follow          authenticated; streams watch(principal).stream(lines(authenticator, principal))
+    GET  /again           authenticated; awaits revoke(authenticator, principal), and then verify_again
 """
 
 from __future__ import annotations
@@ -47,6 +57,7 @@ from ._adapter_contract_world import (
     fill,
     make_world,
 )
+from ._stream_contract import lines, lines_blocking, outstay, revoke, revoke_blocking
 from ._websocket_contract import (
     POLICY_VIOLATION,
     Conversation,
@@ -73,6 +84,11 @@ __all__ = [
     "World",
     "describe",
     "fill",
+    "lines",
+    "lines_blocking",
     "make_world",
+    "outstay",
+    "revoke",
+    "revoke_blocking",
     "talk",
 ]

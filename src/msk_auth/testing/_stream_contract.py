@@ -1,0 +1,93 @@
+"""What every adapter must do with what goes on after a request was admitted, as tests to be run against yours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, Final
+
+import pytest
+
+from msk_auth import AsyncAuthenticator, Authenticator, KeyLimits, Principal, local_principal
+
+from ._adapter_contract import AdapterDriver
+from ._adapter_contract_case import TOKEN
+from ._adapter_contract_world import World, make_world
+
+# Nothing is measured by it: what ought to be ended before goes on for as long.
+_TOO_LONG_SECONDS: Final = 30
+
+
+async def revoke(authenticator: AsyncAuthenticator[Any], principal: Principal[Any]) -> None:
+    """Revoke the key of a principal, in the middle of what it opened."""
+    await authenticator.revoke_key(*_own_key(principal))
+
+
+def revoke_blocking(authenticator: Authenticator[Any], principal: Principal[Any]) -> None:
+    """As :func:`revoke`, for an adapter that blocks."""
+    authenticator.revoke_key(*_own_key(principal))
+
+
+def _own_key(principal: Principal[Any]) -> tuple[Principal[Any], str]:
+    assert principal.key_id is not None, "ask with a key"
+    return local_principal(principal.owner, at=principal.authenticated_at), principal.key_id
+
+
+async def outstay(authenticator: AsyncAuthenticator[Any], principal: Principal[Any]) -> None:
+    """Revoke the key of a principal, and go on for too long."""
+    await revoke(authenticator, principal)
+    await asyncio.sleep(_TOO_LONG_SECONDS)
+
+
+async def lines(
+    authenticator: AsyncAuthenticator[Any], principal: Principal[Any]
+) -> AsyncGenerator[bytes]:
+    """What the route `/follow` streams: one line, and another one when the key of its reader is revoked."""
+    yield b"first\n"
+    await outstay(authenticator, principal)
+    yield b"second\n"
+
+
+def lines_blocking(
+    authenticator: Authenticator[Any], principal: Principal[Any]
+) -> Generator[bytes]:
+    """As :func:`lines`, for an adapter that blocks."""
+    yield b"first\n"
+    revoke_blocking(authenticator, principal)
+    authenticator.clock.sleep(1)
+    yield b"second\n"
+
+
+class StreamContract:
+    """Tests of an adapter's `watch` and `verify_again`: subclass it as :class:`AdapterContract`, with its driver.
+
+    The driver keeps the connection open until the application has answered.
+    """
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls) -> World:
+        """The world that the application lives in, one for all tests of the class: time passes in it."""
+        return make_world(KeyLimits())
+
+    @pytest.fixture
+    def driver(self, world: World) -> AdapterDriver:
+        """The driver of the application under test. Override it."""
+        raise NotImplementedError("give your test class a fixture named `driver`")
+
+    @pytest.fixture(autouse=True)
+    def _fresh(self, world: World) -> None:
+        world.reset()
+
+    def test_a_stream_ends_when_its_credential_is_revoked(
+        self, world: World, driver: AdapterDriver
+    ) -> None:
+        reply = driver.send("GET", b"/follow", world.bearer("key"), b"")
+        assert (reply.status, reply.body) == (200, b"first\n")
+
+    def test_a_request_that_verifies_again_is_refused_as_a_new_one(
+        self, world: World, driver: AdapterDriver
+    ) -> None:
+        reply = driver.send("GET", b"/again", world.bearer("key"), b"")
+        assert (reply.status, reply.json["code"]) == (401, "key_revoked")
+        assert reply.header("www-authenticate") == TOKEN
