@@ -51,7 +51,7 @@ from .api.auth import auth_router
 from .api.health import health_router
 from .api.key_trail import key_trail_router
 from .api.leaks import leak_routers
-from .api.runs import RECHECK, runs_router
+from .api.runs import runs_router
 from .api.tasks import tasks_router
 from .db.engine import Database
 from .db.migrate import migrate
@@ -354,8 +354,7 @@ class Services:
             worker=worker,
             tasks=Tasks(db, clock, worker.registry, worker.signals, witness=audit.witness),
             runs=runs,
-            # As often as a stream asks whether it may go on.
-            follower=LogFollower(runs, worker.signals, clock, heartbeat=RECHECK),
+            follower=LogFollower(runs, worker.signals, clock),
             census=RunCensus(db, clock),
             status=StatusReport(
                 db,
@@ -433,7 +432,7 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
         auth.key_routes(prefix="/api/keys"),
         key_trail_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry),
-        runs_router(auth, it.runs, it.follower, clock=it.clock, stopping=it.stopping),
+        runs_router(auth, it.runs, it.follower, stopping=it.stopping),
         admin_router(
             auth,
             it.config,

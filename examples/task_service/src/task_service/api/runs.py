@@ -7,13 +7,12 @@ import json
 import re
 from contextlib import aclosing, suppress
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.responses import PlainTextResponse
 
-from msk_auth import Clock, InputInvalid, Policy, Principal, Problem, require
+from msk_auth import InputInvalid, Policy, Principal, Problem, require
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
 from task_service.handlers import Progress
@@ -23,11 +22,6 @@ from task_service.tasks.shapes import LogLine, Run
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, Write
 from .json_route import JsonRoute
-
-RECHECK: Final = timedelta(seconds=2)
-"""How long a stream goes on without asking again whether it may. A follower must give a heartbeat as often."""
-
-HEARTBEAT_SECONDS: Final = 15.0
 
 RunId = Annotated[str, Path(alias="runId")]
 
@@ -40,7 +34,6 @@ def runs_router(
     runs: Runs,
     follower: LogFollower,
     *,
-    clock: Clock,
     stopping: asyncio.Event,
 ) -> APIRouter:
     """The routes under `/api/runs`.
@@ -48,8 +41,7 @@ def runs_router(
     Args:
         auth: Guards them.
         runs: Where they are.
-        follower: Follows logs; gives a heartbeat every :data:`RECHECK`.
-        clock: Measures when to ask again and when to show life.
+        follower: Follows logs.
         stopping: Set when the service is about to stop: streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
@@ -76,35 +68,23 @@ def runs_router(
         if "text/plain" in accept and "text/event-stream" not in accept:
             return PlainTextResponse(await _whole_log(runs, run_id), headers={"vary": "accept"})
         reader_at = _parse_last_event_id(last_event_id)
-        authorization = [value for name, value in request.headers.raw if name == b"authorization"]
-
-        async def still_admitted() -> Principal[User]:
-            # Asked of the authenticator itself: the adapter remembers what it answered for this request.
-            now = await auth.authenticator.authenticate(authorization)
-            auth.authenticator.authorize(now, _READ)
-            await runs.get(now, run_id)
-            return now
 
         async def produce(write: Write) -> None:
-            asked_at = spoke_at = clock.monotonic()
             # A refusal, a vanished run or a database that does not answer end the stream. The client comes back with
             # the last id that it has, and is told then.
             with suppress(Problem):
-                async with aclosing(follower.follow_log(run_id, reader_at)) as items:
+                async with (
+                    auth.watch(principal),
+                    aclosing(follower.follow_log(run_id, reader_at)) as items,
+                ):
                     async for item in items:
-                        if clock.monotonic() - asked_at >= RECHECK.total_seconds():
-                            await still_admitted()
-                            asked_at = clock.monotonic()
                         if isinstance(item, LogLine):
                             await write(_log_event(item).encode())
                         elif isinstance(item, Progress):
                             await write(_progress_event(item).encode())
-                        elif clock.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
-                            await write(HEARTBEAT)
                         else:
-                            continue
-                        spoke_at = clock.monotonic()
-                run = await runs.get(await still_admitted(), run_id)
+                            await write(HEARTBEAT)
+                run = await runs.get(await auth.verify_again(request, _READ), run_id)
                 await write(ServerEvent("end", run.model_dump_json()).encode())
 
         return EventStream(produce, stopping=stopping)
