@@ -27,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth import SystemClock
 from task_service import app as app_module
+from task_service import server as server_module
 from task_service.app import Services, create_app
 from task_service.db import engine as engine_module
 from task_service.db.migrate import migrate
@@ -322,7 +323,8 @@ async def on_a_port(service: Service) -> AsyncIterator[str]:
             if kind == "lifespan.shutdown":
                 return
 
-    with bind("127.0.0.1", 0) as listener:
+    at_once = mock.patch.multiple(server_module, _HANDSHAKE_SECONDS=0.0, LINGER_SECONDS=0.05)
+    with bind("127.0.0.1", 0) as listener, at_once:
         server = Server(
             without_lifespan,
             host="127.0.0.1",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class App:
-    """Answers early at /early, waits for `finish` at /slow, and reads the body anywhere else."""
+    """Answers early at /early, waits for `finish` at /slow and within /begun, and reads the body anywhere else."""
 
     finish: asyncio.Event = field(default_factory=asyncio.Event)
     began: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,6 +35,13 @@ class App:
                 await send({"type": f"{kind}.complete"})
                 if kind == "lifespan.shutdown":
                     return
+        if scope["path"] == "/begun":
+            headers = [(b"content-length", b"2")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            self.began.set()
+            await self.finish.wait()
+            await send({"type": "http.response.body", "body": b"ok"})
+            return
         if scope["path"] == "/slow":
             self.began.set()
             await self.finish.wait()
@@ -99,6 +108,12 @@ async def until(happened: Callable[[], bool]) -> None:
 async def everything(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(5):
         return await reader.read()
+
+
+@pytest.fixture(autouse=True)
+def stopping_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_HANDSHAKE_SECONDS", 0.02)
+    monkeypatch.setattr(server_module, "LINGER_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -210,6 +225,151 @@ async def test_stopping_is_told_first_and_accepted_requests_are_finished() -> No
         it.app.finish.set()
         assert (await everything(reader)).endswith(b"ok")
     assert it.stopping == ["now"]
+
+
+class Ask:
+    """A client that is not on the server's event loop: what it does happens in one instant of the server."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+
+    def send(self, path: str = "/early") -> None:
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+
+    async def answer(self) -> bytes:
+        """All that comes until the server closes the connection."""
+        self._socket.settimeout(5)
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> bytes:
+        with self._socket:
+            received = b""
+            while chunk := self._socket.recv(65_536):
+                received += chunk
+        return received
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def one_answer(self) -> bytes:
+        """The answer to the one request that was sent."""
+        self._socket.settimeout(5)
+        received = b""
+        while not received.endswith(b"ok"):
+            received += await asyncio.to_thread(self._socket.recv, 65_536)
+        return received
+
+
+async def stop_at_once(it: Running, last: Callable[[], None]) -> None:
+    """Stop the server right after `last`, without an instant in between for its event loop."""
+    stopped = asyncio.Event()
+
+    async def tick(_: int) -> bool:
+        last()
+        stopped.set()
+        return True
+
+    it.server.on_tick = tick  # type: ignore[method-assign]
+    await stopped.wait()
+
+
+async def test_a_client_that_was_not_accepted_yet_is_answered_when_the_service_stops() -> None:
+    async with running() as it:
+        clients: list[Ask] = []
+
+        def connect() -> None:
+            clients.extend(Ask(it.port) for _ in range(5))
+            for client in clients[:3]:
+                client.send()
+
+        await stop_at_once(it, connect)
+        # Two of them ask only now that the service is stopping.
+        for client in clients[3:]:
+            client.send()
+        for client in clients:
+            answered = await client.answer()
+            assert answered.startswith(b"HTTP/1.1 200 OK")
+            assert b"connection: close" in answered
+
+
+async def test_a_request_on_its_way_on_a_kept_connection_is_answered_when_the_service_stops() -> (
+    None
+):
+    async with running() as it:
+        client = Ask(it.port)
+        client.send()
+        assert b"connection: close" not in await client.one_answer()
+        await stop_at_once(it, client.send)
+        answered = await client.answer()
+        assert answered.startswith(b"HTTP/1.1 200 OK")
+        assert b"connection: close" in answered
+
+
+async def test_an_answer_under_way_says_that_it_is_the_last_one_when_the_service_stops() -> None:
+    async with running() as it:
+        client = Ask(it.port)
+        client.send("/slow")
+        await it.app.began.wait()
+        await stop_at_once(it, it.app.finish.set)
+        assert b"connection: close" in await client.answer()
+
+
+async def test_an_answer_that_promised_to_keep_the_connection_is_followed_by_another_one() -> None:
+    async with running() as it:
+        client = Ask(it.port)
+        client.send("/begun")
+        await it.app.began.wait()
+        await stop_at_once(it, it.app.finish.set)
+        assert b"connection: close" not in await client.one_answer()
+        client.send()
+        assert b"connection: close" in await client.answer()
+
+
+async def test_idle_connections_are_closed_while_the_service_stops() -> None:
+    async with running(grace=30) as it, connected(it.port) as (silent, _):
+        kept = Ask(it.port)
+        kept.send()
+        await kept.one_answer()
+        began = asyncio.get_running_loop().time()
+        await stop_at_once(it, lambda: None)
+        assert await kept.answer() == b""
+        assert await everything(silent) == b""
+        await it.task
+        assert asyncio.get_running_loop().time() - began < 25
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part is Linux's")
+async def test_no_client_connects_while_the_service_stops() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        connected_before = Ask(listener.getsockname()[1])
+        assert server_module.waiting_connections(listener) == 1
+        server_module.refuse_connections(listener)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(listener.getsockname(), 0.2)
+        # It was let in before, and is not dropped.
+        connected_before.send()
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.settimeout(5)
+            assert accepted.recv(4) == b"GET "
+        connected_before.close()
+        assert server_module.waiting_connections(listener) == 0
+
+
+async def test_where_the_kernel_has_no_part_in_stopping_it_stops_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with bind("127.0.0.1", 0) as listener:
+        waiting = socket.create_connection(listener.getsockname())
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", "darwin")
+            server_module.refuse_connections(listener)
+            assert server_module.waiting_connections(listener) == 0
+        monkeypatch.setattr(server_module, "_SO_ATTACH_FILTER", -1)
+        server_module.refuse_connections(listener)
+        socket.create_connection(listener.getsockname(), 5).close()
+        waiting.close()
+    assert server_module.waiting_connections(listener) == 0
 
 
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:

@@ -1,25 +1,40 @@
-"""How the service listens: uvicorn, made impatient with clients that never finish what they began.
+"""How the service listens: uvicorn, made impatient with clients that never finish what they began, and patient at the end.
 
 uvicorn waits for the rest of a request's head for ever and lets it grow without bound, so a few hundred silent or
 endless connections would use it up (slow headers, ASVS 5.0 section 13.2). Here whatever a client owes within one
 request has a deadline: its head, and the rest of a body that was answered early. The body itself is timed by
 :class:`~task_service.middleware.BodyLimit`, which can still answer.
+
+uvicorn stops by closing its listening socket, which resets the connections that wait to be accepted, and every
+connection that is idle, on some of which a request is on its way. Here no request is left without an answer that is
+sent
+
+- first on a connection that was established before the listening socket was closed, within :data:`LINGER_SECONDS`;
+- next on a connection whose last answer did not say `Connection: close`, within :data:`LINGER_SECONDS` of that answer.
+
+So the service stops in this order: the kernel lets no further client connect; those that are connected are accepted;
+the listening socket is closed; answers say `Connection: close` from the first step on; a connection that stays idle is
+closed after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import json
 import re
 import socket
+import struct
+import sys
 from asyncio import TimerHandle
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
@@ -33,7 +48,14 @@ HEAD_SECONDS: Final = 10.0
 MAX_HEAD_BYTES: Final = 65_536
 """How large a request's line and headers may grow."""
 
+LINGER_SECONDS: Final = 1.0
+"""How long an idle connection is kept for a request while the service stops."""
+
 _KEEP_ALIVE_SECONDS: Final = 5
+# A client is connected when it has the kernel's answer; the kernel knows of it a journey later.
+_HANDSHAKE_SECONDS: Final = 0.2
+_HANDSHAKES_SECONDS: Final = 5.0
+_SO_ATTACH_FILTER: Final = 26
 MAX_CONNECTIONS: Final = 512
 """How many clients are served at once: below the usual limit of 1,024 open files, with room for the rest."""
 
@@ -160,6 +182,10 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._received = b""
 
+    @property
+    def _is_stopping(self) -> bool:
+        return isinstance(self.server_state, _State) and self.server_state.stopping
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected: its first request is due."""
         super().connection_made(transport)
@@ -201,6 +227,8 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._satisfied()
         super().on_headers_complete()
+        if self._is_stopping:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """The body is complete too: what comes next is another head."""
@@ -211,8 +239,33 @@ class ImpatientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is sent, perhaps before the request was."""
         super().on_response_complete()
-        if not self._in_head and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if not self._in_head:
             self._expect()
+        elif self._is_stopping and self._is_idle:
+            self._linger()
+
+    def shutdown(self) -> None:
+        """The service stops: answer what was asked or is on its way, and keep the connection for nothing else."""
+        if self._is_idle:
+            self._linger()
+        elif not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    @property
+    def _is_idle(self) -> bool:
+        latest: RequestResponseCycle | None = self.cycle  # before the first request there is none
+        return latest is None or latest.response_complete
+
+    def _linger(self) -> None:
+        """Close the connection if nothing of a request comes for some time."""
+        if self._in_head and self._head_bytes == 0:
+            self._satisfied()
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                LINGER_SECONDS, self.timeout_keep_alive_handler
+            )
 
     def _expect(self) -> None:
         self._satisfied()
@@ -234,10 +287,18 @@ class ImpatientProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, which also tells when it begins to stop.
+class _State(ServerState):
+    """What the connections share."""
 
-    Streams that would go on for ever end on that signal; everything else that was accepted is finished.
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopping = False
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which also tells when it begins to stop, and answers everybody who is connected by then.
+
+    Streams that would go on for ever end on that signal; everything else that was asked is finished.
 
     Args:
         app: The ASGI application.
@@ -272,6 +333,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=grace_seconds,
             )
         )
+        self.server_state = self._state = _State()
         self._on_started = on_started
         self._on_stopping = on_stopping
 
@@ -282,6 +344,56 @@ class Server(uvicorn.Server):
             await self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, let what was accepted finish, then stop the application."""
+        """Accept who is connected, let them finish, then stop the application."""
         self._on_stopping()
+        self._state.stopping = True
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        listeners = sockets or []
+        for listener in listeners:
+            refuse_connections(listener)
+        await asyncio.sleep(_HANDSHAKE_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HANDSHAKES_SECONDS):
+                while any(map(waiting_connections, listeners)):  # noqa: ASYNC110 - the kernel sets no events
+                    await asyncio.sleep(_HANDSHAKE_SECONDS / 10)
         await super().shutdown(sockets)
+
+
+def refuse_connections(listener: socket.socket) -> None:
+    """Let no further client connect, while those that have connected can still be accepted. Linux only.
+
+    Their packets that ask for a connection (SYN) are dropped, so that they ask again a second later, when another
+    process may listen, or are refused. Elsewhere, and where the kernel does not offer it, this does nothing, and a
+    client that connects in the instant before the socket is closed gets no answer.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    # The classic BPF program "tcp[13] & (SYN|ACK) == SYN ? drop : keep", instruction by instruction: code, where to
+    # go on if so and if not, value (linux/filter.h). The packet begins with TCP's header.
+    program = b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            (0x30, 0, 0, 13),
+            (0x54, 0, 0, 0x12),
+            (0x15, 0, 1, 0x02),
+            (0x06, 0, 0, 0),
+            (0x06, 0, 0, 0xFFFFFFFF),
+        )
+    )
+    instructions = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("HP", len(program) // 8, ctypes.addressof(instructions))
+    with suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
+
+
+def waiting_connections(listener: socket.socket) -> int:
+    """How many clients are connected and not accepted yet; 0 where the kernel does not tell. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        # struct tcp_info: of a socket that listens, tcpi_unacked is the length of this queue.
+        information = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)
+        return int(struct.unpack_from("=I", information, 24)[0])
+    except (OSError, struct.error):
+        return 0
