@@ -152,7 +152,7 @@ async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
     now = service.clock.now()
     stranger = TokenProfile(
         issuer=service.services.tokens.issuer,
-        audience="task-service",
+        audience=service.services.tokens.audience,
         # Even the name of the key is right.
         keys=KeyRing([SigningKey.generate(service.services.tokens.keys.signing_key.kid, "HS256")]),
     )

@@ -436,7 +436,7 @@ def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
 
 
 def test_finishing_an_upgrade_and_giving_up_secrets_are_said_to_migrate(tmp_path: Path) -> None:
-    for words in (["--finish"], ["--new-secrets"]):
+    for words in (["--finish"], ["--new-secrets"], ["--new-deployment"]):
         done = run(tmp_path / "data", "migrate", *words)
         assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")
 

@@ -55,10 +55,12 @@ from .api.runs import runs_router
 from .api.tasks import tasks_router
 from .db.engine import Database
 from .db.migrate import migrate
+from .deployment import deployment_id
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import refuse_unconfined
 from .handlers.sandbox import CommandSandbox
 from .handlers.targets import TargetGuard
+from .ids import new_id
 from .machines import Queue, listen_to_queue, queue_of
 from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, SecurityHeaders
 from .observability import Metrics
@@ -80,6 +82,7 @@ from .web.pages import pages_router
 _log = logging.getLogger(__name__)
 
 AUDIENCE: Final = "task-service"
+"""What the `aud` of login tokens begins with; the id of the deployment follows."""
 ISSUER: Final = AUDIENCE
 """Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
 
@@ -262,7 +265,8 @@ class Services:
         secrets = load_or_create_secrets(settings.data_dir, clock.now())
         tokens = TokenProfile(
             issuer=ISSUER,
-            audience=AUDIENCE,
+            # Of no deployment: until `join_deployment` has read which one this is, no login is accepted.
+            audience=_audience_of(new_id("none")),
             keys=secrets.token_keys,
             max_lifetime=MAX_SESSION_LIFETIME,
         )
@@ -374,6 +378,16 @@ class Services:
         await self.key_store.aclose()
         await self.db.close()
 
+    async def join_deployment(self) -> None:
+        """Agree on the secrets with the other processes on the database, and name this deployment in login tokens.
+
+        Raises:
+            ConfigurationError: Other processes have other secrets.
+            StoreUnavailable: The database cannot answer.
+        """
+        await self.agree_on_secrets()
+        self.tokens.audience = _audience_of(await deployment_id(self.db, self.clock.now()))
+
     async def agree_on_secrets(self) -> None:
         """See :func:`~task_service.shared_secrets.agree_on_secrets`; on SQLite there is one data folder and no question.
 
@@ -387,6 +401,10 @@ class Services:
 def _command_sandbox(settings: Settings) -> CommandSandbox:
     required = settings.command_sandbox == "required"
     return CommandSandbox.hiding(settings.private_paths, required=required)
+
+
+def _audience_of(deployment: str) -> str:
+    return f"{AUDIENCE}:{deployment}"
 
 
 def create_app(
@@ -495,7 +513,7 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
     await migrate(services.db)
-    await services.agree_on_secrets()
+    await services.join_deployment()
     await services.worker.check_commands()
     stop = asyncio.Event()
     async with services.sessions, services.audit.backlog:

@@ -26,6 +26,7 @@ from .accounts.roles import ROLE_PERMISSIONS
 from .app import RUN_GRACE, Services, Worker, create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
+from .deployment import forget_deployment_id
 from .doctor import examine
 from .memory import hide_memory, return_large_blocks
 from .observability import configure_logging
@@ -135,9 +136,19 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
     is_flag=True,
     help="Go on with other secrets after secrets.json was lost. Keys and logins made with it are lost too.",
 )
-def migrate(finish: bool, new_secrets: bool) -> None:
+@click.option(
+    "--new-deployment",
+    is_flag=True,
+    help="Give the deployment another id, after its database was copied from another one. All logins end when the"
+    " processes are started anew.",
+)
+def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
     """Bring the database to this version's schema. `serve` and `worker` do it too."""
-    later = asyncio.run(_migrate_only(load_settings(), finish=finish, new_secrets=new_secrets))
+    later = asyncio.run(
+        _migrate_only(
+            load_settings(), finish=finish, new_secrets=new_secrets, new_deployment=new_deployment
+        )
+    )
     click.echo("The database has this version's schema.")
     if later:
         click.echo(
@@ -213,10 +224,14 @@ async def _prepare(settings: Settings) -> None:
         await services.worker.check_commands()
 
 
-async def _migrate_only(settings: Settings, *, finish: bool, new_secrets: bool) -> list[str]:
+async def _migrate_only(
+    settings: Settings, *, finish: bool, new_secrets: bool, new_deployment: bool
+) -> list[str]:
     async with _services(settings) as services:
         if new_secrets:
             await forget_secrets(services.db)
+        if new_deployment:
+            await forget_deployment_id(services.db)
         # Again, for what was left the first time.
         return await migrate_database(services.db, finish=finish)
 

@@ -194,6 +194,15 @@ secret_checks = Table(
     Column("fingerprint", String(64), nullable=False),
 )
 
+deployment = Table(
+    "deployment",
+    metadata,
+    # What is known, such as "id": one row for each.
+    Column("name", String(64), primary_key=True),
+    Column("value", String(255), nullable=False),
+    Column("noted_at", UtcMicroseconds, nullable=False),
+)
+
 schema_works_with = Table(
     "schema_works_with",
     metadata,
