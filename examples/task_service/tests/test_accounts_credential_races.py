@@ -309,7 +309,7 @@ async def create_administrator(it: World, admin: Principal[User], user: User) ->
     ("overtaken", "refusal"),
     [(log_out, TokenRevoked), (disable, TokenRevoked), (demote, PermissionDenied)],
 )
-async def test_who_no_longer_administers_writes_nothing_any_more(
+async def test_a_former_administrator_writes_nothing(
     it: World,
     overtaken: Callable[[World, Principal[User]], Awaitable[None]],
     refusal: type[Exception],

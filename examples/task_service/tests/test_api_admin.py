@@ -257,7 +257,7 @@ async def test_everything_else_needs_any_login(
     expect(await admin.post(f"/api/keys/{rotated['id']}/revoke"), 200)
     expect(await admin.patch("/api/admin/config", {"run_retention_days": 7}), 200)
     expect(await admin.post("/api/admin/users", {"username": "eva", "role": "user"}), 201)
-    # Whoever has to stop somebody has no time to lose.
+    # Stopping a user must not wait for a password.
     expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
     expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
     assert (await admin.delete(f"/api/admin/users/{user_id}/sessions")).status_code == 204

@@ -76,7 +76,7 @@ async def test_a_new_link_is_made_once_the_password_is_right(
     button = page.get_by_role("button", name="New link: ulf")
     asked = page.get_by_role("dialog", name="Confirm your password")
 
-    # Whoever changes their mind has changed nothing, and is back where they were.
+    # Cancelling changes nothing, and gives the focus back.
     await button.focus()
     await page.keyboard.press("Enter")
     await expect(asked).to_be_visible()

@@ -27,7 +27,7 @@ _USERS = schema.users.c
 async def begin_credential_write(
     connection: AsyncConnection, by: Principal[Any] | None, now: datetime
 ) -> None:
-    """Take the turn of all who write credentials, disable users or change roles; the first statement of each.
+    """Take the turn of all that write credentials, disable users or change roles; the first statement of each.
 
     The users are always locked before links and sessions, so that no two transactions wait for each other.
 
