@@ -6,7 +6,7 @@ To add an adapter: build that application with it, in a module beside this one, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -47,13 +47,14 @@ async def send(
     headers: list[tuple[bytes, bytes]] | None = None,
     body: bytes = b"",
     *,
-    chunks: list[bytes] | None = None,
+    chunks: Sequence[bytes | Exception] | None = None,
     stays: bool = False,
     **more: Any,
 ) -> Reply:
     """One request with exactly these bytes, as a server would hand it on.
 
-    Its client goes away when it has sent everything, unless it stays until the application has answered.
+    Its client goes away when it has sent everything, unless it stays until the application has answered. An exception
+    among the chunks is raised by the server while the body is read.
 
     An unexpected exception in the application is swallowed after the answer, as a server does.
     """
@@ -74,7 +75,7 @@ async def send(
         "state": {},
         **more,
     }
-    pending = [body] if chunks is None else list(chunks)
+    pending: list[bytes | Exception] = [body] if chunks is None else list(chunks)
     sent: list[dict[str, Any]] = []
     answered = anyio.Event()
 
@@ -84,6 +85,8 @@ async def send(
                 await answered.wait()
             return {"type": "http.disconnect"}
         chunk = pending.pop(0)
+        if isinstance(chunk, Exception):
+            raise chunk
         return {"type": "http.request", "body": chunk, "more_body": bool(pending)}
 
     async def receive_answer(message: dict[str, Any]) -> None:

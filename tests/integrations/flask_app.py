@@ -105,8 +105,14 @@ class WsgiBridge:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         body = b""
         length = 0
+        broken: Exception | None = None
         while True:
-            message = await receive()
+            try:
+                message = await receive()
+            except Exception as error:  # noqa: BLE001 - raised again where the body is read
+                broken = error
+                length += 1
+                break
             if message["type"] == "http.disconnect":
                 length += 1  # more was promised
                 break
@@ -114,7 +120,7 @@ class WsgiBridge:
             length = len(body)
             if not message["more_body"]:
                 break
-        made = environ(scope, io.BytesIO(body), length)
+        made = environ(scope, Input(body, broken), length)
         status, headers, content = await to_thread.run_sync(self.call, made)
         raw = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers]
         code = int(status.split()[0])
@@ -136,6 +142,26 @@ class WsgiBridge:
             close()
         status, headers = started
         return status, headers, content
+
+
+class Input(io.BytesIO):
+    """A body as a server hands it on, which may raise at its end."""
+
+    def __init__(self, body: bytes, broken: Exception | None) -> None:
+        super().__init__(body)
+        self._broken = broken
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
+        if count == 0 and self._broken is not None:
+            raise self._broken
+        return count
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        if not data and self._broken is not None:
+            raise self._broken
+        return data
 
 
 def environ(scope: dict[str, Any], body: io.BytesIO, length: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.integrations.adapters import ADAPTERS, send
 
+from msk_auth import TooManyAttempts
 from msk_auth.testing.adapter import Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
@@ -186,4 +187,18 @@ async def test_a_body_in_pieces(client: Client) -> None:
 
 async def test_a_client_that_leaves_is_no_error(client: Client) -> None:
     reply = await client("POST", "/api/keys", chunks=[])
-    assert (reply.status, reply.json["code"]) == (400, "bad_request")
+    assert (reply.status, reply.json["code"]) == (400, "request_malformed")
+
+
+@pytest.mark.parametrize("error", [OSError("bad chunk"), ValueError(), EOFError()], ids=repr)
+@pytest.mark.parametrize("before", [[], [b'{"name":']], ids=["at once", "in the middle"])
+async def test_a_body_that_a_server_cannot_read_is_malformed(
+    client: Client, error: Exception, before: list[bytes]
+) -> None:
+    reply = await client("POST", "/api/keys", chunks=[*before, error])
+    assert (reply.status, reply.json["code"]) == (400, "request_malformed")
+
+
+async def test_what_a_middleware_says_of_a_body_counts(client: Client) -> None:
+    reply = await client("POST", "/api/keys", chunks=[b"{", TooManyAttempts(3)])
+    assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")

@@ -102,6 +102,12 @@ async def test_whoever_shows_a_key_ends_it(
     assert site.asked == 1
 
 
+@pytest.mark.parametrize("target", [b"/api/revoke", b"/api/leaks/github"])
+async def test_a_body_that_a_server_cannot_read_is_malformed(site: Site, target: bytes) -> None:
+    reply = await send(site.app, "POST", target, [FORM], chunks=[b"token=", OSError("bad chunk")])
+    assert (reply.status, reply.json["code"]) == (400, "request_malformed")
+
+
 async def test_the_answer_does_not_tell_whether_there_is_such_a_key(site: Site) -> None:
     """RFC 7009, section 2.2."""
     names = ["key_unknown", "key_wrong", "key_revoked", "key_expired", "key_disabled", "key_orphan"]

@@ -247,11 +247,13 @@ class Asked:
         answers: To all cases.
         talks: What became of the websockets, where there are any.
         followed: The whole answer that goes on until its key is revoked, as it was sent.
+        broken: The status and the code of the answer to a body with a broken chunk, or the server's own answer.
     """
 
     answers: dict[str, Answer]
     talks: dict[str, Talk]
     followed: bytes
+    broken: Answer
 
 
 @functools.cache
@@ -266,7 +268,11 @@ def asked(server: str, adapter: str) -> Asked:
         }
         # The last ones: they revoke the key that they use.
         headers = [(name.decode(), value) for name, value in bearer(names, "key_read")]
-        return Asked(answers, talked, exchange(port, b"GET /follow", headers, b""))
+        followed = exchange(port, b"GET /follow", headers, b"")
+        headers = [(name.decode(), value) for name, value in bearer(names, "jwt")]
+        headers += [("content-type", b"application/json"), ("transfer-encoding", b"chunked")]
+        broken = exchange(port, b"POST /api/keys", headers, b"zz\r\n{}\r\n0\r\n\r\n")
+        return Asked(answers, talked, followed, read(broken, names, is_problem=True))
 
 
 def bearer(names: dict[str, str], credential: str | None) -> list[tuple[bytes, bytes]]:
@@ -350,6 +356,18 @@ def test_a_stream_ends_when_its_key_is_revoked(server: str, adapter: str) -> Non
     assert (unchunked(body) if is_chunked else body) == b"first\n"
     # Ended, and not broken off.
     assert body.endswith(b"0\r\n\r\n") or not is_chunked
+
+
+@pytest.mark.parametrize(("server", "adapter"), DEPLOYMENTS, ids=map(" and ".join, DEPLOYMENTS))
+def test_a_body_that_cannot_be_read_is_a_400(server: str, adapter: str) -> None:
+    broken = asked(server, adapter).broken
+    if (server, adapter) == ("granian", "flask"):
+        # It hands on an empty body, which is no JSON. When this fails, it has begun to tell.
+        assert (broken.status, json.loads(broken.body)["code"]) == (422, "input_invalid")
+        return
+    assert broken.status == 400
+    if not broken.is_the_servers_own:
+        assert json.loads(broken.body)["code"] == "request_malformed"
 
 
 def test_no_two_deployments_differ() -> None:

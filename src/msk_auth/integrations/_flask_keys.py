@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from flask import request
+from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from msk_auth.authenticator import Authenticator
+from msk_auth.core.errors import Problem
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
 
-from ._http import Answer, ContentTooLarge
+from ._http import Answer, ContentTooLarge, broken_body
 from ._key_routes import (
     MANAGE,
     MAX_BODY,
@@ -103,13 +105,22 @@ def read_body(limit: int) -> bytes:
 
     Raises:
         ContentTooLarge: It has more bytes than `limit`.
+        RequestMalformed: It ended before its end.
+        Problem, HTTPException: The application's own limits, or something of it in front of the stream.
     """
     body = bytearray()
-    # One byte more than allowed shows that there are too many.
-    while chunk := request.stream.read(limit + 1 - len(body)):
-        body += chunk
-        if len(body) > limit:
-            raise ContentTooLarge(limit)
+    try:
+        # One byte more than allowed shows that there are too many.
+        while len(body) <= limit and (chunk := request.stream.read(limit + 1 - len(body))):
+            body += chunk
+    except ClientDisconnected:
+        raise broken_body() from None
+    except (Problem, HTTPException):
+        raise
+    except Exception:  # noqa: BLE001 - whatever a server raises
+        raise broken_body() from None
+    if len(body) > limit:
+        raise ContentTooLarge(limit)
     return bytes(body)
 
 

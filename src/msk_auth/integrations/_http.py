@@ -12,7 +12,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
-from msk_auth.core.errors import Problem
+from msk_auth.core.errors import Problem, RequestMalformed
 
 PROBLEM_TYPE: Final = "application/problem+json"
 JSON_TYPE: Final = "application/json"
@@ -67,6 +67,16 @@ class ContentTooLarge(Problem):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"This operation reads at most {limit} bytes.")
+
+
+def broken_body() -> RequestMalformed:
+    """What a body is that did not arrive as its headers announce it.
+
+    Servers tell it in their own ways: they raise what they like, or say that the client has gone, which it may have.
+    """
+    return RequestMalformed(
+        "The body could not be read to its end. Check its length or its chunks, and send the request again."
+    )
 
 
 @dataclass(frozen=True, slots=True)

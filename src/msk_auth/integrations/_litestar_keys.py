@@ -6,15 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, cast
 
 from litestar import Request, Response
-from litestar.exceptions import ClientException
+from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler, delete, get, post
 from litestar.openapi.spec import Operation
 
 from msk_auth.authenticator import AsyncAuthenticator
+from msk_auth.core.errors import Problem
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
 
-from ._http import ContentTooLarge
+from ._http import ContentTooLarge, broken_body
 from ._key_routes import (
     MANAGE,
     MAX_BODY,
@@ -123,14 +124,19 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
 
     Raises:
         ContentTooLarge: It has more bytes than `limit`.
-        ClientException: The client went away.
+        RequestMalformed: It ended before its end.
+        Problem, HTTPException: A middleware of the application refused it.
     """
     body = bytearray()
     while True:
-        message = cast("dict[str, Any]", await request.receive())
+        try:
+            message = cast("dict[str, Any]", await request.receive())
+        except (Problem, HTTPException):
+            raise
+        except Exception:  # noqa: BLE001 - whatever a server raises
+            raise broken_body() from None
         if message["type"] == "http.disconnect":
-            # Nobody is there to read an answer, and it is no error of ours to be logged.
-            raise ClientException
+            raise broken_body()
         body += message.get("body", b"")
         if len(body) > limit:
             raise ContentTooLarge(limit)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
+from msk_auth.core.errors import Problem
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
 
-from ._http import Answer, ContentTooLarge
+from ._http import Answer, ContentTooLarge, broken_body
 from ._key_routes import (
     MANAGE,
     MAX_BODY,
@@ -133,17 +134,21 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises:
         ContentTooLarge: It has more bytes than `limit`.
-        HTTPException: The client went away.
+        RequestMalformed: It ended before its end.
+        Problem, HTTPException: A middleware of the application refused it.
     """
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise ContentTooLarge(limit)
-    except ClientDisconnect:
-        # Nobody is there to read an answer, and it is no error of ours to be logged.
-        raise HTTPException(400) from None
+                break
+    except (Problem, HTTPException):
+        raise
+    except Exception:  # noqa: BLE001 - whatever a server raises, and `ClientDisconnect`
+        raise broken_body() from None
+    if len(body) > limit:
+        raise ContentTooLarge(limit)
     return bytes(body)
 
 
