@@ -313,6 +313,21 @@ async def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     assert await find_held(store, "k1") == FULL
 
 
+async def test_a_write_that_is_not_answered_is_given_up_too(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.2)
+    engine = create_async_engine(store._write_engine.url, poolclass=NullPool)
+    async with engine.begin() as connection:
+        await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            await store.revoke("k1", owner_id=OWNER, at=NOW)
+    await engine.dispose()
+    monkeypatch.undo()
+    assert await store.find("k1") == FULL
+    assert await store.delete("K1", owner_id=OWNER, at=NOW) is not None
+
+
 async def test_a_look_up_that_is_cancelled_leaves_the_next_ones_their_own_answers(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:

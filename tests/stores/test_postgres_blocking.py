@@ -330,6 +330,17 @@ def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     assert store.find("k1") == FULL
 
 
+def test_a_write_that_is_not_answered_is_given_up_too(
+    store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.2)
+    with locked(store), pytest.raises(TimeoutError, match="did not answer in time"):
+        store.revoke("k1", owner_id=OWNER, at=NOW)
+    monkeypatch.undo()
+    assert store.find("k1") == FULL
+    assert store.delete("K1", owner_id=OWNER, at=NOW) is not None
+
+
 def test_a_server_that_cannot_be_told_is_given_up_all_the_same(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,12 @@ from typing import Any, Final, Protocol
 
 from .model import ApiKey, KeyQuery
 
-READ_SECONDS: Final = 4.0
-"""How long a look-up may take, waiting for its turn included: the answer of 503 is there within five seconds."""
+READ_SECONDS: Final = 3.0
+"""How long a look-up may take, waiting for its turn included, so that an answer of 503 is there within five seconds.
+
+Under a lease a second may pass before it, waiting for another request with the same credential, and one for recording
+the lease.
+"""
 
 
 def offered(store: object, name: str) -> Any:

@@ -32,6 +32,9 @@ T = TypeVar("T")
 _WRITE_SECONDS: Final = 10.0
 """How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it."""
 
+_REGISTER_SECONDS: Final = 1.0
+"""How long a verification may wait for its lease to be recorded; it can do without, and has yet to read the key."""
+
 _TOUCHES_AT_ONCE: Final = 500
 """How many keys one transaction touches: no revocation waits long for one of them."""
 
@@ -115,7 +118,7 @@ class SQLAlchemyKeyStore(_Shared):
 
     On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment
     and four at most in each process: allow for that many more than the pool has. A read on an open connection that the
-    server does not answer within four seconds fails. Other drivers, the pool and connecting have settings of the engine
+    server does not answer within three seconds fails. Other drivers, the pool and connecting have settings of the engine
     for it: see "Keep keys in a database". A connection that reports a standby is not used. Behind a pooler that keeps no prepared statements set psycopg's
     `prepare_threshold` to None, as for psycopg itself.
 
@@ -213,7 +216,7 @@ class SQLAlchemyKeyStore(_Shared):
 
     def raise_longest_lease(self, to: timedelta) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        self._write(self._operations.raise_longest_lease, to)
+        self._write_within(_REGISTER_SECONDS, self._operations.raise_longest_lease, to)
 
     def close(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
@@ -250,22 +253,50 @@ class SQLAlchemyKeyStore(_Shared):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        with self._turns(self._is_one_connection), self._for_reading.connect() as connection:
-            if not self._is_psycopg:
-                return self._read_on(connection, work, *args, **kwargs)
-            driver: Any = connection.connection.driver_connection
-            try:
-                with bounded(driver, deadline):
-                    return self._read_on(connection, work, *args, **kwargs)
-            except TimeoutError:
-                connection.invalidate()
-                raise
+        with (
+            self._turns(self._is_one_connection),
+            self._for_reading.connect() as connection,
+            self._bounded(connection, deadline),
+        ):
+            return self._read_on(connection, work, *args, **kwargs)
 
     def _write(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        with self._turns(self._is_sqlite), self._for_writing.begin() as connection:
-            return self._write_on(connection, work, *args, **kwargs)
+        return self._write_within(_WRITE_SECONDS, work, *args, **kwargs)
+
+    def _write_within(
+        self,
+        seconds: float,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        deadline = CLOCK.monotonic() + seconds
+        with (
+            self._turns(self._is_sqlite),
+            self._for_writing.connect() as connection,
+            self._bounded(connection, deadline),
+        ):
+            # Closing the connection rolls back what was not committed, unless the server fell silent.
+            transaction = connection.begin()
+            answer = self._write_on(connection, work, *args, **kwargs)
+            transaction.commit()
+            return answer
+
+    @contextmanager
+    def _bounded(self, connection: Connection, deadline: float) -> Generator[None]:
+        """Bound what can be: what psycopg waits for on an open connection."""
+        if not self._is_psycopg:
+            yield
+            return
+        driver: Any = connection.connection.driver_connection
+        try:
+            with bounded(driver, deadline):
+                yield
+        except TimeoutError:
+            connection.invalidate()
+            raise
 
     @contextmanager
     def _turns(self, are_taken: bool) -> Generator[None]:
@@ -285,7 +316,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
 
     On PostgreSQL with psycopg it holds up to four connections of the pool for reading, on each event loop that it is
     used on; it opens more than look-ups need at the same moment only while the server does not answer, up to sixteen. A
-    look-up that the server does not answer within four seconds fails, with every driver. A connection that reports a
+    look-up that the server does not answer within three seconds fails, with every driver. A connection that reports a
     standby is not used.
     Behind a pooler that keeps no prepared statements set psycopg's `prepare_threshold` to None, as for psycopg itself.
 
@@ -380,7 +411,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
 
     async def raise_longest_lease(self, to: timedelta) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        await self._write(self._operations.raise_longest_lease, to)
+        await self._write_within(_REGISTER_SECONDS, self._operations.raise_longest_lease, to)
 
     async def aclose(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards.
@@ -431,9 +462,18 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def _write(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        return await self._write_within(_WRITE_SECONDS, work, *args, **kwargs)
+
+    async def _write_within(
+        self,
+        seconds: float,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         if self._is_sqlite:
             return await self._write_once(work, *args, **kwargs)
-        deadline = asyncio.get_running_loop().time() + _WRITE_SECONDS
+        deadline = asyncio.get_running_loop().time() + seconds
         return await within(deadline, self._write_once(work, *args, **kwargs))
 
     async def _write_once(
