@@ -84,6 +84,7 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     assert found["database"].endswith("answers and has this version's schema")
     assert found["clock"] == "ok this machine and the database agree on the time"
     assert found["workers"] == "ok 1 alive"
+    assert found["durability"].startswith("ok")
     assert found["shared secrets"] == "ok these secrets are those of the other processes"
 
 
@@ -185,6 +186,39 @@ async def test_clocks_that_differ(
     assert code == 1
     assert found["clock"].startswith("problem the database's clock is 3600 seconds ahead of")
     assert found["clock"].endswith("let both be set by NTP")
+
+
+async def test_a_standby_is_found(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a primary that says it were one; tests/stores/test_postgres_faults.py has a real one."""
+    monkeypatch.setattr(
+        database_module, "text", lambda sql: text(sql.replace("pg_is_in_recovery()", "true"))
+    )
+    code, found = await examined(tmp_path / "data", DATABASE_URL=url)
+    assert code == 1
+    assert "leads to a hot standby, which is never read" in found["database"]
+    assert found["database"].endswith("or add target_session_attrs=read-write")
+    assert "clock" not in found
+
+
+async def test_a_server_that_commits_asynchronously_is_found(tmp_path: Path, url: str) -> None:
+    name = make_url(url).database
+    await execute(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    code, found = await examined(tmp_path / "data", DATABASE_URL=url)
+    assert code == 0
+    assert found["durability"].startswith("ok synchronous_commit is off; what the service commits")
+    assert found["durability"].endswith(f"run: ALTER DATABASE {name} SET synchronous_commit = on")
+    db = Database.open(url)
+    async with db.write() as connection:
+        assert await connection.scalar(text("SHOW synchronous_commit")) == "on"
+    await db.close()
+    # What is stronger stays.
+    await execute(url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    db = Database.open(url)
+    async with db.write() as connection:
+        assert await connection.scalar(text("SHOW synchronous_commit")) == "remote_apply"
+    await db.close()
 
 
 async def test_nobody_executes_runs(tmp_path: Path, url: str) -> None:

@@ -5,8 +5,8 @@ SQLite serves one machine, PostgreSQL several; the statements are the same. Thre
 - **Writers take turns.** SQLite lets one transaction write at a time, and one that begins by reading cannot become
   a writer later without failing. So a write transaction says so at once (`BEGIN IMMEDIATE`), and the tasks of this
   process queue fairly for it instead of polling a lock.
-- **Nothing acknowledged is lost.** SQLite runs in WAL mode with `synchronous=FULL`: a commit is on the disk when
-  it returns.
+- **Nothing acknowledged is lost.** SQLite runs in WAL mode with `synchronous=FULL`, and a PostgreSQL that would commit
+  asynchronously does not do so for the service: a commit is on the disk when it returns.
 - **Everything is bounded.** A database that is gone, full, locked or frozen becomes `StoreUnavailable` (503) within
   seconds; nobody waits for ever.
 """
@@ -46,6 +46,12 @@ _WRITES: Final = "task_service_writes"
 
 # A checkpointed WAL gives its space back instead of keeping the largest size it ever had.
 _WAL_BYTES: Final = 16_777_216
+
+# What is stronger than "on", such as remote_apply, stays.
+_COMMIT_DURABLY: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
 
 POSTGRES_CONNECT: Final = {
     "connect_timeout": _WAIT_SECONDS,
@@ -203,12 +209,21 @@ def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
     # The driver takes 10 MB, which a service on SQLite does without.
     from .impatience import connecting
 
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         hide_parameters=True,
         connect_args={**POSTGRES_CONNECT, "async_creator_fn": connecting(statement_seconds)},
         **_POOL,
     )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _set_up(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(_COMMIT_DURABLY)
+        cursor.close()
+        connection.commit()
+
+    return engine
 
 
 def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:

@@ -54,6 +54,11 @@ async def examine_database(
         yield Finding(_SUBJECT, False, str(error))
         return
     try:
+        if not settings.on_sqlite:
+            if (standby := await _standby(db, shown)) is not None:
+                yield standby
+                return
+            yield await _durability(db, url)
         state = await schema_state(db)
         yield await _schema(db, shown, state)
         if state in {SchemaState.MISSING, SchemaState.FOREIGN, SchemaState.NEWER}:
@@ -141,6 +146,36 @@ async def _may_create(db: Database) -> bool:
         return bool(
             await connection.scalar(text("SELECT has_schema_privilege(current_schema(), 'CREATE')"))
         )
+
+
+async def _standby(db: Database, shown: str) -> Finding | None:
+    async with db.read() as connection:
+        is_standby = await connection.scalar(text("SELECT pg_is_in_recovery()"))
+    if not is_standby:
+        return None
+    return Finding(
+        _SUBJECT,
+        False,
+        f"{shown} leads to a hot standby, which is never read: it may not know of a revocation yet; in"
+        " TASK_SERVICE_DATABASE_URL name the primary's host alone, or add target_session_attrs=read-write",
+    )
+
+
+async def _durability(db: Database, url: URL) -> Finding:
+    async with db.read() as connection:
+        # Of the server, the database and the role; the service's own connections have changed it for themselves.
+        default = await connection.scalar(
+            text("SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'")
+        )
+    if default == "off":
+        return Finding(
+            "durability",
+            True,
+            "synchronous_commit is off; what the service commits is on the disk all the same, and other"
+            " programs lose their last transactions in a crash; to have it on for all, run:"
+            f" ALTER DATABASE {url.database} SET synchronous_commit = on",
+        )
+    return Finding("durability", True, f"a commit is on the disk (synchronous_commit = {default})")
 
 
 async def _clock(db: Database) -> Finding:
