@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, nullcontext
 
 import pytest
 from starlette.types import Message
 
-from task_service.api.event_stream import EventStream, ServerEvent, Write
+from task_service.api.event_stream import (
+    MAX_STREAMS_OF_USER,
+    EventStream,
+    ServerEvent,
+    StreamLimit,
+    Write,
+)
+from task_service.errors import TooManyRequests
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +37,7 @@ async def sent_by(
         sent.append(message)
 
     before = asyncio.all_tasks()
-    stream = EventStream(produce, stopping=stopping or asyncio.Event())
+    stream = EventStream(produce, stopping=stopping or asyncio.Event(), held=nullcontext())
     async with asyncio.timeout(5):
         await stream({"type": "http"}, receive, send)
     assert asyncio.all_tasks() == before
@@ -78,3 +86,16 @@ async def test_what_goes_wrong_in_the_middle_breaks_it_off() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await sent_by(produce)
     assert raised.group_contains(RuntimeError, match="unforeseen")
+
+
+def test_one_user_cannot_hold_all_streams() -> None:
+    limit = StreamLimit()
+    with ExitStack() as stack:
+        for _ in range(MAX_STREAMS_OF_USER):
+            stack.enter_context(limit.held("usr_1"))
+        with pytest.raises(TooManyRequests), limit.held("usr_1"):
+            pass
+        with limit.held("usr_2"):
+            pass
+    with limit.held("usr_1"):
+        pass

@@ -22,6 +22,7 @@ from task_service.middleware import (
     HeadAsGet,
     LoginCookie,
     Observed,
+    RequestLimit,
     SecurityHeaders,
     client_address,
 )
@@ -131,7 +132,7 @@ def around(
 ) -> Client:
     cookie = LoginCookie(app, base_url=base_url, loopback=loopback)
     observed = Observed(
-        HeadAsGet(BodyLimit(cookie)),
+        RequestLimit(HeadAsGet(BodyLimit(cookie))),
         clock=SystemClock(),
         metrics=metrics or Metrics(),
         trusted_proxies=[ip_network(proxy) for proxy in proxies],
@@ -262,6 +263,51 @@ async def test_a_body_that_drips_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(middleware, "BODY_SECONDS", 0.05)
     answered = await around().request("POST", chunks=(b"a",) * 20, pause=0.02)
     assert (answered.status, answered.json) == (408, {"code": "body_too_slow"})
+
+
+async def test_a_body_that_pauses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "BODY_PAUSE_SECONDS", 0.1)
+    answered = await around().request("POST", chunks=(b"a", b"a"), pause=10)
+    assert (answered.status, answered.json) == (408, {"code": "body_too_slow"})
+
+
+# Requests under way
+
+
+class Waiting:
+    """An application that answers nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.finish = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.under_way += 1
+        if scope["path"] != "/healthz":
+            await self.finish.wait()
+        await Response()(scope, receive, send)
+
+
+async def test_one_client_behind_a_proxy_cannot_hold_all_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(middleware, "MAX_FOR_ADDRESS", 2)
+    app = Waiting()
+    client = around(app=app, proxies=("10.0.0.0/8",))
+    client.peer = ("10.0.0.1", 5000)
+
+    async def request(address: str, path: str = "/") -> int:
+        return (await client.request(path=path, headers=[("X-Forwarded-For", address)])).status
+
+    holding = [asyncio.create_task(request("192.0.2.7")) for _ in range(2)]
+    while app.under_way < 2:  # noqa: ASYNC110 - a count has no event
+        await asyncio.sleep(0)
+    assert await request("192.0.2.7") == 429
+    assert await request("192.0.2.7", "/healthz") == 200
+    others = [asyncio.create_task(request("192.0.2.8")) for _ in range(2)]
+    app.finish.set()
+    assert await asyncio.gather(*holding, *others) == [200] * 4
+    assert await request("192.0.2.7") == 200
 
 
 async def test_a_client_that_goes_away_within_its_body_gets_no_answer(

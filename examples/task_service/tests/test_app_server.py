@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
@@ -16,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
 from task_service import server as server_module
 from task_service.app import AUDIENCE
-from task_service.server import MAX_HEAD_BYTES, Server, bind
+from task_service.server import MAX_HEAD_BYTES, Connections, Server, bind
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +44,14 @@ class App:
             await self.finish.wait()
             await send({"type": "http.response.body", "body": b"ok"})
             return
+        if scope["path"] == "/long":
+            self.began.set()
+            headers = [(b"content-length", b"100000000")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for _ in range(1000):
+                body = bytes(100_000)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            return
         if scope["path"] == "/slow":
             self.began.set()
             await self.finish.wait()
@@ -64,7 +74,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(grace: int = 5) -> AsyncIterator[Running]:
+async def running(grace: int = 5, proxies: Sequence[str] = ()) -> AsyncIterator[Running]:
     app, stopping, started = App(), [], asyncio.Event()
 
     async def tell() -> None:
@@ -77,6 +87,7 @@ async def running(grace: int = 5) -> AsyncIterator[Running]:
         grace_seconds=grace,
         on_started=tell,
         on_stopping=lambda: stopping.append("now"),
+        trusted_proxies=[ip_network(proxy) for proxy in proxies],
     )
     task = asyncio.create_task(server._serve(sockets=[listener]))
     await started.wait()
@@ -191,17 +202,146 @@ async def test_a_control_character_elsewhere_is_not_called_a_credential() -> Non
         assert b"www-authenticate" not in head
 
 
+# Held connections
+
+
+async def ask(port: int, path: str = "/", source: str = "127.0.0.1") -> tuple[int, bytes]:
+    """One request from this address: the status and the whole answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    answered = await everything(reader)
+    writer.close()
+    return int(answered.split(b" ")[1]), answered
+
+
+def code_of(answered: bytes) -> str:
+    return str(json.loads(answered.partition(b"\r\n\r\n")[2])["code"])
+
+
+@asynccontextmanager
+async def held(port: int, count: int, source: str = "127.0.0.1") -> AsyncIterator[None]:
+    """So many connections of one address, each with a body that is never finished."""
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+            stack.callback(writer.close)
+            writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
+        yield
+
+
 async def test_one_client_more_than_bearable_is_told_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
-    async with running() as it, connected(it.port), connected(it.port) as (reader, _):
-        answered = await everything(reader)
-        assert answered.startswith(b"HTTP/1.1 503 ")
+    async with running() as it, held(it.port, 1):
+        status, answered = await ask(it.port, source="127.0.0.2")
+        assert (status, code_of(answered)) == (503, "service_unavailable")
         assert b"retry-after: 5" in answered
+        assert b"connection: close" in answered
 
 
-async def test_a_body_that_was_answered_early_is_not_awaited_for_ever(impatient: None) -> None:
+async def test_one_address_cannot_hold_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_FOR_ADDRESS", 3)
+    async with running() as it:
+        async with held(it.port, 3):
+            status, answered = await ask(it.port)
+            assert (status, code_of(answered)) == (429, "too_many_requests")
+            assert b"retry-after: 5" in answered
+            assert (await ask(it.port, source="127.0.0.2"))[0] == 200
+        await until(lambda: not it.server.server_state.connections)
+        assert (await ask(it.port))[0] == 200
+
+
+@pytest.mark.parametrize("limit", ["MAX_CONNECTIONS", "MAX_FOR_ADDRESS"])
+async def test_health_is_answered_beyond_every_limit(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, limit, 2)
+    async with running() as it, held(it.port, 2):
+        for path in ("/healthz", "/readyz?verbose"):
+            status, answered = await ask(it.port, path)
+            assert (status, b"connection: close" in answered) == (200, True)
+        assert (await ask(it.port, "/healthz/more"))[0] in {429, 503}
+        # One request, and not another one on the same connection.
+        async with connected(it.port) as (reader, writer):
+            writer.write(
+                b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
+            )
+            assert (await everything(reader)).count(b"HTTP/1.1") == 1
+
+
+async def test_what_is_kept_for_health_checks_cannot_be_held_by_one_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "RESERVED_FOR_ADDRESS", 2)
+    monkeypatch.setattr(server_module, "RESERVED_HEAD_SECONDS", 0.3)
+    async with running() as it, held(it.port, 1):
+        async with connected(it.port) as (silent, _), connected(it.port):
+            async with connected(it.port) as (reader, _):
+                assert code_of(await everything(reader)) == "service_unavailable"
+            assert (await ask(it.port, "/healthz", "127.0.0.2"))[0] == 200
+            assert await everything(silent) == b""
+        monkeypatch.setattr(server_module, "RESERVED_CONNECTIONS", 0)
+        async with connected(it.port) as (reader, _):
+            assert code_of(await everything(reader)) == "service_unavailable"
+
+
+async def test_a_trusted_proxy_may_have_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_FOR_ADDRESS", 1)
+    async with running(proxies=["127.0.0.0/31"]) as it, held(it.port, 3):
+        assert (await ask(it.port))[0] == 200
+
+
+async def test_who_takes_a_proxy_for_a_client_is_told_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_FOR_ADDRESS", 1)
+    async with running() as it, held(it.port, 1):
+        for _ in range(3):
+            assert (await ask(it.port))[0] == 429
+    (line,) = [record.message for record in caplog.records if "TRUSTED_PROXIES" in record.message]
+    assert line.startswith("127.0.0.1 has 1 connections")
+
+
+def test_addresses_of_one_ipv6_subscriber_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_FOR_ADDRESS", 1)
+    monkeypatch.setattr(server_module, "_WARNING_SECONDS", math.inf)
+    connections = Connections()
+
+    async def add() -> None:
+        assert connections.add(("2001:db8::1", 1)) is None
+        assert connections.add(("2001:db8:0:1::1", 1)) is None
+        assert connections.add(("2001:db8::2", 1)) is not None
+        # A socket without an address, such as a Unix socket.
+        assert [connections.add(None) for _ in range(3)] == [None] * 3
+
+    asyncio.run(add())
+    connections.remove(("2001:db8::1", 1), beyond=False)
+    connections.remove(("2001:db8::2", 1), beyond=True)
+    assert asyncio.run(_add(connections, "2001:db8::3")) is None
+
+
+async def _add(connections: Connections, address: str) -> object:
+    return connections.add((address, 1))
+
+
+async def test_a_client_that_does_not_read_loses_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "WRITE_SECONDS", 0.2)
+    async with running() as it:
+        client = Ask(it.port)
+        client.send("/long")
+        await it.app.began.wait()
+        await until(lambda: not it.server.server_state.connections)
+        client.close()
+
+
+async def test_a_body_that_was_answered_early_is_not_awaited_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "REST_SECONDS", 0.1)
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nbegin")
         assert b"200 OK" in await everything(reader)

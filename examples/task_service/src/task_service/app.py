@@ -62,7 +62,7 @@ from .handlers.sandbox import CommandSandbox
 from .handlers.targets import TargetGuard
 from .ids import new_id
 from .machines import Queue, listen_to_queue, queue_of
-from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, SecurityHeaders
+from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, RequestLimit, SecurityHeaders
 from .observability import Metrics
 from .request_record import current_request
 from .secrets_file import load_or_create_secrets
@@ -498,6 +498,7 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
     app.add_middleware(LoginCookie, base_url=base_url, loopback=is_loopback(it.settings.host))
     app.add_middleware(BodyLimit)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(RequestLimit)
     app.add_middleware(
         Observed,
         clock=it.clock,

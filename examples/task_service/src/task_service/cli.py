@@ -82,6 +82,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         grace_seconds=_REQUEST_GRACE_SECONDS,
         on_started=lambda: _greet(services),
         on_stopping=services.stopping.set,
+        trusted_proxies=settings.trusted_proxies,
     )
     # uvicorn raises the signal that stopped it once more when it is done, so that its caller knows.
     signal.signal(signal.SIGTERM, _leave)

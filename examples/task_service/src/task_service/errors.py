@@ -94,6 +94,18 @@ class RunQueueFull(Problem):
     retry_after = 30
 
 
+class TooManyRequests(Problem):
+    """The client's address, or the user, holds as many requests open as one may (RFC 6585, section 4)."""
+
+    status = 429
+    code = "too_many_requests"
+    title = "Too many requests at once"
+    default_detail = (
+        "You have too many requests under way. Finish or close some of them, or try again later."
+    )
+    retry_after = 5
+
+
 class IdempotencyConflict(Problem):
     """The same Idempotency-Key was used for another task (draft-ietf-httpapi-idempotency-key-header)."""
 

@@ -4,9 +4,10 @@ From the outside in:
 
 1. :class:`SecurityHeaders` on every answer, whoever made it.
 2. :class:`Observed`: request id, log line, metrics, and the answer to whatever nobody else caught.
-3. :class:`HeadAsGet`: HEAD is GET without the content, so that no guard can forget it.
-4. :class:`BodyLimit`: nothing larger, slower or later than bearable reaches a route.
-5. :class:`LoginCookie`: the pages' cookie becomes the one header that is ever looked at for credentials.
+3. :class:`RequestLimit`: one address has a share of the requests that are under way, and not all of them.
+4. :class:`HeadAsGet`: HEAD is GET without the content, so that no guard can forget it.
+5. :class:`BodyLimit`: nothing larger, slower or later than bearable reaches a route.
+6. :class:`LoginCookie`: the pages' cookie becomes the one header that is ever looked at for credentials.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
@@ -25,16 +27,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from msk_auth import Clock, Problem, RequestMalformed
 
+from .accounts.throttle import throttled_network
 from .errors import (
     BodyTooLarge,
     BodyTooSlow,
     CrossOriginRefused,
     InternalError,
     MisdirectedRequest,
+    TooManyRequests,
 )
 from .ids import new_id
 from .observability import Metrics
-from .request_record import RequestRecord, current_request
+from .request_record import RequestRecord, current_request, request_address
 from .web import login_cookie
 
 Answer = Callable[[Request, Problem], Awaitable[Response]]
@@ -48,11 +52,18 @@ MAX_BODY_BYTES: Final = 1_048_576
 BODY_SECONDS: Final = 30.0
 """How long a client may take to send a request's body."""
 
+BODY_PAUSE_SECONDS: Final = 5.0
+"""How long it may send nothing of it."""
+
+MAX_FOR_ADDRESS: Final = 128
+"""How many connections, and how many requests under way, one address may have: a quarter of what is served at once."""
+
 _access_log = logging.getLogger("task_service.access")
 _log = logging.getLogger(__name__)
 
 _CLIENT_WENT_AWAY: Final = 499  # nginx's name for it: there was nobody left to answer
 _JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
+_HEALTH: Final = frozenset({"/healthz", "/readyz"})
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -204,6 +215,38 @@ class _Sent:
         await self._send(message)
 
 
+class RequestLimit:
+    """Counts the requests of one address that are under way, streams and unfinished bodies among them.
+
+    What connects directly is limited by its connections already. This is for clients behind trusted proxies, which
+    share the proxies' connections.
+
+    Raises:
+        TooManyRequests: The address has :data:`MAX_FOR_ADDRESS` requests under way.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._under_way: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        address = request_address() if scope["type"] == "http" else None
+        if address is None or scope["path"] in _HEALTH:
+            await self._app(scope, receive, send)
+            return
+        network = throttled_network(address)
+        if self._under_way[network] >= MAX_FOR_ADDRESS:
+            raise TooManyRequests
+        self._under_way[network] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way[network] -= 1
+            if self._under_way[network] == 0:
+                del self._under_way[network]
+
+
 class HeadAsGet:
     """Answers HEAD as GET would, without the content (RFC 9110, section 9.3.2)."""
 
@@ -241,7 +284,7 @@ class BodyLimit:
 
     Raises:
         BodyTooLarge: It is declared to be, or turns out to be, larger than :data:`MAX_BODY_BYTES`.
-        BodyTooSlow: It did not arrive within :data:`BODY_SECONDS`.
+        BodyTooSlow: It did not arrive within :data:`BODY_SECONDS`, or nothing of it for :data:`BODY_PAUSE_SECONDS`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -257,8 +300,7 @@ class BodyLimit:
             if name == b"content-length" and (len(value) > 12 or int(value) > MAX_BODY_BYTES):
                 raise BodyTooLarge
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await _read_body(receive)
+            body = await _read_body(receive)
         except TimeoutError:
             raise BodyTooSlow from None
         if body is None:
@@ -276,17 +318,22 @@ async def _read_body(receive: Receive) -> bytes | None:
 
     Raises:
         BodyTooLarge: Already the part that came is too large.
+        TimeoutError: It does not come, or too slowly.
     """
     body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise BodyTooLarge
-        if not message.get("more_body", False):
-            return bytes(body)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + BODY_SECONDS
+    async with asyncio.timeout(BODY_PAUSE_SECONDS) as patience:
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if len(body) > MAX_BODY_BYTES:
+                raise BodyTooLarge
+            if not message.get("more_body", False):
+                return bytes(body)
+            patience.reschedule(min(loop.time() + BODY_PAUSE_SECONDS, end))
 
 
 class LoginCookie:
@@ -359,7 +406,7 @@ def client_address(scope: Scope, trusted_proxies: Sequence[Network]) -> str | No
     client = scope.get("client")
     if client is None:
         return None
-    address = _address(client[0])
+    address = parse_address(client[0])
     if address is None:
         return None
     forwarded = b",".join(
@@ -368,14 +415,15 @@ def client_address(scope: Scope, trusted_proxies: Sequence[Network]) -> str | No
     for entry in reversed(forwarded.split(",")):
         if not any(address in network for network in trusted_proxies):
             break
-        before = _address(entry.strip())
+        before = parse_address(entry.strip())
         if before is None:
             break
         address = before
     return str(address)
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address of a client; None if it is none."""
     try:
         address = ip_address(text)
     except ValueError:

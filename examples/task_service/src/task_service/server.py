@@ -2,8 +2,13 @@
 
 uvicorn waits for the rest of a request's head for ever and lets it grow without bound, so a few hundred silent or
 endless connections would use it up (slow headers, ASVS 5.0 section 13.2). Here whatever a client owes within one
-request has a deadline: its head, and the rest of a body that was answered early. The body itself is timed by
-:class:`~task_service.middleware.BodyLimit`, which can still answer.
+request has a deadline: its head, the rest of a body that was answered early, and the reading of the answer. The body
+itself is timed by :class:`~task_service.middleware.BodyLimit`, which can still answer.
+
+Nor can one address hold all connections: there is a limit for each, except for trusted proxies, behind which
+:class:`~task_service.middleware.RequestLimit` counts by the client that they name. A connection beyond a limit gets a
+short time to ask for the service's health, from a share of connections that is kept for that; everything else is
+refused on it.
 
 uvicorn stops by closing its listening socket, which resets the connections that wait to be accepted, and every
 connection that is idle, on some of which a request is on its way. Here no request is left without an answer that is
@@ -23,21 +28,30 @@ import asyncio
 import ctypes
 import errno
 import json
+import logging
+import math
 import re
 import socket
 import struct
 import sys
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
+
+from .accounts.throttle import throttled_network
+from .errors import TooManyRequests
+from .middleware import MAX_FOR_ADDRESS, Network, parse_address
 
 REALM: Final = "task-service"
 """What challenges name."""
@@ -51,6 +65,10 @@ MAX_HEAD_BYTES: Final = 65_536
 LINGER_SECONDS: Final = 1.0
 """How long an idle connection is kept for a request while the service stops."""
 
+_log = logging.getLogger(__name__)
+
+_HEALTH: Final = frozenset({b"/healthz", b"/readyz"})
+_WARNING_SECONDS: Final = 60.0
 _KEEP_ALIVE_SECONDS: Final = 5
 # A client is connected when it has the kernel's answer; the kernel knows of it a journey later.
 _HANDSHAKE_SECONDS: Final = 0.2
@@ -59,55 +77,88 @@ _SO_ATTACH_FILTER: Final = 26
 MAX_CONNECTIONS: Final = 512
 """How many clients are served at once: below the usual limit of 1,024 open files, with room for the rest."""
 
+RESERVED_CONNECTIONS: Final = 32
+"""How many more may ask for the service's health at once."""
 
-def _refusal(status: str, code: str, title: str, detail: str, *headers: str) -> bytes:
-    """An answer for requests that do not get as far as the application."""
-    document = {
-        "type": f"{PROBLEM_BASE}#{code}",
-        "title": title,
-        "status": int(status[:3]),
-        "detail": detail,
-        "code": code,
-    }
-    body = json.dumps(document)
-    lines = (
-        f"HTTP/1.1 {status}",
-        "content-type: application/problem+json",
-        "cache-control: no-store",
-        "x-content-type-options: nosniff",
-        f"content-length: {len(body)}",
-        "connection: close",
-        *headers,
-    )
-    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode("ascii")
+RESERVED_FOR_ADDRESS: Final = 4
+"""How many of those one address may have."""
+
+RESERVED_HEAD_SECONDS: Final = 2.0
+"""How long a client may take to send a request's line and headers on one of those."""
+
+REST_SECONDS: Final = 2.0
+"""How long a client may take to send the rest of a body that was answered already."""
+
+WRITE_SECONDS: Final = 30.0
+"""How long a client may take to read what was sent, once the buffers are full."""
 
 
-_UNREADABLE: Final = _refusal(
-    "400 Bad Request", "bad_request", "The request cannot be read", "This is not HTTP/1.1."
+class _Refusal:
+    """An answer for requests that do not get as far as the application; an ASGI application itself."""
+
+    def __init__(self, status: int, code: str, title: str, detail: str, **headers: str) -> None:
+        document = {
+            "type": f"{PROBLEM_BASE}#{code}",
+            "title": title,
+            "status": status,
+            "detail": detail,
+            "code": code,
+        }
+        body = json.dumps(document).encode("ascii")
+        fields = {
+            "content-type": "application/problem+json",
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+            "content-length": str(len(body)),
+            "connection": "close",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        encoded = [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode("ascii")]
+        lines += [name + b": " + value for name, value in encoded]
+        self.written = b"\r\n".join([*lines, b"", body])
+        self._start = {"type": "http.response.start", "status": status, "headers": encoded}
+        self._body = {"type": "http.response.body", "body": body}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        await send(self._start)
+        await send(self._body)
+
+
+_UNREADABLE: Final = _Refusal(
+    400, "bad_request", "The request cannot be read", "This is not HTTP/1.1."
 )
 # As the authenticator answers a header that it can read and is no credential.
-_CREDENTIAL_UNREADABLE: Final = _refusal(
-    "400 Bad Request",
+_CREDENTIAL_UNREADABLE: Final = _Refusal(
+    400,
     RequestMalformed.code,
     RequestMalformed.title,
     RequestMalformed.default_detail,
-    f'www-authenticate: Bearer realm="{REALM}", error="invalid_request"',
+    www_authenticate=f'Bearer realm="{REALM}", error="invalid_request"',
 )
 _CONTROL_IN_CREDENTIAL: Final = re.compile(
     rb"^authorization[ \t]*:[^\r\n]*[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", re.IGNORECASE | re.MULTILINE
 )
-_HEAD_TOO_LARGE: Final = _refusal(
-    "431 Request Header Fields Too Large",
+_HEAD_TOO_LARGE: Final = _Refusal(
+    431,
     "head_too_large",
     "The request headers are too large",
     f"The request line and headers may be {MAX_HEAD_BYTES} bytes together.",
 )
-_FULL: Final = _refusal(
-    "503 Service Unavailable",
+_FULL: Final = _Refusal(
+    503,
     "service_unavailable",
     "The service is temporarily unavailable",
     "Too many clients are connected. Try again in a few seconds.",
-    "retry-after: 5",
+    retry_after="5",
+)
+_ADDRESS_FULL: Final = _Refusal(
+    TooManyRequests.status,
+    TooManyRequests.code,
+    TooManyRequests.title,
+    TooManyRequests.default_detail,
+    retry_after=str(TooManyRequests.retry_after),
 )
 
 
@@ -166,6 +217,86 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class Connections:
+    """Who is connected, and who is so beyond a limit.
+
+    Args:
+        trusted_proxies: Proxies may have as many connections as there are.
+    """
+
+    def __init__(self, trusted_proxies: Sequence[Network] = ()) -> None:
+        self._trusted_proxies = trusted_proxies
+        self._count = 0
+        self._by_network: Counter[str] = Counter()
+        self._beyond = 0
+        self._beyond_by_network: Counter[str] = Counter()
+        self._warned_at = -math.inf
+
+    def add(self, client: tuple[str, int] | None) -> _Refusal | None:
+        """Count a connection. If it is beyond a limit: how its requests are to be refused."""
+        network = self._network(client)
+        self._count += 1
+        if network is not None:
+            self._by_network[network] += 1
+        if self._count - self._beyond > MAX_CONNECTIONS:
+            refusal = _FULL
+        elif network is not None and self._by_network[network] > MAX_FOR_ADDRESS:
+            self._warn(network)
+            refusal = _ADDRESS_FULL
+        else:
+            return None
+        self._beyond += 1
+        self._beyond_by_network[network or ""] += 1
+        return refusal
+
+    def has_reserve(self, client: tuple[str, int] | None) -> bool:
+        """Whether a connection that was counted as beyond a limit has one of those that are kept for health checks."""
+        network = self._network(client) or ""
+        return (
+            self._beyond <= RESERVED_CONNECTIONS
+            and self._beyond_by_network[network] <= RESERVED_FOR_ADDRESS
+        )
+
+    def remove(self, client: tuple[str, int] | None, *, beyond: bool) -> None:
+        """A connection has ended.
+
+        Args:
+            client: As it was added.
+            beyond: Whether it was beyond a limit.
+        """
+        network = self._network(client)
+        self._count -= 1
+        if network is not None:
+            _count_down(self._by_network, network)
+        if beyond:
+            self._beyond -= 1
+            _count_down(self._beyond_by_network, network or "")
+
+    def _network(self, client: tuple[str, int] | None) -> str | None:
+        """What counts as one address; None for who may have any number of connections."""
+        address = None if client is None else parse_address(client[0])
+        if address is None or any(address in network for network in self._trusted_proxies):
+            return None
+        return throttled_network(str(address))
+
+    def _warn(self, network: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at > _WARNING_SECONDS:
+            self._warned_at = now
+            _log.warning(
+                "%s has %d connections, and gets no more. If it is your proxy, list it in"
+                " TASK_SERVICE_TRUSTED_PROXIES.",
+                network,
+                MAX_FOR_ADDRESS,
+            )
+
+
+def _count_down(counter: Counter[str], name: str) -> None:
+    counter[name] -= 1
+    if counter[name] == 0:
+        del counter[name]
+
+
 class ImpatientProtocol(HttpToolsProtocol):
     """uvicorn's connection, with a deadline and a bound for each request's head."""
 
@@ -181,22 +312,43 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._received = b""
+        self._beyond: _Refusal | None = None
+        self._stalled: TimerHandle | None = None
 
     @property
     def _is_stopping(self) -> bool:
-        return isinstance(self.server_state, _State) and self.server_state.stopping
+        return cast("_State", self.server_state).stopping
+
+    @property
+    def _connections(self) -> Connections:
+        return cast("_State", self.server_state).held
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected: its first request is due."""
         super().connection_made(transport)
+        self._beyond = self._connections.add(self.client)
         self._expect()
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._refuse(_FULL)
+        if self._beyond is not None and not self._connections.has_reserve(self.client):
+            self._refuse(self._beyond)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         self._satisfied()
+        self.resume_writing()
+        self._connections.remove(self.client, beyond=self._beyond is not None)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The buffers are full: the client has to read."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, as long as it can still be a head of bearable size."""
@@ -226,8 +378,10 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._satisfied()
+        if self._beyond is not None and self.url.partition(b"?")[0] not in _HEALTH:
+            self.app = self._beyond
         super().on_headers_complete()
-        if self._is_stopping:
+        if self._is_stopping or self._beyond is not None:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
@@ -242,7 +396,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._in_head:
-            self._expect()
+            self._expect(REST_SECONDS)
         elif self._is_stopping and self._is_idle:
             self._linger()
 
@@ -255,7 +409,8 @@ class ImpatientProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        latest: RequestResponseCycle | None = self.cycle  # before the first request there is none
+        # Before the first request there is none.
+        latest = cast("RequestResponseCycle | None", self.cycle)
         return latest is None or latest.response_complete
 
     def _linger(self) -> None:
@@ -267,18 +422,20 @@ class ImpatientProtocol(HttpToolsProtocol):
                 LINGER_SECONDS, self.timeout_keep_alive_handler
             )
 
-    def _expect(self) -> None:
+    def _expect(self, seconds: float | None = None) -> None:
         self._satisfied()
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self._too_late)
+        if seconds is None:
+            seconds = HEAD_SECONDS if self._beyond is None else RESERVED_HEAD_SECONDS
+        self._deadline = self.loop.call_later(seconds, self._too_late)
 
     def _satisfied(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _refuse(self, answer: bytes) -> None:
+    def _refuse(self, refusal: _Refusal) -> None:
         if not self.transport.is_closing():
-            self.transport.write(answer)
+            self.transport.write(refusal.written)
             self.transport.close()
 
     def _too_late(self) -> None:
@@ -290,8 +447,9 @@ class ImpatientProtocol(HttpToolsProtocol):
 class _State(ServerState):
     """What the connections share."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Connections) -> None:
         super().__init__()
+        self.held = held
         self.stopping = False
 
 
@@ -306,6 +464,7 @@ class Server(uvicorn.Server):
         grace_seconds: How long accepted requests may take to finish after a signal to stop.
         on_started: Awaited once the service accepts requests.
         on_stopping: Called once, on the event loop, before the connections are waited for.
+        trusted_proxies: Addresses that may have any number of connections.
     """
 
     def __init__(
@@ -316,6 +475,7 @@ class Server(uvicorn.Server):
         grace_seconds: int,
         on_started: Callable[[], Awaitable[None]],
         on_stopping: Callable[[], None],
+        trusted_proxies: Sequence[Network] = (),
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -333,7 +493,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=grace_seconds,
             )
         )
-        self.server_state = self._state = _State()
+        self.server_state = self._state = _State(Connections(trusted_proxies))
         self._on_started = on_started
         self._on_stopping = on_stopping
 

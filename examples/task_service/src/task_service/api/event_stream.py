@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from task_service.errors import TooManyRequests
+
+MAX_STREAMS_OF_USER: Final = 32
+"""How many streams one user may have open in one process."""
 
 HEARTBEAT: Final = b":\n\n"
 """A comment: nobody reads it, but the connection does not look dead."""
@@ -37,6 +44,30 @@ class ServerEvent:
 Write = Callable[[bytes], Awaitable[None]]
 
 
+class StreamLimit:
+    """Counts the streams of each user that are open in this process."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def held(self, user_id: str) -> Generator[None]:
+        """Hold one stream of a user.
+
+        Raises:
+            TooManyRequests: The user has :data:`MAX_STREAMS_OF_USER` open.
+        """
+        if self._open[user_id] >= MAX_STREAMS_OF_USER:
+            raise TooManyRequests
+        self._open[user_id] += 1
+        try:
+            yield
+        finally:
+            self._open[user_id] -= 1
+            if self._open[user_id] == 0:
+                del self._open[user_id]
+
+
 class EventStream(Response):
     """Sends what `produce` writes until it returns, the client goes away, or the service stops.
 
@@ -45,21 +76,31 @@ class EventStream(Response):
     Args:
         produce: Is given a function that sends bytes.
         stopping: Set when the service is about to stop.
+        held: Entered as long as the stream is open, before it begins.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, produce: Callable[[Write], Awaitable[None]], *, stopping: asyncio.Event
+        self,
+        produce: Callable[[Write], Awaitable[None]],
+        *,
+        stopping: asyncio.Event,
+        held: AbstractContextManager[None],
     ) -> None:
         # Not a length that is known: the base class would send one of 0.
         super().__init__(headers={"x-accel-buffering": "no", "vary": "accept"})
         del self.headers["content-length"]
         self._produce = produce
         self._stopping = stopping
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
+        with self._held:
+            await self._stream(receive, send)
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )

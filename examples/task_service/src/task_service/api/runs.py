@@ -20,7 +20,7 @@ from task_service.tasks.follow import LogFollower
 from task_service.tasks.runs import Runs
 from task_service.tasks.shapes import LogLine, Run
 
-from .event_stream import HEARTBEAT, EventStream, ServerEvent, Write
+from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
 from .json_route import JsonRoute
 
 RunId = Annotated[str, Path(alias="runId")]
@@ -47,6 +47,7 @@ def runs_router(
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
     reader = auth.require("tasks:read")
     starter = auth.require("tasks:run")
+    streams = StreamLimit()
 
     @router.get("/{runId}")
     async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> Run:
@@ -87,7 +88,7 @@ def runs_router(
                 run = await runs.get(await auth.verify_again(request, _READ), run_id)
                 await write(ServerEvent("end", run.model_dump_json()).encode())
 
-        return EventStream(produce, stopping=stopping)
+        return EventStream(produce, stopping=stopping, held=streams.held(principal.owner.id))
 
     return router
 
