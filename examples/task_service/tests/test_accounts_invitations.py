@@ -17,9 +17,9 @@ from examples.task_service.tests.accounts_support import (
     world,
 )
 
-from msk_auth import InputInvalid
+from msk_auth import InputInvalid, StoreUnavailable
 from task_service.accounts.invitations import LINK_LIFETIME
-from task_service.errors import LinkInvalid, LoginFailed, UserNotFound
+from task_service.errors import LinkInvalid, LoginFailed, UsernameTaken, UserNotFound
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +54,25 @@ async def test_the_secret_is_in_the_fragment_and_nowhere_else(it: World) -> None
     assert link.url("https://tasks.test") == f"https://tasks.test/set-password#{link.token}"
     assert link.token not in repr(link)
     assert link.token not in str([await it.rows("password_links"), await it.rows("audit")])
+
+
+async def test_a_user_is_made_together_with_their_link_or_not_at_all(
+    it: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await it.invitations.create_user("Ann", ["user"])
+    assert link.user == await it.users.get_by_name("ann")
+    await it.invitations.redeem(link.token, PASSWORD)
+    with pytest.raises(UsernameTaken):
+        await it.invitations.create_user("ANN", ["user"])
+
+    async def fail(*_: object, **__: object) -> None:
+        raise StoreUnavailable
+
+    before = [await it.rows(table) for table in ("users", "password_links", "audit")]
+    monkeypatch.setattr(it.invitations, "_add_link", fail)
+    with pytest.raises(StoreUnavailable):
+        await it.invitations.create_user("bob", ["user"])
+    assert [await it.rows(table) for table in ("users", "password_links", "audit")] == before
 
 
 async def test_a_link_lasts_a_week(it: World) -> None:

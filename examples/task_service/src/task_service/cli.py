@@ -301,12 +301,12 @@ async def end_the_rest(seconds: float = 5.0) -> None:
 
 async def _create_user(settings: Settings, name: str, role: str, password: str | None) -> None:
     async with _services(settings) as services:
-        user = await services.users.create(name, [role], password=password)
         if password is None:
-            invitation = await services.invitations.create(user.id)
-            click.echo(f"{user.username} can choose a password, once, with this link:")
+            invitation = await services.invitations.create_user(name, [role])
+            click.echo(f"{invitation.user.username} can choose a password, once, with this link:")
             click.echo(invitation.url(settings.base_url))
         else:
+            user = await services.users.create(name, [role], password=password)
             click.echo(f"{user.username} can log in.")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -30,7 +31,15 @@ from .narrowing import AccessNarrowed, nothing_is_reused
 from .password_links import void_first_links, void_links, void_oldest_first_links
 from .passwords import Passwords, check_password
 from .roles import ADMIN
-from .users import User, Users, administrators_of, begin_administration, read_user
+from .users import (
+    User,
+    Users,
+    administrators_of,
+    begin_administration,
+    check_user,
+    name_taken,
+    read_user,
+)
 
 LINK_LIFETIME: Final = timedelta(days=7)
 
@@ -105,6 +114,16 @@ class Invitations:
             if user.disabled:
                 raise InputInvalid.of("user_id", "This user is disabled. Enable them first.")
             await void_links(connection, user.id, now)
+            return await self._add_link(connection, user, now, by=by)
+
+    async def create_user(
+        self, username: str, roles: Iterable[str], *, by: Principal[Any] | None = None
+    ) -> Invitation:
+        """Add a user and make their link, both or neither. Arguments and errors as :meth:`Users.create`."""
+        name, checked_roles = check_user(username, roles)
+        now = self._clock.now()
+        async with name_taken(), self._db.write() as connection:
+            user = await self._users.add(connection, name, checked_roles, by=by)
             return await self._add_link(connection, user, now, by=by)
 
     async def create_for_first_administrator(self) -> Invitation | None:

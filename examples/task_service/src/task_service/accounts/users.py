@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -226,14 +226,10 @@ class Users:
         password_hash = None
         if password is not None:
             password_hash = await self._passwords.hash(check_password(password, name))
-        try:
-            async with self._db.write() as connection:
-                return await self.add(
-                    connection, name, checked_roles, by=by, password_hash=password_hash
-                )
-        except IntegrityError as error:
-            # The id has 95 random bits: it is the name.
-            raise UsernameTaken from error
+        async with name_taken(), self._db.write() as connection:
+            return await self.add(
+                connection, name, checked_roles, by=by, password_hash=password_hash
+            )
 
     async def add(
         self,
@@ -254,7 +250,7 @@ class Users:
             password_hash: As :meth:`Passwords.hash` made it.
 
         Raises:
-            sqlalchemy.exc.IntegrityError: There is a user of that name.
+            sqlalchemy.exc.IntegrityError: There is a user of that name: see :func:`name_taken`.
             Problem: As :func:`begin_administration`.
         """
         now = self._clock.now()
@@ -355,6 +351,20 @@ class Users:
             user = await read_user(connection, user_id)
         await self._access_narrowed()
         return user
+
+
+@asynccontextmanager
+async def name_taken() -> AsyncGenerator[None]:
+    """Around a transaction that adds a user.
+
+    Raises:
+        UsernameTaken: The database refused it.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        # The id has 95 random bits: it is the name.
+        raise UsernameTaken from error
 
 
 def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...]]:

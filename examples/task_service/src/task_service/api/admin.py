@@ -198,9 +198,9 @@ def admin_router(
         """
         if new.role == ADMIN:
             auth.authenticator.authorize(principal, _RECENT)
-        user = await users.create(new.username, [new.role], by=principal)
-        response.headers["location"] = f"{PREFIX}/users/{user.id}"
-        return shown_once(await invitations.create(user.id, by=principal))
+        invitation = await invitations.create_user(new.username, [new.role], by=principal)
+        response.headers["location"] = f"{PREFIX}/users/{invitation.user.id}"
+        return shown_once(invitation)
 
     @router.get("/users/{userId}", dependencies=[user_admin])
     async def get_user(user_id: UserId) -> UserShape:
