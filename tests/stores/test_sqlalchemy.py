@@ -21,10 +21,12 @@ from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
     UtcMicroseconds,
+    _standby,
     _stores,
     api_key_table,
 )
 from msk_auth.stores.sqlalchemy._operations import FIELDS, KeyOperations
+from msk_auth.stores.sqlalchemy._standby import StandbyError
 from msk_auth.stores.sqlalchemy._types import ExactText
 from msk_auth.testing import StoreContract
 from msk_auth.testing._store_contract import NOW, OWNER, add, count_active, ids, make_record
@@ -262,3 +264,22 @@ class TestUtcMicroseconds:
 )
 def test_exact_text_compares_exactly_in_every_database(dialect: Any, expected: str) -> None:
     assert ExactText(64).compile(dialect) == expected
+
+
+@pytest.mark.parametrize("state", ["1,0", "0,1", "ON,OFF", "OFF,ON", "READ_ONLY,OFF"])
+def test_a_replica_of_mariadb_is_neither_read_nor_written_to(
+    mysql_url: URL, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    with engine_on(mysql_url) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        store.insert(make_record("k1"), max_active=None, now=NOW)
+        monkeypatch.setattr(_standby, "_READ_ONLY", text(f"SELECT '{state}'"))
+        for work in (
+            lambda: store.find("k1"),
+            store.longest_lease,
+            lambda: store.revoke("k1", owner_id=OWNER, at=NOW),
+        ):
+            with pytest.raises(StandbyError, match="read-only, as a replica is"):
+                work()
+        monkeypatch.undo()
+        assert store.find("k1") == make_record("k1")

@@ -1,22 +1,20 @@
-"""Whether a connection leads to a standby, whose data may be older than a revocation that has returned."""
+"""Whether a connection leads to a standby or replica, whose data may be older than a revocation that has returned."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 _STANDBY: Final = "in_hot_standby"
+
+# MariaDB and MySQL have no sure sign of a replica. It is run read-only, and a server that is cannot be revoked on.
+_READ_ONLY: Final = text("SELECT CONCAT_WS(',', @@global.read_only, @@global.innodb_read_only)")
+_WRITABLE: Final = frozenset({"0", "OFF"})
 
 
 class StandbyError(ConnectionError):
     """The database at the other end is a standby, which is never read: it may not know of a revocation yet."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The database is a hot standby, which may not have the latest revocations. Connect to the primary: name its"
-            " host alone, or add target_session_attrs=read-write (asyncpg: primary) to the URL."
-        )
 
 
 def check_primary(driver: Any) -> None:
@@ -38,13 +36,36 @@ def check_primary(driver: Any) -> None:
     else:
         return
     if status == "on":
-        raise StandbyError
+        raise StandbyError(
+            "The database is a hot standby, which may not have the latest revocations. Connect to the primary: name its"
+            " host alone, or add target_session_attrs=read-write (asyncpg: primary) to the URL."
+        )
 
 
 def check_primary_of(connection: Connection) -> None:
-    """As :func:`check_primary`, and keep the pool from handing out the connection again."""
+    """Refuse a connection that leads to a standby, and keep the pool from handing it out again.
+
+    PostgreSQL is asked nothing: see :func:`check_primary`. MariaDB and MySQL are asked whether they are read-only.
+
+    Raises:
+        StandbyError: It leads to a standby.
+    """
     try:
-        check_primary(connection.connection.driver_connection)
+        match connection.dialect.name:
+            case "postgresql":
+                check_primary(connection.connection.driver_connection)
+            case "mysql" | "mariadb":
+                _check_writable(connection)
+            case _:
+                pass
     except StandbyError:
         connection.invalidate()
         raise
+
+
+def _check_writable(connection: Connection) -> None:
+    if not _WRITABLE.issuperset(str(connection.scalar(_READ_ONLY)).split(",")):
+        raise StandbyError(
+            "The database is read-only, as a replica is, which may not have the latest revocations. Connect to the"
+            " primary, or set read_only and innodb_read_only to OFF if it is one."
+        )

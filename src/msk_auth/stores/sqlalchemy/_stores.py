@@ -56,11 +56,10 @@ class _Shared:
         table = api_key_table(MetaData()) if table is None else table
         self._operations = KeyOperations(table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
-        self._is_postgresql = engine.dialect.name == "postgresql"
         # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
-        self._is_psycopg = self._is_postgresql and engine.dialect.driver == "psycopg"
+        self._is_psycopg = (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg")
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         self._for_reading = self._derive(engine, "AUTOCOMMIT")
         self._for_writing = self._derive(engine, "READ COMMITTED")
@@ -83,9 +82,8 @@ class _Shared:
         **kwargs: P.kwargs,
     ) -> T:
         answer = work(connection, *args, **kwargs)
-        if self._is_postgresql:
-            # Afterwards, when whatever the server had to report has arrived.
-            check_primary_of(connection)
+        # Afterwards, when whatever the server had to report has arrived.
+        check_primary_of(connection)
         return answer
 
     def _write_on(
@@ -98,9 +96,8 @@ class _Shared:
     ) -> T:
         if self._is_sqlite:
             begin_immediate(connection)
-        if self._is_postgresql:
-            check_primary_of(connection)
-            commit_durably(connection)
+        check_primary_of(connection)
+        commit_durably(connection)
         return work(connection, *args, **kwargs)
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
