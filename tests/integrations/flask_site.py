@@ -45,7 +45,8 @@ class Site:
         return self.client().open(path, method=method, headers=sent, buffered=True)
 
     def code(self, method: str, path: str, credential: str | None = None, **headers: str) -> str:
-        """The code of the problem in the answer, or its status."""
+        """The code of the problem in the answer; the status where there is none."""
         reply = self.ask(method, path, credential, **headers)
         problem = reply.get_json(silent=True)
-        return problem["code"] if isinstance(problem, dict) else str(reply.status_code)
+        code = problem.get("code") if isinstance(problem, dict) else None
+        return str(reply.status_code) if code is None else str(code)

@@ -77,9 +77,29 @@ async def test_an_authenticator_gone_wrong_is_503(
 async def test_an_unexpected_exception_is_a_500_that_says_nothing(adapter: str) -> None:
     world = make_world()
     reply = await get(world, adapter, "GET /boom", "key")
-    assert (reply.status, reply.json["code"]) == (500, "internal_error")
+    assert reply.status == 500
     assert b"swordfish" not in reply.body
     assert b"Traceback" not in reply.body
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "title"),
+    [
+        ("GET /nowhere", 404, "Not Found"),
+        ("PUT /me", 405, "Method Not Allowed"),
+        ("GET /boom", 500, "Internal Server Error"),
+    ],
+)
+async def test_what_the_library_did_not_raise_gets_no_code_of_it(
+    adapter: str, request_line: str, status: int, title: str
+) -> None:
+    """G6: a code, and a challenge, stand for what the library found out."""
+    reply = await get(make_world(), adapter, request_line, "key")
+    assert reply.status == status
+    assert reply.json == {"type": "about:blank", "title": title, "status": status}
+    assert reply.header("content-type") == "application/problem+json"
+    assert reply.header("www-authenticate") is None
+    assert (reply.header("allow") is None) == (status != 405)
 
 
 async def test_the_limit_of_keys_is_409_and_exact_under_parallel_requests(adapter: str) -> None:

@@ -288,7 +288,7 @@ class TestWhatIsFoundBeforeTheFirstRequest:
         for _ in range(3):
             for path in ("/tasks", "/public", "/nowhere"):
                 for credential in (None, "jwt"):
-                    assert site.code("GET", path, credential) == "internal_error"
+                    assert site.code("GET", path, credential) == "500"
         assert site.called == []
 
     def test_a_test_of_the_application_sees_why(self, site: Site) -> None:
@@ -370,7 +370,7 @@ class TestViewsThatCannotBeDecorated:
             site.auth.protect(site.app)
         site.auth.declare_view(site.app, "static", None)
         site.auth.protect(site.app)
-        assert site.code("GET", "/static/x") == "not_found"
+        assert site.code("GET", "/static/x") == "404"
 
     def test_somebody_elses_view_that_is_there_already(self, site: Site) -> None:
         site.app.get("/swagger")(site.view("swagger"))

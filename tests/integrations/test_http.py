@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msk_auth import InputInvalid, KeyValue, LoginTooOld, Problem, TooManyAttempts
-from msk_auth.integrations._http import Answer, Voice, bearer_challenge
+from msk_auth.integrations._http import Answer, Voice, bearer_challenge, close_reason
 from msk_auth.integrations._key_routes import (
     CreateRequest,
     ListRequest,
@@ -116,13 +116,22 @@ def test_headers_of_an_application_win_and_are_sent_once() -> None:
 
 
 @pytest.mark.parametrize("status", range(400, 600))
-def test_every_status_has_a_problem(status: int) -> None:
+def test_an_error_of_somebody_else_gets_no_code_and_no_challenge_of_ours(status: int) -> None:
     answer = VOICE.http_error(status)
     document = json.loads(answer.body)
     assert answer.status == document["status"] == status
-    assert document["code"].replace("_", "").isalnum()
+    assert document.keys() == {"type", "title", "status"}
+    assert document["type"] == "about:blank"
     assert document["title"]
-    assert document["detail"]
+    assert dict(answer.headers).keys() == {"content-type", "cache-control"}
+
+
+def test_an_error_of_somebody_else_says_what_was_said() -> None:
+    answer = VOICE.http_error(409, "Too late.", members={"code": "theirs", "status": 1, "x": 2})
+    assert json.loads(answer.body) == {
+        "type": "about:blank", "title": "Conflict", "status": 409, "detail": "Too late.", "code": "theirs", "x": 2,
+    }  # fmt: skip
+    assert close_reason(VOICE.http_error(404)) == "Not Found"
 
 
 JSON = "application/json"

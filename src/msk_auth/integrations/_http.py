@@ -25,7 +25,8 @@ _MAX_REASON: Final = 123  # bytes: RFC 6455, section 5.5
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
 # Longer ones hold something of the request, most likely, and are not kept.
 _MAX_KEPT_DETAIL: Final = 300
-_OWN_MEMBERS: Final = frozenset({"type", "title", "status", "detail", "code"})
+_GENERIC_MEMBERS: Final = frozenset({"type", "title", "status", "detail"})
+_OWN_MEMBERS: Final = _GENERIC_MEMBERS | {"code"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +115,23 @@ class Voice:
         *,
         members: Mapping[str, object] | None = None,
     ) -> Answer:
-        """The answer for an error that a framework found by itself, such as an unknown path.
+        """The document for an error that somebody else raised: the framework, for an unknown path, or the application.
+
+        Its type is `about:blank` (RFC 9457, section 4.2.1), and it has no code and no challenge of this library's: those
+        stand for what this library found out, and nothing here was.
 
         Args:
             status: Its status code, 400 or above.
-            detail: What the application said about it; None, or the mere name of the status, is
-                replaced by something more helpful.
+            detail: What was said about it; None, or the mere name of the status, is left out.
             members: Extension members of the document.
         """
-        code, title, text = _HTTP_ERRORS.get(status, _unnamed(status))
-        return self._document(
-            status,
-            code,
-            title,
-            text if detail is None or detail == _phrase(status) else detail,
-            members=members or {},
-            challenge=_NO_PARAMETERS if status == 401 else None,
-        )
+        title = _title(status)
+        document: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
+        if detail is not None and detail not in {title, _phrase(status)}:
+            document["detail"] = detail
+        more: Mapping[str, object] = {} if members is None else members
+        document |= {name: value for name, value in more.items() if name not in _GENERIC_MEMBERS}
+        return Answer(status, (("content-type", PROBLEM_TYPE), NO_STORE), to_json(document))
 
     def _document(
         self,
@@ -151,9 +152,12 @@ class Voice:
 
 
 def close_reason(answer: Answer) -> str:
-    """What a websocket is told that is closed after its handshake: the problem's code (RFC 6455, section 5.5.1)."""
-    code: str = json.loads(answer.body)["code"]
-    return code[:_MAX_REASON]
+    """What a websocket is told that is closed after its handshake: the problem's code (RFC 6455, section 5.5.1).
+
+    For an error of somebody else's it is the title.
+    """
+    document: dict[str, str] = json.loads(answer.body)
+    return document["code" if "code" in document else "title"][:_MAX_REASON]
 
 
 _What: TypeAlias = tuple[int, str, str, str, tuple[tuple[str, str], ...] | None, int | None]
@@ -213,37 +217,14 @@ def _phrase(status: int) -> str:
         return ""
 
 
-# What frameworks raise by themselves. The codes are part of the API, so they do not come from
-# `http.HTTPStatus`, whose names differ between versions of Python.
-_HTTP_ERRORS: Final[Mapping[int, tuple[str, str, str]]] = {
-    400: ("bad_request", "The request cannot be read", "The request cannot be read."),
-    401: ("credentials_missing", "Credentials are missing", "Authenticate and try again."),
-    403: ("forbidden", "Not allowed", "You may not do this."),
-    404: ("not_found", "Not found", "There is nothing here under this address."),
-    405: (
-        "method_not_allowed",
-        "The method is not allowed",
-        "This address does not answer this method. The header 'Allow' names those it does.",
-    ),
-    406: ("not_acceptable", "Not acceptable", "There is no answer in a form that you accept."),
-    409: ("conflict", "Conflict", "The present state does not allow this."),
-    413: ("content_too_large", "The body is too large", "Send a shorter body."),
-    415: (
-        "unsupported_media_type",
-        "The media type is not supported",
-        "Send the body with the header 'Content-Type: application/json'.",
-    ),
-    422: ("input_invalid", "The input is not valid", "The input is not valid."),
-    429: ("too_many_attempts", "Too many attempts", "Try again later."),
-    500: ("internal_error", "Internal error", "The request could not be handled."),
-    503: (
-        "service_unavailable",
-        "The service is temporarily unavailable",
-        "Try again in a few seconds.",
-    ),
+# Python's phrases differ between its versions; these are those of RFC 9110, section 15.5.
+_TITLES: Final[Mapping[int, str]] = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
 }
 
 
-def _unnamed(status: int) -> tuple[str, str, str]:
-    title = _phrase(status) or "Error"
-    return f"http_{status}", title, f"{title}."
+def _title(status: int) -> str:
+    return _TITLES.get(status) or _phrase(status) or "Error"

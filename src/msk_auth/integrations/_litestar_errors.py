@@ -71,7 +71,7 @@ class ErrorAnswers:
         if request.app.debug:
             shown: Response[Any] = _untyped_responses.create_debug_response(request, error)
             return shown
-        return to_response(self._voice.answer(Problem()))
+        return to_response(self._voice.http_error(_INTERNAL))
 
     async def remember(self, error: Exception, scope: Scope) -> None:
         """Called by Litestar for what was raised, before it closes a websocket."""

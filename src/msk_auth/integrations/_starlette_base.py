@@ -244,8 +244,9 @@ class StarletteBase(Generic[UserT]):
 
     async def _on_exception(self, connection: HTTPConnection, error: Exception) -> Response | None:
         # Starlette logs it through the server, after this. A problem comes here from a middleware.
-        problem = error if isinstance(error, Problem) else Problem()
-        return await _send(connection, self._voice.answer(problem))
+        if isinstance(error, Problem):
+            return await _send(connection, self._voice.answer(error))
+        return await _send(connection, self._voice.http_error(500))
 
 
 def declare(endpoint: EndpointT, policy: Policy) -> EndpointT:

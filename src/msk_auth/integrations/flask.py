@@ -438,8 +438,12 @@ class FlaskAuth(Generic[UserT]):
             return error
         default = default_exceptions.get(error.code, HTTPException).description
         said = None if error.description is None else str(error.description)
-        answer = self._voice.http_error(error.code, None if said == default else said)
-        return _to_response(answer.with_headers(_headers(error)))
+        response = _to_response(
+            self._voice.http_error(error.code, None if said == default else said)
+        )
+        for name, values in _headers(error).items():
+            response.headers.setlist(name, values)
+        return response
 
 
 def _is_preflight(current: Request, rule: Any) -> bool:
@@ -461,14 +465,13 @@ def _to_response(answer: Answer) -> Response:
     return response
 
 
-def _headers(error: HTTPException) -> list[tuple[str, str]]:
-    """What the framework sends with an error, such as `Allow`; the document has its own type."""
-    headers: dict[str, str] = {}
+def _headers(error: HTTPException) -> dict[str, list[str]]:
+    """What is sent with an error, such as `Allow`, as often as it is given; the document has its own type."""
+    headers: dict[str, list[str]] = {}
     for name, value in error.get_headers(request.environ):
         if name.lower() != "content-type":
-            # A list of several challenges may as well stand on one line (RFC 9110, section 5.3).
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return list(headers.items())
+            headers.setdefault(name, []).append(value)
+    return headers
 
 
 def _flush(authenticator: ref[Authenticator[Any]]) -> None:

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from argon2 import Parameters
 from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,6 +26,7 @@ from msk_auth import (
     CredentialUsed,
     Event,
     KeyHasher,
+    NotFound,
     Problem,
     Refusal,
     SystemClock,
@@ -56,6 +58,7 @@ from .api.tasks import tasks_router
 from .db.engine import Database
 from .db.migrate import migrate
 from .deployment import deployment_id
+from .errors import MethodNotAllowed
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import refuse_unconfined
 from .handlers.sandbox import CommandSandbox
@@ -85,6 +88,8 @@ AUDIENCE: Final = "task-service"
 """What the `aud` of login tokens begins with; the id of the deployment follows."""
 ISSUER: Final = AUDIENCE
 """Not the origin: processes that share a data folder take each other's logins, whichever port each one listens on."""
+
+_UNROUTED: Final[Mapping[int, type[Problem]]] = {404: NotFound, 405: MethodNotAllowed}
 
 RUN_GRACE: Final = timedelta(seconds=5)
 """How long runs may go on when the service stops; then they go back into the queue."""
@@ -493,6 +498,18 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
         rendered = app.exception_handlers[Problem](request, problem)
         return await cast("Awaitable[Response]", rendered)
 
+    render = app.exception_handlers[HTTPException]
+
+    async def answer_unrouted(request: Request, error: Exception) -> Response:
+        # What the routing raises has no code of its own; clients tell a wrong path from a task that is not there.
+        kind = _UNROUTED.get(cast("HTTPException", error).status_code)
+        if kind is None:
+            return await cast("Awaitable[Response]", render(request, error))
+        response = await answer(request, kind())
+        response.headers.update(cast("HTTPException", error).headers or {})
+        return response
+
+    app.add_exception_handler(HTTPException, answer_unrouted)
     base_url = it.settings.base_url
     # The last one is the outermost.
     app.add_middleware(LoginCookie, base_url=base_url, loopback=is_loopback(it.settings.host))

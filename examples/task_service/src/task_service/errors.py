@@ -151,6 +151,17 @@ class MisdirectedRequest(Problem):
     default_detail = "Open the service under the address that it printed when it started."
 
 
+class MethodNotAllowed(Problem):
+    """There is something under this address, and it does not answer this method (RFC 9110, section 15.5.6)."""
+
+    status = 405
+    code = "method_not_allowed"
+    title = "The method is not allowed"
+    default_detail = (
+        "This address does not answer this method. The header 'Allow' names those it does."
+    )
+
+
 class InternalError(Problem):
     """A fault of the service. The log says more, under the request's id."""
 
