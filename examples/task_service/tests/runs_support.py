@@ -130,20 +130,24 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
         if kind == "sqlite":
             event.listen(db.engine.sync_engine, "connect", _do_not_wait_for_the_disk)
         stack.push_async_callback(db.close)
-        async with db.write() as connection:
-            await connection.execute(
-                insert(users),
-                [
-                    {
-                        "id": each.owner.id,
-                        "username": each.owner.id,
-                        "roles": [],
-                        "created_at": each.authenticated_at,
-                    }
-                    for each in (ANN, BOB, ADMIN)
-                ],
-            )
+        await add_user(db, ANN, BOB, ADMIN)
         yield db
+
+
+async def add_user(db: Database, *principals: Principal[User]) -> None:
+    async with db.write() as connection:
+        await connection.execute(
+            insert(users),
+            [
+                {
+                    "id": each.owner.id,
+                    "username": each.owner.id,
+                    "roles": [],
+                    "created_at": each.authenticated_at,
+                }
+                for each in principals
+            ],
+        )
 
 
 def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:

@@ -9,6 +9,7 @@ import pytest
 from examples.task_service.tests.service_support import (
     Caller,
     Service,
+    challenge,
     expect,
     problem,
     wrong_fields,
@@ -155,7 +156,6 @@ async def test_an_administrator_reads_all_tasks_and_changes_none(
     run = expect(await user.post(f"{path}/run"), 202)
     expect(await admin.get(f"/api/runs/{run['id']}"), 200)
     await user.wait_for_run(run["id"])
-    assert problem(await admin.post(f"/api/runs/{run['id']}/cancel")) == (404, "run_not_found")
 
 
 async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
@@ -205,6 +205,47 @@ async def test_a_run_that_is_over_cannot_be_cancelled(user: Caller) -> None:
     await user.wait_for_run(run["id"])
     response = await user.post(f"/api/runs/{run['id']}/cancel")
     assert problem(response) == (409, "run_finished")
+
+
+async def test_an_administrator_sees_and_cancels_the_run_of_anybody(
+    user: Caller, admin: Caller
+) -> None:
+    expect(await admin.patch("/api/admin/config", {"max_concurrent_runs_per_user": 1}), 200)
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["echo", "sleep"]}), 200)
+    task = await user.new_task(params={"argv": ["sleep", "60"]})
+    runs = [expect(await user.post(f"/api/tasks/{task['id']}/run"), 202) for _ in range(2)]
+    for run in runs:
+        assert expect(await admin.get(f"/api/runs/{run['id']}"), 200)["id"] == run["id"]
+        expect(await admin.post(f"/api/runs/{run['id']}/cancel"), 200)
+        over = await user.wait_for_run(run["id"])
+        assert (over["state"], over["error"]) == (
+            "cancelled",
+            "An administrator cancelled the run.",
+        )
+    entries = expect(await admin.get("/api/admin/audit?action=run.cancelled"), 200)["items"]
+    assert [entry["target"] for entry in entries] == [run["id"] for run in reversed(runs)]
+    # The other way round there is no such run.
+    theirs = await admin.new_task()
+    run = expect(await admin.post(f"/api/tasks/{theirs['id']}/run"), 202)
+    assert problem(await user.post(f"/api/runs/{run['id']}/cancel")) == (404, "run_not_found")
+
+
+async def test_only_who_may_say_so_queues_an_urgent_run(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    urgent = {"priority": "urgent"}
+    task = await user.new_task()
+    refused = await user.post(f"/api/tasks/{task['id']}/run", urgent)
+    assert problem(refused) == (403, "permission_denied")
+    assert 'scope="runs:prioritize"' in (challenge(refused) or "")
+    assert expect(await user.get(f"/api/tasks/{task['id']}/runs"), 200)["items"] == []
+    theirs = await admin.new_task()
+    narrow = await service.key_for(admin, scopes=["tasks:run"])
+    path = f"/api/tasks/{theirs['id']}/run"
+    assert problem(await narrow.post(path, urgent)) == (403, "permission_denied")
+    for ordinary in ("high", "normal", "low"):
+        expect(await narrow.post(path, {"priority": ordinary}), 202)
+    expect(await admin.post(path, urgent), 202)
 
 
 async def test_the_handlers_describe_their_parameters(user_key: Caller) -> None:

@@ -223,18 +223,13 @@ async def test_a_priority_is_asked_for_and_shown_nowhere(deployment: Deployment)
         ada = await service.log_in("ada", ADMIN_PASSWORD)
         task = await ada.new_task()
         path = f"/api/tasks/{task['id']}/run"
-        for body in ({"priority": "high"}, {"priority": "low"}, {}):
+        for body in ({"priority": "urgent"}, {"priority": "high"}, {"priority": "low"}, {}):
             run = expect(await ada.post(path, body), 202)
             assert "priority" not in run
         async with service.services.db.read() as connection:
-            found = await connection.execute(
-                text(
-                    "SELECT rank, priority FROM runs"
-                    " JOIN procrastinate_jobs ON queueing_lock = runs.id ORDER BY rank"
-                )
-            )
-            assert [tuple(row) for row in found] == [(-10, 10), (0, 0), (10, -10)]
-        assert wrong_fields(await ada.post(path, {"priority": "urgent"})) == {"priority"}
+            found = await connection.execute(text("SELECT rank FROM runs ORDER BY rank"))
+            assert [row.rank for row in found] == [-20, -10, 0, 10]
+        assert wrong_fields(await ada.post(path, {"priority": "first"})) == {"priority"}
         assert wrong_fields(await ada.post(path, {"priority": 1})) == {"priority"}
         assert wrong_fields(await ada.post(path, {"speed": "high"})) == {"speed"}
 

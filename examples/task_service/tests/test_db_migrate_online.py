@@ -20,7 +20,7 @@ from task_service.db.migrate import migrate
 
 pytestmark = pytest.mark.anyio
 
-INDEX = "ix_runs_state_rank_created_at_id"
+INDEX = "ix_runs_state_owner_id_rank_created_at_id"
 TOUCH = "UPDATE runs SET attempt = attempt WHERE id = 'run_1'"
 
 

@@ -90,11 +90,14 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
 
 async def test_an_index_that_could_not_be_built_is_told(tmp_path: Path, url: str) -> None:
     await migrated(url)
-    await execute(url, "DROP INDEX ix_runs_state_rank_created_at_id")
+    await execute(url, "DROP INDEX ix_runs_state_owner_id_rank_created_at_id")
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 1
     assert found["database"].startswith("problem")
-    assert "the index ix_runs_state_rank_created_at_id could not be built" in found["database"]
+    assert (
+        "the index ix_runs_state_owner_id_rank_created_at_id could not be built"
+        in found["database"]
+    )
     assert found["database"].endswith("run: task-service migrate")
 
     await migrated(url)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples.task_service.tests.runs_support import (
@@ -14,13 +15,18 @@ from examples.task_service.tests.runs_support import (
     BOB,
     Config,
     FakeClock,
+    add_user,
     database,
+    principal,
     registry,
 )
-from sqlalchemy import select
+from sqlalchemy import delete, event, insert, select
 
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
+from task_service.db.schema import tasks as tasks_table
+from task_service.db.schema import users as users_table
+from task_service.db.schema import waiting_owners
 from task_service.tasks.claims import MAX_ATTEMPTS, Claims
 from task_service.tasks.leases import Claim, LeaseWatch, Outcome, Sighting
 from task_service.tasks.run_log import LogBatch, RunLog
@@ -32,6 +38,9 @@ from task_service.tasks.tasks import Tasks
 pytestmark = pytest.mark.anyio
 
 LEASE = timedelta(seconds=15)
+ADMIN = principal("usr_admin", "tasks:read_all", "runs:prioritize", "runs:cancel_all")
+ROOT = principal("usr_root", "tasks:read_all", "runs:prioritize", "runs:cancel_all")
+USERS = {"ann": ANN, "bob": BOB, "admin": ADMIN, "root": ROOT}
 
 
 @dataclass
@@ -47,31 +56,38 @@ class World:
 
     async def queue(self, user: str = "ann", *, priority: RunPriority = RunPriority.NORMAL) -> Run:
         self.clock.advance(1)
-        who = {"ann": ANN, "bob": BOB}[user]
-        return await self.runs.request(who, self.tasks[user], priority=priority)
+        return await self.runs.request(USERS[user], self.tasks[user], priority=priority)
 
-    async def get(self, run_id: str) -> Run:
+    async def line(self) -> list[str]:
+        """Who stands in the line."""
         async with self.db.read() as connection:
-            owner = await connection.scalar(
+            return list(await connection.scalars(select(waiting_owners.c.owner_id)))
+
+    async def owner(self, run_id: str) -> str:
+        async with self.db.read() as connection:
+            found = await connection.scalar(
                 select(runs_table.c.owner_id).where(runs_table.c.id == run_id)
             )
-        return await self.runs.get(ANN if owner == "usr_ann" else BOB, run_id)
+        assert found is not None
+        return found
+
+    async def get(self, run_id: str) -> Run:
+        return await self.runs.get(ROOT, run_id)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
+        await add_user(db, ROOT)
         clock, config, signals = FakeClock(), Config(), Signals()
         tasks = Tasks(db, clock, registry(config), signals)
         new = NewTask(name="Task", handler="anything", params={"do": "x"}, timeout_seconds=7)
-        made = {
-            name: (await tasks.create(each, new)).id for name, each in (("ann", ANN), ("bob", BOB))
-        }
+        made = {name: (await tasks.create(each, new)).id for name, each in USERS.items()}
         yield World(db, clock, config, Runs(db, clock, config, signals), made)
 
 
 async def claimed(worker: Claims) -> Claim:
-    claim = await worker.claim()
+    claim = await worker.acquire()
     assert claim is not None
     return claim
 
@@ -89,7 +105,58 @@ def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> Log
     return batch
 
 
-async def text(world: World, run_id: str) -> str:
+async def add_queued_runs(db: Database, *, owners: int, each: int) -> None:
+    """What a crowd has queued."""
+    now = FakeClock().now()
+    async with db.write() as connection:
+        task_id = await connection.scalar(select(tasks_table.c.id).limit(1))
+        ids = [f"usr_{number:05}" for number in range(owners)]
+        await connection.execute(
+            insert(users_table),
+            [{"id": id_, "username": id_, "roles": [], "created_at": now} for id_ in ids],
+        )
+        rows = [
+            {
+                "id": f"run_{owner_id}_{number}",
+                "task_id": task_id,
+                "owner_id": owner_id,
+                "state": "queued",
+                "requested_by": {},
+                "handler": "anything",
+                "params": {},
+                "timeout_seconds": 1,
+                "created_at": now,
+            }
+            for owner_id in ids
+            for number in range(each)
+        ]
+        await connection.execute(insert(runs_table), rows)
+
+
+async def statements_of(db: Database, work: Awaitable[object]) -> list[tuple[str, Any]]:
+    """What is read and written, with its parameters."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(*args: Any) -> None:
+        if args[2].startswith(("SELECT", "UPDATE")):
+            seen.append((args[2], args[3]))
+
+    event.listen(db.engine.sync_engine, "before_cursor_execute", note)
+    try:
+        await work
+    finally:
+        event.remove(db.engine.sync_engine, "before_cursor_execute", note)
+    return seen
+
+
+async def plan_of(db: Database, statement: str, parameters: Any) -> str:
+    explain = "EXPLAIN QUERY PLAN" if db.engine.dialect.name == "sqlite" else "EXPLAIN"
+    async with db.read() as connection:
+        found = await connection.exec_driver_sql(f"{explain} {statement}", parameters)
+        return "\n".join(str(row[-1]) for row in found)
+
+
+async def text_of(world: World, run_id: str) -> str:
     return "".join(line.text for line in await world.runs.read_log(run_id))
 
 
@@ -104,40 +171,137 @@ async def test_the_oldest_is_claimed_first(world: World) -> None:
     run = await world.get(first.id)
     assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
     assert (await claimed(worker)).run_id == second.id
-    assert await worker.claim() is None
+    assert await worker.acquire() is None
 
 
-async def test_what_is_urgent_goes_first_and_waits_for_its_owner_s_limit_all_the_same(
-    world: World,
-) -> None:
-    world.config.settings.max_concurrent_runs_per_user = 2
+async def test_priority_orders_an_owners_own_runs_and_no_others(world: World) -> None:
     low = await world.queue("bob", priority=RunPriority.LOW)
     normal = await world.queue()
     high = [await world.queue(priority=RunPriority.HIGH) for _ in range(2)]
     later = await world.queue("bob")
+    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(5)]
+    assert taken == [later.id, high[0].id, low.id, high[1].id, normal.id]
+
+
+async def test_what_is_urgent_goes_before_all_others_and_waits_for_its_owners_limit(
+    world: World,
+) -> None:
+    world.config.settings.max_concurrent_runs_per_user = 2
+    theirs = [await world.queue("bob", priority=RunPriority.HIGH) for _ in range(3)]
+    normal = await world.queue("admin")
+    urgent = [await world.queue("admin", priority=RunPriority.URGENT) for _ in range(2)]
     worker = world.worker("w1")
     claims = [await claimed(worker) for _ in range(4)]
-    assert [claim.run_id for claim in claims] == [high[0].id, high[1].id, later.id, low.id]
-    assert await worker.claim() is None
+    assert [each.run_id for each in claims] == [*(run.id for run in urgent + theirs[:2])]
+    assert await worker.acquire() is None
     await worker.finish(claims[0], Outcome(RunState.SUCCEEDED), None)
     assert (await claimed(worker)).run_id == normal.id
 
 
-async def test_one_run_is_claimed_by_name(world: World) -> None:
-    first, second = await world.queue(), await world.queue()
-    one, two = world.worker("w1"), world.worker("w2")
-    claim = await one.claim(second.id)
-    assert claim is not None
-    assert claim.run_id == second.id
-    assert await two.claim(second.id) is None
-    assert await two.claim("run_unknown") is None
-    await world.runs.cancel(ANN, first.id)
-    assert await two.claim(first.id) is None
+async def test_urgent_runs_take_turns_too(world: World) -> None:
+    first = [await world.queue("admin", priority=RunPriority.URGENT) for _ in range(2)]
+    second = [await world.queue("root", priority=RunPriority.URGENT) for _ in range(2)]
+    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(4)]
+    assert taken == [first[0].id, second[0].id, first[1].id, second[1].id]
+
+
+async def test_an_urgent_run_that_was_cancelled_leaves_no_advantage(world: World) -> None:
+    theirs = await world.queue("bob")
+    ordinary = await world.queue("admin")
+    urgent = await world.queue("admin", priority=RunPriority.URGENT)
+    await world.runs.cancel(ROOT, urgent.id)
+    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(2)]
+    assert taken == [theirs.id, ordinary.id]
+    assert await world.line() == []
+
+
+async def test_one_owner_with_many_runs_keeps_no_other_waiting(world: World) -> None:
+    """24 runs of one user used to go before one of another, and more with a high priority."""
+    world.config.settings.max_concurrent_runs_per_user = 100
+    many = [await world.queue(priority=RunPriority.HIGH) for _ in range(24)]
+    one = await world.queue("bob", priority=RunPriority.LOW)
+    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(3)]
+    assert taken == [many[0].id, one.id, many[1].id]
+
+
+async def test_an_owner_who_queues_one_run_at_a_time_gets_no_more_turns(world: World) -> None:
+    theirs = [await world.queue("bob") for _ in range(3)]
+    taken = []
+    await world.queue()
+    for _ in range(4):
+        taken.append((await claimed(world.worker("w1"))).run_id)
+        if taken[-1] not in {run.id for run in theirs}:
+            await world.queue()
+    assert [run_id in {run.id for run in theirs} for run_id in taken] == [True, False, True, False]
+
+
+async def test_an_owner_at_the_limit_keeps_their_place(world: World) -> None:
     world.config.settings.max_concurrent_runs_per_user = 1
-    third = await world.queue()
-    assert await two.claim(third.id) is None
-    await one.finish(claim, Outcome(RunState.SUCCEEDED), None)
-    assert await two.claim(third.id) is not None
+    mine = [await world.queue() for _ in range(2)]
+    theirs = [await world.queue("bob") for _ in range(2)]
+    worker = world.worker("w1")
+    first, second = await claimed(worker), await claimed(worker)
+    assert [first.run_id, second.run_id] == [mine[0].id, theirs[0].id]
+    assert await worker.acquire() is None
+    for each in (second, first):
+        await worker.finish(each, Outcome(RunState.SUCCEEDED), None)
+    # Whose run ended last is first: their place in the line has not changed.
+    assert (await claimed(worker)).run_id == mine[1].id
+    assert (await claimed(worker)).run_id == theirs[1].id
+
+
+async def test_who_has_nothing_queued_stands_in_no_line(world: World) -> None:
+    runs = [await world.queue(), await world.queue()]
+    assert await world.line() == ["usr_ann"]
+    worker = world.worker("w1")
+    claim = await claimed(worker)
+    assert await world.line() == ["usr_ann"]
+    await world.runs.cancel(ANN, runs[1].id)
+    assert await worker.acquire() is None
+    assert await world.line() == []
+    assert await worker.give_back(claim, None)
+    assert await world.line() == ["usr_ann"]
+    await claimed(worker)
+    assert await world.line() == []
+
+
+async def test_a_run_that_an_older_version_queued_finds_its_place(world: World) -> None:
+    theirs, mine = await world.queue("bob"), await world.queue()
+    async with world.db.write() as connection:
+        await connection.execute(delete(waiting_owners))
+    worker = world.worker("w1")
+    assert await worker.acquire() is None
+    assert await worker.complete_line() == 2
+    assert await worker.complete_line() == 0
+    taken = {(await claimed(worker)).run_id for _ in range(2)}
+    assert taken == {theirs.id, mine.id}
+
+
+async def test_workers_that_look_at_once_serve_each_owner_once(world: World) -> None:
+    for _ in range(4):
+        await world.queue()
+    for user in ("bob", "admin", "root"):
+        await world.queue(user)
+    claims = await asyncio.gather(*(world.worker(f"w{n}").acquire() for n in range(4)))
+    taken = {each.run_id for each in claims if each is not None}
+    owners = [await world.owner(run_id) for run_id in taken]
+    assert sorted(owners) == ["usr_admin", "usr_ann", "usr_bob", "usr_root"]
+
+
+async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> None:
+    """However many runs wait: as many rows are read for the thousandth run as for the first."""
+    await add_queued_runs(world.db, owners=300, each=5)
+    worker = world.worker("w1")
+    assert await worker.complete_line() == 300
+    async with world.db.write() as connection:
+        await connection.exec_driver_sql("ANALYZE")
+    world.config.settings.max_concurrent_runs_per_user = 3
+    statements = await statements_of(world.db, worker.acquire())
+    assert len(statements) > 3
+    for statement, parameters in statements:
+        plan = await plan_of(world.db, statement, parameters)
+        for slow in ("SCAN runs", "Seq Scan on runs", "TEMP B-TREE", "Sort", "Hash"):
+            assert slow not in plan, plan
 
 
 async def test_a_user_has_no_more_runs_at_once_than_allowed(world: World) -> None:
@@ -146,13 +310,13 @@ async def test_a_user_has_no_more_runs_at_once_than_allowed(world: World) -> Non
     theirs = await world.queue("bob")
     worker = world.worker("w1")
     claims = [await claimed(worker) for _ in range(3)]
-    assert [claim.run_id for claim in claims] == [mine[0].id, mine[1].id, theirs.id]
-    assert await worker.claim() is None
+    assert [claim.run_id for claim in claims] == [mine[0].id, theirs.id, mine[1].id]
+    assert await worker.acquire() is None
     await worker.finish(claims[0], Outcome(RunState.SUCCEEDED), None)
     assert (await claimed(worker)).run_id == mine[2].id
     # A change takes effect at once.
     more = await world.queue()
-    assert await worker.claim() is None
+    assert await worker.acquire() is None
     world.config.settings.max_concurrent_runs_per_user = 3
     assert (await claimed(worker)).run_id == more.id
 
@@ -163,7 +327,7 @@ async def test_many_workers_at_once_claim_each_run_once_and_keep_to_the_limit(wo
     for _ in range(3):
         await world.queue("bob")
     workers = [world.worker(f"w{index}") for index in range(10)]
-    claims = [claim for claim in await asyncio.gather(*(w.claim() for w in workers)) if claim]
+    claims = [claim for claim in await asyncio.gather(*(w.acquire() for w in workers)) if claim]
     assert len({claim.run_id for claim in claims}) == len(claims) == 7
     owners = []
     async with world.db.read() as connection:
@@ -215,7 +379,7 @@ async def test_a_dead_workers_run_goes_back_into_the_queue(world: World) -> None
     assert await dead.renew([claim]) == frozenset()
     assert await living.take_back(seen) == 0
     assert (await world.get(run.id)).state is RunState.RUNNING
-    assert await text(world, run.id) == "before"
+    assert await text_of(world, run.id) == "before"
     assert await living.finish(second, Outcome(RunState.SUCCEEDED, 0), None)
     assert (await world.get(run.id)).attempt == 2
 
@@ -232,7 +396,7 @@ async def test_an_earlier_attempt_of_the_same_worker_is_not_its_claim(world: Wor
     assert not await worker.finish(first, Outcome(RunState.SUCCEEDED), batch)
     assert not await worker.give_back(first, batch)
     assert (await world.get(run.id)).state is RunState.RUNNING
-    assert await text(world, run.id) == ""
+    assert await text_of(world, run.id) == ""
 
 
 async def test_a_lease_that_was_renewed_meanwhile_is_left_alone(world: World) -> None:
@@ -256,7 +420,7 @@ async def test_a_run_that_kills_every_worker_is_given_up(world: World) -> None:
     assert given_up.error == "Its worker stopped in the middle of it 3 times."
     assert given_up.started_at is not None
     assert given_up.finished_at == world.clock.now()
-    assert await living.claim() is None
+    assert await living.acquire() is None
 
 
 async def test_a_cancelled_run_of_a_dead_worker_is_over(world: World) -> None:
@@ -290,7 +454,7 @@ async def test_a_run_that_is_given_back_has_lost_nothing(world: World) -> None:
     assert await stopping.give_back(claim, written("some", clock=world.clock))
     waiting = await world.get(run.id)
     assert (waiting.state, waiting.attempt, waiting.started_at) == (RunState.QUEUED, 0, None)
-    assert await text(world, run.id) == "some"
+    assert await text_of(world, run.id) == "some"
     again = await claimed(other)
     assert (again.attempt, again.last_seq) == (1, 1)
     # The same attempt, and yet not its claim.
@@ -321,7 +485,7 @@ async def test_the_end_and_the_last_of_the_log_are_written_together(world: World
     ended = await world.get(run.id)
     assert (ended.state, ended.exit_code, ended.error) == (RunState.FAILED, 2, "It broke.")
     assert ended.finished_at == world.clock.now()
-    assert await text(world, run.id) == "ab"
+    assert await text_of(world, run.id) == "ab"
     assert not await worker.finish(claim, Outcome(RunState.SUCCEEDED), last)
     assert not await worker.append(claim, last)
     assert await world.get(run.id) == ended
@@ -338,7 +502,7 @@ async def test_a_batch_is_written_once(world: World) -> None:
         assert await worker.append(claim, first)
     assert await worker.append(claim, last)
     assert await worker.finish(claim, Outcome(RunState.SUCCEEDED), last)
-    assert await text(world, run.id) == "ab"
+    assert await text_of(world, run.id) == "ab"
 
 
 # Judging leases

@@ -1,5 +1,8 @@
 """Any number of workers, in any order, dying and cut off at any moment: a run ends once and none is left lying.
 
+And owners take turns: whoever waits and may run more sees each other owner served once at most before it is their turn,
+whatever priorities are used, and no run of a disabled owner begins.
+
 The workers here are what the runner is made of (claims, renewals, the watch over leases, the fence), driven step by
 step with a clock that stands still in between, so that Hypothesis finds the interleaving that breaks a promise.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -24,23 +28,30 @@ from examples.task_service.tests.runs_support import (
     BOB,
     Config,
     FakeClock,
+    add_user,
     database,
+    principal,
     registry,
 )
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sqlalchemy import update
 
+from msk_auth import OwnerDisabled
+from task_service.db.schema import users as users_table
+from task_service.tasks.cancellation import OWNER_DISABLED, cancel_runs_of
 from task_service.tasks.claims import MAX_ATTEMPTS, Claims
 from task_service.tasks.leases import Claim, LeaseWatch, Outcome
 from task_service.tasks.run_log import RunLog
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunState
+from task_service.tasks.shapes import NewTask, Run, RunPriority, RunState
 from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
 
 LEASE = timedelta(seconds=15)
 FENCE = 10.0
 LIMIT = 2
+EVE = principal("usr_eve")
 WORKERS = st.integers(0, 2)
 PICK = st.integers(0, 3)
 
@@ -85,7 +96,11 @@ class Lifecycle(RuleBasedStateMachine):
         tasks = Tasks(self.db, self.clock, registry(self.config), signals)
         self.runs = Runs(self.db, self.clock, self.config, signals)
         new = NewTask(name="Task", handler="anything", params={})
-        self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB)]
+        self.do(add_user(self.db, EVE))
+        self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB, EVE)]
+        self.disabled: set[str] = set()
+        # How often each other owner was served while an owner waited and might have been.
+        self.passed_over: dict[str, Counter[str]] = {}
         self.names = count()
         self.workers = [self.new_worker() for _ in range(3)]
         self.requested: dict[str, Run] = {}
@@ -134,19 +149,43 @@ class Lifecycle(RuleBasedStateMachine):
 
     # What users do
 
-    @rule(which=st.integers(0, 1))
-    def request(self, which: int) -> None:
+    @rule(
+        which=st.integers(0, 2),
+        priority=st.sampled_from([RunPriority.LOW, RunPriority.NORMAL, RunPriority.HIGH]),
+    )
+    def request(self, which: int, priority: RunPriority) -> None:
         owner, task_id = self.tasks[which]
         self.clock.advance(0.001)
-        run = self.do(self.runs.request(owner, task_id))
+        if owner.owner.id in self.disabled:
+            with pytest.raises(OwnerDisabled):
+                self.do(self.runs.request(owner, task_id, priority=priority))
+            return
+        run = self.do(self.runs.request(owner, task_id, priority=priority))
         self.requested[run.id] = run
         self.logged[run.id] = ""
+
+    @rule(which=st.integers(0, 2))
+    def disable_or_enable(self, which: int) -> None:
+        owner_id = self.tasks[which][0].owner.id
+        self.disabled ^= {owner_id}
+        self.do(self.set_disabled(owner_id, is_disabled=owner_id in self.disabled))
+
+    async def set_disabled(self, owner_id: str, *, is_disabled: bool) -> None:
+        now = self.clock.now()
+        async with self.db.write() as connection:
+            await connection.execute(
+                update(users_table)
+                .where(users_table.c.id == owner_id)
+                .values(disabled_at=now if is_disabled else None)
+            )
+            if is_disabled:
+                await cancel_runs_of(connection, owner_id, now)
 
     @precondition(lambda self: self.requested)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         run = self.requested[data.draw(st.sampled_from(list(self.requested)))]
-        owner = ANN if run.requested_by.user_id == ANN.owner.id else BOB
+        owner = next(each for each, _ in self.tasks if each.owner.id == run.requested_by.user_id)
         if self.do(self.runs.get(owner, run.id)).state in {RunState.QUEUED, RunState.RUNNING}:
             self.do(self.runs.cancel(owner, run.id))
 
@@ -241,12 +280,35 @@ class Lifecycle(RuleBasedStateMachine):
 
     def try_to_claim(self, worker: Worker) -> bool:
         began = self.clock.monotonic()
-        claim = self.do(worker.claims.claim())
+        waiting = self.who_may_be_next()
+        claim = self.do(worker.claims.acquire())
+        assert (claim is None) == (not waiting), "a run waits, and a worker with room finds none"
         if claim is None:
             return False
+        self.check_turn(self.requested[claim.run_id].requested_by.user_id, waiting)
         log = RunLog(self.clock, last_seq=claim.last_seq, size=claim.log_bytes)
         worker.executions.append(Execution(claim, began, log))
         return True
+
+    def who_may_be_next(self) -> set[str]:
+        """The owners who have a queued run and may run more."""
+        states = Counter((run.requested_by.user_id, run.state) for run in self.now())
+        return {
+            owner_id
+            for (owner_id, state) in states
+            if state is RunState.QUEUED and states[owner_id, RunState.RUNNING] < LIMIT
+        }
+
+    def check_turn(self, served: str, waiting: set[str]) -> None:
+        assert served not in self.disabled
+        for owner_id in list(self.passed_over):
+            if owner_id not in waiting:
+                del self.passed_over[owner_id]
+        for owner_id in waiting - {served}:
+            passed_over = self.passed_over.setdefault(owner_id, Counter())
+            passed_over[served] += 1
+            assert passed_over[served] <= 1, "an owner was served twice while another waited"
+        self.passed_over.pop(served, None)
 
     def pick(self, executions: list[Execution], index: int) -> Execution | None:
         return executions[index % len(executions)] if executions else None
@@ -290,6 +352,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.check_executions()
         running: dict[str, int] = {}
         for run in self.now():
+            if run.requested_by.user_id in self.disabled:
+                assert run.state is not RunState.QUEUED
+                if run.state is RunState.CANCELLED:
+                    assert run.error in {None, OWNER_DISABLED}
             assert run.attempt <= MAX_ATTEMPTS
             assert (run.finished_at is not None) == run.state.is_final
             assert (run.started_at is None) == (run.state is RunState.QUEUED) or run.state.is_final

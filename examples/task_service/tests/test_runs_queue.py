@@ -94,12 +94,12 @@ class Deployment:
         await eventually(over)
         return await self.runs.get(ADMIN, run.id)
 
-    async def jobs(self) -> list[tuple[str | None, int, str]]:
-        """What is in the queue: whose bell, how urgent, and in which state."""
+    async def jobs(self) -> list[tuple[str | None, str]]:
+        """What is in the queue: whose bell, and in which state."""
         async with self.db.read() as connection:
             found = await connection.execute(
                 text(
-                    "SELECT args->>'run_id', priority, status::text FROM procrastinate_jobs"
+                    "SELECT args->>'run_id', status::text FROM procrastinate_jobs"
                     " WHERE task_name = 'execute_run' ORDER BY id"
                 )
             )
@@ -195,18 +195,18 @@ def work(
 
 async def test_the_bell_rings_with_the_run_or_not_at_all(deployment: Deployment) -> None:
     run = await deployment.request(priority=RunPriority.HIGH)
-    assert await deployment.jobs() == [(run.id, 10, "todo")]
+    assert await deployment.jobs() == [(run.id, "todo")]
 
     doorbell = QueueDoorbell(deployment.url)
 
     async def ring_and_fail() -> None:
         async with deployment.db.write() as connection:
-            await doorbell.ring(connection, "run_lost", 0)
+            await doorbell.ring(connection, "run_lost")
             raise LookupError
 
     with pytest.raises(LookupError):
         await ring_and_fail()
-    assert await deployment.jobs() == [(run.id, 10, "todo")]
+    assert await deployment.jobs() == [(run.id, "todo")]
 
 
 async def test_a_queue_that_cannot_be_written_to_queues_no_run(deployment: Deployment) -> None:
@@ -293,11 +293,11 @@ async def test_a_job_that_has_a_successor_is_dropped(deployment: Deployment) -> 
     run = await deployment.request()
     await deployment.execute("UPDATE procrastinate_jobs SET status = 'doing'")
     async with deployment.db.write() as connection:
-        await QueueDoorbell(deployment.url).ring(connection, run.id, 0)
+        await QueueDoorbell(deployment.url).ring(connection, run.id)
     assert len(await deployment.jobs()) == 2
     await put_back_stalled(deployment.url)
 
-    assert await deployment.jobs() == [(run.id, 0, "todo")]
+    assert await deployment.jobs() == [(run.id, "todo")]
 
 
 async def test_a_worker_without_room_leaves_bells_to_others(deployment: Deployment) -> None:
@@ -335,7 +335,7 @@ async def test_what_a_stopping_worker_gives_back_rings_again(deployment: Deploym
     async with deployment.machine():
         await asyncio.wait_for(began.wait(), 20)
     assert (await deployment.runs.get(ANN, run.id)).state is RunState.QUEUED
-    assert await deployment.jobs() == [(run.id, 0, "todo")]
+    assert await deployment.jobs() == [(run.id, "todo")]
     release.set()
     async with deployment.machine():
         over = await deployment.until_over(run)
@@ -356,12 +356,12 @@ async def test_what_is_taken_from_a_dead_worker_rings_again(deployment: Deployme
         )
         for name in ("dead", "living")
     ]
-    assert await claims[0].claim(run.id) is not None
+    assert await claims[0].acquire() is not None
     await deployment.execute("DELETE FROM procrastinate_jobs")
     watch = LeaseWatch(deployment.clock, timedelta(0))
     assert await claims[1].take_back(watch.expired(await claims[1].sightings(besides=[]))) == 1
 
-    assert await deployment.jobs() == [(run.id, 0, "todo")]
+    assert await deployment.jobs() == [(run.id, "todo")]
 
 
 async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_together(
@@ -386,7 +386,7 @@ async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_t
                     doorbell=QueueDoorbell(deployment.url),
                 )
             )
-        claims = await asyncio.gather(*(worker.claim() for worker in workers * 4))
+        claims = await asyncio.gather(*(worker.acquire() for worker in workers * 4))
         held = [claim for claim in claims if claim is not None]
         assert len({claim.run_id for claim in held}) == len(held) == 6
         async with deployment.db.read() as connection:
@@ -396,19 +396,13 @@ async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_t
                 .group_by(runs_table.c.owner_id)
             )
             assert dict([tuple(row) for row in running]) == {"usr_ann": 3, "usr_bob": 3}
-        # By name it is no different.
-        async with deployment.db.read() as connection:
-            waiting = (
-                await connection.scalars(
-                    select(runs_table.c.id).where(runs_table.c.state == RunState.QUEUED)
-                )
-            ).all()
-        assert await asyncio.gather(*(workers[0].claim(run_id) for run_id in waiting)) == [None] * 6
+        # A bell makes no difference.
+        assert await asyncio.gather(*(each.acquire(rung=True) for each in workers)) == [None] * 4
         done = held[0]
         worker = next(each for each in workers if each._worker_id == done.worker_id)
         await worker.finish(done, Outcome(RunState.SUCCEEDED), None)
-        assert await workers[1].claim() is not None
-        assert await workers[2].claim() is None
+        assert await workers[1].acquire() is not None
+        assert await workers[2].acquire() is None
 
 
 async def test_a_worker_outlives_the_queue(deployment: Deployment) -> None:

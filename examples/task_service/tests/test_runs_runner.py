@@ -717,16 +717,16 @@ async def test_a_claim_whose_asker_went_away_belongs_to_this_process(
     committed, told = asyncio.Event(), asyncio.Event()
     # Only the bell's answer finds the run; the runner's own look into the table is kept from it.
     async with sqlite.running(poll=timedelta(hours=1)) as runner:
-        claim = runner._claims.claim
+        acquire = runner._claims.acquire
 
-        async def slowly(wanted: str | None = None) -> Claim | None:
-            claimed = await claim(wanted)
+        async def slowly(*, rung: bool = False) -> Claim | None:
+            acquired = await acquire(rung=rung)
             committed.set()
             await told.wait()
-            return claimed
+            return acquired
 
         await asyncio.sleep(0.1)
-        monkeypatch.setattr(runner._claims, "claim", slowly)
+        monkeypatch.setattr(runner._claims, "acquire", slowly)
         run = await World(sqlite.db).request()
         answering = asyncio.create_task(runner.answer(run.id))
         await asyncio.wait_for(committed.wait(), 10)

@@ -54,7 +54,7 @@ LONG_READ_SECONDS = BOUND + 1.0
 
 YESTERDAY = old_release.microseconds() - 86_400_000_000
 WAITING = f"run_{'a' * 16}"
-INDEX = "ix_runs_state_rank_created_at_id"
+INDEX = "ix_runs_state_owner_id_rank_created_at_id"
 
 # In the words of the first schema: an administrator, a task, what commands may be run, and more runs than fit on a page.
 SETTLED = (

@@ -16,7 +16,15 @@ _USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage
 ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "user": _USER,
-        ADMIN: _USER | {"tasks:read_all", "admin:config", MANAGE_USERS, "admin:audit"},
+        ADMIN: _USER
+        | {
+            "tasks:read_all",
+            "runs:cancel_all",
+            "runs:prioritize",
+            "admin:config",
+            MANAGE_USERS,
+            "admin:audit",
+        },
     }
 )
 """What each role may do. A user may do what any of their roles may."""

@@ -25,6 +25,7 @@ from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
+from task_service.tasks.cancellation import cancel_runs_of
 
 from .audit import Audit
 from .credentials import begin_credential_write
@@ -294,7 +295,8 @@ class Users:
     ) -> User:
         """Give a user other roles, disable or enable them, or both at once.
 
-        A disabled user's login sessions and password links end for good. Their keys are refused while they are
+        A disabled user's login sessions, password links and runs end for good: queued runs at once, running ones within
+        about a second. Their keys are refused while they are
         disabled and work again afterwards. When this returns, no process acts on what was before.
 
         Args:
@@ -342,6 +344,7 @@ class Users:
                 if after_disabled:
                     await end_open_sessions(connection, user_id, now)
                     await void_links(connection, user_id, now)
+                    await cancel_runs_of(connection, user_id, now)
                 await self._audit.record(
                     "user.disabled" if after_disabled else "user.enabled",
                     principal=by,

@@ -30,9 +30,12 @@ LOCK_SECONDS: Final = 1.0
 """How long everybody else may have to wait because a migration waits for a table."""
 
 CONCURRENT_INDEXES: Final = {
-    "ix_runs_state_rank_created_at_id": "runs (state, rank, created_at, id)",
+    "ix_runs_state_owner_id_rank_created_at_id": "runs (state, owner_id, rank, created_at, id)",
 }
 """The indexes that later versions added to tables that may be large, and what they are on. A migration leaves them out."""
+
+OBSOLETE_INDEXES: Final = ("ix_runs_owner_id_state", "ix_runs_state_rank_created_at_id")
+"""What those have replaced, and is dropped once they are there."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +81,9 @@ async def migrate_online(
                 await asyncio.sleep(_PAUSE_SECONDS)
         for name, columns in CONCURRENT_INDEXES.items():
             await _build_index(connection, name, columns)
+        if not await indexes_left(connection):
+            for name in OBSOLETE_INDEXES:
+                await _drop_index(connection, name)
     return left
 
 
@@ -145,6 +151,21 @@ async def _build_index(connection: AsyncConnection, name: str, columns: str) -> 
         )
     else:
         _log.info("built the index %s", name)
+    finally:
+        if not connection.invalidated:
+            await connection.exec_driver_sql("RESET lock_timeout")
+
+
+async def _drop_index(connection: AsyncConnection, name: str) -> None:
+    if await _is_valid(connection, name) is None:
+        return
+    try:
+        await connection.exec_driver_sql(f"SET lock_timeout = {_INDEX_SECONDS * 1000:.0f}")
+        await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+    except OperationalError as error:
+        if not _was_in_the_way(error):
+            raise
+        _log.warning("the index %s is not needed any more; the next start drops it", name)
     finally:
         if not connection.invalidated:
             await connection.exec_driver_sql("RESET lock_timeout")

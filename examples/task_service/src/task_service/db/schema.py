@@ -144,15 +144,28 @@ runs = Table(
     Column("lease_expires_at", UtcMicroseconds),
     Column("log_bytes", Integer, nullable=False, server_default=text("0")),
     Column("log_truncated", Boolean, nullable=False, server_default=text("false")),
-    # Of several that wait, the lowest is claimed first, then the oldest.
+    # Of an owner's own runs the lowest is acquired first, then the oldest.
     Column("rank", Integer, nullable=False, server_default=text("0")),
     # The fraction that is done, from 0 to 1, and a few words, if the present attempt's handler has reported them.
     Column("progress", Float),
     Column("progress_text", String(200)),
     Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),
     Index("ix_runs_state_created_at", "state", "created_at"),
-    Index("ix_runs_owner_id_state", "owner_id", "state"),
-    Index("ix_runs_state_rank_created_at_id", "state", "rank", "created_at", "id"),
+    Index(
+        "ix_runs_state_owner_id_rank_created_at_id", "state", "owner_id", "rank", "created_at", "id"
+    ),
+)
+
+waiting_owners = Table(
+    "waiting_owners",
+    metadata,
+    # Who has a queued run. What a worker does with it is in `task_service.tasks.turns`.
+    Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
+    # Urgent runs have a line of their own: 0, before 1.
+    Column("lane", Integer, nullable=False),
+    # The lower, the sooner.
+    Column("turn", BigInteger, nullable=False),
+    Index("ix_waiting_owners_lane_turn_owner_id", "lane", "turn", "owner_id"),
 )
 
 run_log = Table(

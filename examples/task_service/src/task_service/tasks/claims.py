@@ -1,4 +1,4 @@
-"""What a worker does with runs: claim, keep, log, finish, give back, and take over from the dead.
+"""What a worker does with runs: acquire, keep, log, finish, give back, and take over from the dead.
 
 Every statement names the claim it belongs to (`claimed_by` and `attempt`), so what a worker does after its run was
 given to another changes nothing.
@@ -10,21 +10,32 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import and_, case, func, insert, literal, null, select, update
+from sqlalchemy import Row, and_, case, func, insert, literal, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock
 from msk_auth.stores.sqlalchemy import UtcMicroseconds
 from task_service.db.engine import Database
-from task_service.db.schema import run_log, runs, users
+from task_service.db.schema import run_log, runs
 from task_service.handlers import Progress
 
+from .cancellation import cancel_runs_of
 from .config import RunConfig
 from .doorbell import Doorbell, SilentDoorbell
 from .leases import Claim, Outcome, Sighting
 from .run_log import LogBatch
-from .shapes import RunState
+from .shapes import RunPriority, RunState
+from .turns import (
+    Place,
+    correct_place,
+    end_turn,
+    join_line,
+    line_end,
+    lock_first_place,
+    may_start,
+    missing_owners,
+)
 
 MAX_ATTEMPTS = 3
 """How many workers a run may outlive: one that brings down every worker must not go round for ever."""
@@ -61,52 +72,46 @@ class Claims:
         self._lease = lease
         self._doorbell: Doorbell = SilentDoorbell() if doorbell is None else doorbell
 
-    async def claim(self, wanted: str | None = None) -> Claim | None:
-        """Take a queued run whose owner has fewer runs running than allowed: of those of the lowest rank the oldest.
+    async def acquire(self, *, rung: bool = False) -> Claim | None:
+        """Take the next run: of the owner whose turn it is, and who has fewer runs running than allowed.
 
         Args:
-            wanted: Only this one.
+            rung: A bell was heard for it, which is gone. Otherwise the bell of the run that is found is silenced.
 
         Returns:
-            None if there is none.
+            None if no run may be started.
         """
         limit = (await self._config.current()).max_concurrent_runs_per_user
+        skip_locked = True
         while True:
-            run_id = wanted
-            if run_id is None:
-                # Mostly there is nothing to do, and so no transaction to begin.
-                async with self._db.read() as connection:
-                    run_id = await _first_claimable(connection, limit)
-                if run_id is None:
-                    return None
+            # Mostly there is nothing to do, and so no transaction to begin.
+            async with self._db.read() as connection:
+                end = await line_end(connection, limit)
+            if end is None:
+                return None
+            disabled = False
             async with self._db.write() as connection:
-                claim = None
-                owner_id = await _lock_owner(connection, run_id)
-                if owner_id is not None:
-                    claim = await self._claim(connection, run_id, owner_id, limit)
-                if claim is not None and wanted is None:
-                    await self._doorbell.unring(connection, run_id)
-                if claim is not None or wanted is not None:
-                    return claim
-            # Another worker was faster. Look again, with a new view of the table.
+                place = await lock_first_place(connection, limit, end, skip_locked=skip_locked)
+                if place is not None:
+                    claim = await self._acquire(connection, place, limit)
+                    if claim is not None:
+                        await end_turn(connection, place)
+                        if not rung:
+                            await self._doorbell.unring(connection, claim.run_id)
+                        return claim
+                    disabled = await correct_place(connection, place)
+            if place is not None and disabled:
+                # Apart from the place, which must not be locked by whoever locks runs.
+                async with self._db.write() as connection:
+                    await cancel_runs_of(connection, place.owner_id, self._clock.now())
+            # Every place is locked by other workers: wait for one, instead of asking again and again.
+            skip_locked = place is not None
 
-    async def _claim(
-        self, connection: AsyncConnection, run_id: str, owner_id: str, limit: int
-    ) -> Claim | None:
+    async def _acquire(self, connection: AsyncConnection, place: Place, limit: int) -> Claim | None:
         now = self._clock.now()
-        others = runs.alias("others")
-        running = (
-            select(func.count())
-            .select_from(others)
-            .where(others.c.owner_id == owner_id, others.c.state == RunState.RUNNING)
-        )
         result = await connection.execute(
             update(runs)
-            .where(
-                runs.c.id == run_id,
-                runs.c.state == RunState.QUEUED,
-                running.scalar_subquery() < limit,
-            )
+            .where(may_start(place, limit))
             .values(
                 state=RunState.RUNNING,
                 attempt=runs.c.attempt + 1,
@@ -117,6 +122,7 @@ class Claims:
                 progress_text=None,
             )
             .returning(
+                runs.c.id,
                 runs.c.attempt,
                 runs.c.handler,
                 runs.c.params,
@@ -128,12 +134,12 @@ class Claims:
         row = result.one_or_none()
         if row is None:
             return None
-        # Whoever has not written anything has no place to go on from.
+        # A run without output has no place to go on from.
         last_seq = row.log_bytes and await connection.scalar(
-            select(func.max(run_log.c.seq)).where(run_log.c.run_id == run_id)
+            select(func.max(run_log.c.seq)).where(run_log.c.run_id == row.id)
         )
         return Claim(
-            run_id=run_id,
+            run_id=row.id,
             worker_id=self._worker_id,
             attempt=row.attempt,
             handler=row.handler,
@@ -143,6 +149,20 @@ class Claims:
             log_bytes=row.log_bytes,
             log_truncated=row.log_truncated,
         )
+
+    async def complete_line(self) -> int:
+        """Put the owners into the line who have a queued run and no place in it; see :mod:`.turns`.
+
+        Returns:
+            How many there were.
+        """
+        async with self._db.read() as connection:
+            missing = await missing_owners(connection)
+        if missing:
+            async with self._db.write() as connection:
+                for owner_id in missing:
+                    await join_line(connection, owner_id, RunPriority.NORMAL.rank)
+        return len(missing)
 
     async def renew(self, claims: Collection[Claim]) -> frozenset[str]:
         """Renew leases, all in one statement.
@@ -222,20 +242,21 @@ class Claims:
                             else_=RunState.QUEUED.value,
                         ),
                         error=case(
+                            (cancelled, runs.c.error),
                             (
-                                and_(~cancelled, hopeless),
+                                hopeless,
                                 f"Its worker stopped in the middle of it {MAX_ATTEMPTS} times.",
                             ),
                             else_=null(),
                         ),
                         **self._put_down(over=cancelled | hopeless),
                     )
-                    .returning(runs.c.state, runs.c.rank)
+                    .returning(runs.c.id, runs.c.owner_id, runs.c.state, runs.c.rank)
                 )
                 row = result.one_or_none()
                 changed += row is not None
                 if row is not None:
-                    await self._ring_again(connection, each.run_id, row.state, row.rank)
+                    await self._queue_again(connection, row)
         return changed
 
     async def give_back(self, claim: Claim, batch: LogBatch | None) -> bool:
@@ -260,11 +281,11 @@ class Claims:
                     attempt=case((cancelled, runs.c.attempt), else_=runs.c.attempt - 1),
                     **self._put_down(over=cancelled),
                 )
-                .returning(runs.c.state, runs.c.rank)
+                .returning(runs.c.id, runs.c.owner_id, runs.c.state, runs.c.rank)
             )
             row = result.one_or_none()
             if row is not None:
-                await self._ring_again(connection, claim.run_id, row.state, row.rank)
+                await self._queue_again(connection, row)
             return row is not None
 
     async def append(self, claim: Claim, batch: LogBatch) -> bool:
@@ -311,19 +332,19 @@ class Claims:
                 .values(
                     state=outcome.state,
                     exit_code=outcome.exit_code,
-                    error=outcome.error,
+                    # Why it was cancelled was written by who cancelled it.
+                    error=runs.c.error if outcome.state is RunState.CANCELLED else outcome.error,
                     finished_at=self._clock.now(),
                     lease_expires_at=None,
                 )
             )
             return result.rowcount == 1
 
-    async def _ring_again(
-        self, connection: AsyncConnection, run_id: str, state: str, rank: int
-    ) -> None:
-        if state == RunState.QUEUED:
-            await self._doorbell.unring(connection, run_id)
-            await self._doorbell.ring(connection, run_id, rank)
+    async def _queue_again(self, connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> None:
+        if row.state == RunState.QUEUED:
+            await join_line(connection, row.owner_id, row.rank)
+            await self._doorbell.unring(connection, row.id)
+            await self._doorbell.ring(connection, row.id)
 
     def _put_down(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
         """The columns of a run that nobody holds, whether it is `over` or waits again."""
@@ -344,37 +365,6 @@ def _held(run_id: str, worker_id: str, attempt: int) -> ColumnElement[bool]:
         runs.c.claimed_by == worker_id,
         runs.c.attempt == attempt,
     )
-
-
-async def _lock_owner(connection: AsyncConnection, run_id: str) -> str | None:
-    """The owner of a queued run; None if it does not wait any more.
-
-    One claim at a time for each owner, or two workers could exceed the limit together. (SQLite has one writer anyway
-    and ignores FOR UPDATE.)
-    """
-    owner_id: str | None = await connection.scalar(
-        select(users.c.id)
-        .where(users.c.id == runs.c.owner_id, runs.c.id == run_id, runs.c.state == RunState.QUEUED)
-        .with_for_update(of=users, key_share=True)
-    )
-    return owner_id
-
-
-async def _first_claimable(connection: AsyncConnection, limit: int) -> str | None:
-    # Owners at their limit are few (they have running runs), so they are found once and not for each queued run.
-    busy = (
-        select(runs.c.owner_id)
-        .where(runs.c.state == RunState.RUNNING)
-        .group_by(runs.c.owner_id)
-        .having(func.count() >= limit)
-    )
-    run_id: str | None = await connection.scalar(
-        select(runs.c.id)
-        .where(runs.c.state == RunState.QUEUED, runs.c.owner_id.not_in(busy))
-        .order_by(runs.c.rank, runs.c.created_at, runs.c.id)
-        .limit(1)
-    )
-    return run_id
 
 
 async def _append(connection: AsyncConnection, claim: Claim, batch: LogBatch) -> bool:

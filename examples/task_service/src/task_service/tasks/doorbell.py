@@ -1,7 +1,8 @@
 """Tells workers on other machines that a run waits.
 
-Only a doorbell. The row of the run is the truth: a bell that rings twice finds nothing to claim, and a run whose bell was
-lost is found by every worker's own look into the table.
+Only a doorbell. The row of the run is the truth: a bell that rings twice finds nothing to acquire, and a run whose bell
+was lost is found by every worker's own look into the table. A bell says *that* a run waits; the worker that hears it takes
+whichever is next (:mod:`.turns`), so the order of the bells decides nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 class Doorbell(Protocol):
     """What is said about a run, in the very transaction that says the same of its row."""
 
-    async def ring(self, connection: AsyncConnection, run_id: str, rank: int) -> None:
-        """The run waits for a worker.
+    async def ring(self, connection: AsyncConnection, run_id: str) -> None:
+        """A run waits for a worker. Which one is next, the worker finds out itself.
 
         Args:
             connection: In the transaction that queues the run: both become true, or neither.
             run_id: Which one.
-            rank: The lower, the sooner.
 
         Raises:
             StoreUnavailable: The database cannot answer.
@@ -39,7 +39,7 @@ class Doorbell(Protocol):
 class SilentDoorbell:
     """For one machine: whoever queues a run wakes the worker in its own process."""
 
-    async def ring(self, connection: AsyncConnection, run_id: str, rank: int) -> None:
+    async def ring(self, connection: AsyncConnection, run_id: str) -> None:
         """Nothing."""
 
     async def unring(self, connection: AsyncConnection, run_id: str) -> None:

@@ -17,6 +17,10 @@ from .shapes import Run, Task
 
 READ_ALL = "tasks:read_all"
 """The permission to see other users' tasks and runs. It never allows changing or running them."""
+CANCEL_ALL = "runs:cancel_all"
+"""The permission to cancel other users' runs."""
+PRIORITIZE = "runs:prioritize"
+"""The permission to queue urgent runs, which go before other owners'."""
 MAX_PAGE = 100
 DEFAULT_PAGE = 50
 
@@ -29,6 +33,11 @@ def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[b
 def owned_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
     """That a row belongs to the principal."""
     return owner == principal.owner.id
+
+
+def cancellable_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
+    """That a run belongs to the principal, or that the principal may cancel all."""
+    return true() if CANCEL_ALL in principal.permissions else owned_by(principal, owner)
 
 
 def check_limit(limit: int) -> None:

@@ -1,7 +1,7 @@
 """The doorbell of several machines: a queue of procrastinate in the same PostgreSQL database.
 
-A job is put there in the transaction that queues its run. A worker that has room fetches it, claims the run by its row,
-and keeps the job until the run is over; so a worker without room leaves the jobs to others. A job whose worker died is
+A job is put there in the transaction that queues its run. A worker that has room fetches one, acquires the run whose turn
+it is, and keeps the job until that run is over; so a worker without room leaves the jobs to others. A job whose worker died is
 put back by a periodic task that the workers share.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from procrastinate import App, JobContext, PsycopgConnector
@@ -61,12 +62,10 @@ class QueueDoorbell:
     def __init__(self, url: str) -> None:
         self._app = _app(parse_url(url))
 
-    async def ring(self, connection: AsyncConnection, run_id: str, rank: int) -> None:
+    async def ring(self, connection: AsyncConnection, run_id: str) -> None:
         """Put a job into the queue; see :class:`~.doorbell.Doorbell`."""
         driver = (await connection.get_raw_connection()).driver_connection
-        job = self._app.configure_task(
-            _TASK, queue=_QUEUE, queueing_lock=run_id, priority=-rank, connection=driver
-        )
+        job = self._app.configure_task(_TASK, queue=_QUEUE, queueing_lock=run_id, connection=driver)
         try:
             await job.defer_async(run_id=run_id)
         except ConnectorException as error:
@@ -185,7 +184,9 @@ async def _rescue(app: App) -> None:
         try:
             await manager.retry_job(job)
         except ConnectorException:
-            await manager.finish_job(job, Status.ABORTED, delete_job=True)
+            # Its run has a new job, or another worker has just put it back, and then it is not stalled any more.
+            with suppress(ConnectorException):
+                await manager.finish_job(job, Status.ABORTED, delete_job=True)
 
 
 async def _autocommit(connection: AsyncPsycopg[Any]) -> None:

@@ -1,12 +1,13 @@
-"""The worker of this process: claims runs, executes them, and leaves none behind.
+"""The worker of this process: acquires runs, executes them, and leaves none behind.
 
-Four loops and one task for each run:
+Five loops and one task for each run:
 
-- *control* claims what is queued, passes on cancellations and watches the leases of other workers. A doorbell wakes
+- *control* acquires what is queued, passes on cancellations and watches the leases of other workers. A doorbell wakes
   it at once, a poll once a second.
 - *renewal* renews the leases of the runs that are being executed, three times in a lease's length.
 - *fence* stops a run whose lease could not be renewed, well before another worker may take it over: a worker that is
   cut off from the database must not go on.
+- *line* gives owners the place in the line that an older version of the service did not give them.
 - *housekeeping* applies the retention.
 
 A run's task waits for whatever comes first: the handler's end, its timeout, or a verdict from one of the loops. Then
@@ -46,6 +47,8 @@ _LOG_PAUSE: Final = 0.1
 _CLEAN_UP: Final = 5.0
 _MAX_BACKOFF: Final = 5.0
 _RETENTION_PAUSE: Final = 600.0
+# An older version of the service queues runs without giving their owners a place in the line.
+_LINE_PAUSE: Final = 15.0
 
 
 class Runner:
@@ -97,7 +100,7 @@ class Runner:
         self._looked_at: float | None = None
         self._on_duty = on_duty
         self._executions: dict[str, Execution] = {}
-        self._claiming = 0
+        self._acquiring = 0
         self._room = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -127,6 +130,7 @@ class Runner:
             loops = [
                 group.create_task(self._again_and_again(self._renew, self._lease / 3)),
                 group.create_task(self._again_and_again(self._fence, self._lease / 30)),
+                group.create_task(self._again_and_again(self._complete_line, _LINE_PAUSE)),
                 group.create_task(self._again_and_again(self._clean_up, _RETENTION_PAUSE)),
             ]
             await self._control()
@@ -137,9 +141,12 @@ class Runner:
                 loop.cancel()
 
     async def answer(self, run_id: str) -> None:
-        """Execute this run if it waits, and come back when it is over or not for this process.
+        """Execute a run that waits, and come back when it is over, or when there is none for this process.
 
         While every place is taken this waits for one, so that whoever rings keeps further bells for workers with room.
+
+        Args:
+            run_id: Whose bell rang. Another run may be next.
 
         Raises:
             StoreUnavailable: The database does not answer. The run is found later.
@@ -150,7 +157,7 @@ class Runner:
         if self._stopping.is_set() or self._group is None:
             return
         # Whoever rings may be cancelled at any moment. A claim that is being committed just then must not belong to nobody.
-        execution = await asyncio.shield(self._begin_claim(run_id))
+        execution = await asyncio.shield(self._begin_to_acquire(rung=True))
         if execution is not None:
             await execution.over.wait()
 
@@ -163,7 +170,7 @@ class Runner:
             try:
                 await self._pass_on_cancellations()
                 await self._take_over()
-                await self._claim_all()
+                await self._acquire_all()
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps nobody
                 # Not on the bell: it may ring all the time, and the database needs the rest.
                 backoff = min(_MAX_BACKOFF, max(self._poll, 2 * backoff))
@@ -203,6 +210,10 @@ class Runner:
             if now >= each.lease.until:
                 each.stop(Verdict.LOST)
 
+    async def _complete_line(self) -> None:
+        if await self._claims.complete_line():
+            self._signals.bell.set()
+
     async def _clean_up(self) -> None:
         deleted = await self._retention.apply()
         if deleted:
@@ -231,27 +242,27 @@ class Runner:
 
     @property
     def _free(self) -> int:
-        return self._concurrency - len(self._executions) - self._claiming
+        return self._concurrency - len(self._executions) - self._acquiring
 
-    async def _claim_all(self) -> None:
+    async def _acquire_all(self) -> None:
         if self._on_duty is not None and not await self._on_duty():
             return
         while self._free > 0 and not self._stopping.is_set():
-            if await self._begin_claim() is None:
+            if await self._begin_to_acquire() is None:
                 return
 
-    def _begin_claim(self, wanted: str | None = None) -> asyncio.Task[Execution | None]:
-        self._claiming += 1
-        claiming = asyncio.create_task(self._claim(wanted), name="claim")
-        self._keep(claiming)
-        return claiming
+    def _begin_to_acquire(self, *, rung: bool = False) -> asyncio.Task[Execution | None]:
+        self._acquiring += 1
+        acquiring = asyncio.create_task(self._acquire(rung=rung), name="acquire")
+        self._keep(acquiring)
+        return acquiring
 
-    async def _claim(self, wanted: str | None) -> Execution | None:
+    async def _acquire(self, *, rung: bool) -> Execution | None:
         began = self._clock.monotonic()
         try:
-            claim = await self._claims.claim(wanted)
+            claim = await self._claims.acquire(rung=rung)
         finally:
-            self._claiming -= 1
+            self._acquiring -= 1
         if claim is None:
             return None
         if self._group is None or self._stopping.is_set():

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import delete, func, insert, literal, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, InputInvalid, Principal
-from msk_auth.stores.sqlalchemy import UtcMicroseconds
+from msk_auth import Clock, InputInvalid, OwnerDisabled, PermissionDenied, Principal
 from task_service.db.engine import Database
 from task_service.db.schema import idempotency, run_log, runs, tasks, users
 from task_service.errors import (
@@ -27,9 +26,19 @@ from task_service.ids import is_id, new_id
 from .config import RunConfig
 from .doorbell import Doorbell, SilentDoorbell
 from .progress import Pulse
-from .queries import DEFAULT_PAGE, as_run, next_cursor, owned_by, page, visible_to
+from .queries import (
+    DEFAULT_PAGE,
+    PRIORITIZE,
+    as_run,
+    cancellable_by,
+    next_cursor,
+    owned_by,
+    page,
+    visible_to,
+)
 from .shapes import LogLine, Run, RunPage, RunPriority, RunState
 from .signals import Signals
+from .turns import join_line
 from .witness import Witness, nobody
 
 MAX_QUEUED_PER_USER = 1000
@@ -37,6 +46,7 @@ IDEMPOTENCY_LIFETIME = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
 LOG_READ_LINES = 500
 
+_BY_ANOTHER = "An administrator cancelled the run."
 _MAX_SEQ = 2**31 - 1
 # Visible ASCII, as a header field's value can hold it without quoting.
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -100,9 +110,11 @@ class Runs:
             task_id: What to run, with the parameters it has now.
             idempotency_key: Asking again with the same key within 24 hours gives the run of the first time
                 (draft-ietf-httpapi-idempotency-key-header).
-            priority: Whether it goes before others that wait.
+            priority: Which of the owner's own runs go first; `urgent` also goes before other owners'.
 
         Raises:
+            PermissionDenied: The priority is urgent, and the principal may not say so.
+            OwnerDisabled: The owner was disabled in this moment.
             TaskNotFound: The principal owns no such task.
             IdempotencyConflict: The key was used to run another task.
             RunQueueFull: 1000 runs of this user are waiting already.
@@ -114,15 +126,20 @@ class Runs:
             raise InputInvalid.of(
                 "Idempotency-Key", "This must be 1 to 255 visible ASCII characters."
             )
+        if priority is RunPriority.URGENT and PRIORITIZE not in principal.permissions:
+            raise PermissionDenied([PRIORITIZE])
         longest = (await self._config.current()).run_timeout_seconds
         async with self._db.write() as connection:
-            # One request at a time for each owner: the same key twice at once must not make two runs. (SQLite has
-            # one writer anyway and ignores FOR UPDATE.)
-            await connection.execute(
+            # One request at a time for each owner: the same key twice at once must not make two runs. And either the
+            # owner is disabled before, or who disables them finds this run. (SQLite has one writer anyway and ignores
+            # FOR UPDATE.)
+            enabled = await connection.scalar(
                 select(users.c.id)
-                .where(users.c.id == principal.owner.id)
+                .where(users.c.id == principal.owner.id, users.c.disabled_at.is_(None))
                 .with_for_update(key_share=True)
             )
+            if enabled is None:
+                raise OwnerDisabled
             result = await connection.execute(
                 select(tasks)
                 .where(
@@ -163,7 +180,8 @@ class Runs:
                 .returning(runs)
             )
             run = as_run(result.one())
-            await self._doorbell.ring(connection, run.id, priority.rank)
+            await join_line(connection, principal.owner.id, priority.rank)
+            await self._doorbell.ring(connection, run.id)
             if idempotency_key is not None:
                 await connection.execute(
                     insert(idempotency).values(
@@ -239,7 +257,9 @@ class Runs:
         )
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
-        """Stop one of the principal's own runs: at once if it is queued, within about a second if it is running.
+        """Stop a run: at once if it is queued, within about a second if it is running.
+
+        Its owner may, and who may cancel all runs.
 
         Cancelling what is cancelled already changes nothing.
 
@@ -247,40 +267,42 @@ class Runs:
             The run as it is now; a running one is still running.
 
         Raises:
-            RunNotFound: The principal owns no such run.
+            RunNotFound: There is none with this id that the principal may cancel.
             RunNotCancellable: It has ended otherwise.
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
-        own = (runs.c.id == run_id, owned_by(principal, runs.c.owner_id))
+        this = (runs.c.id == run_id, cancellable_by(principal, runs.c.owner_id))
         now = self._clock.now()
         async with self._db.write() as connection:
             # Locks the row where several can write, so that it cannot change its state in between.
             result = await connection.execute(
-                select(runs.c.state, runs.c.cancel_requested_at).where(*own).with_for_update()
+                select(runs.c.state, runs.c.cancel_requested_at, runs.c.owner_id)
+                .where(*this)
+                .with_for_update()
             )
             before = result.one_or_none()
             if before is None:
                 raise RunNotFound
+            why = None if before.owner_id == principal.owner.id else _BY_ANOTHER
             match before.state:
                 case RunState.QUEUED:
                     values = {
                         "state": RunState.CANCELLED,
                         "finished_at": now,
                         "cancel_requested_at": now,
+                        "error": why,
                     }
+                case RunState.RUNNING if before.cancel_requested_at is None:
+                    values = {"cancel_requested_at": now, "error": why}
                 case RunState.RUNNING:
-                    values = {
-                        "cancel_requested_at": func.coalesce(
-                            runs.c.cancel_requested_at, literal(now, UtcMicroseconds)
-                        )
-                    }
+                    values = {"cancel_requested_at": runs.c.cancel_requested_at}
                 case RunState.CANCELLED:
                     values = {"cancel_requested_at": runs.c.cancel_requested_at}
                 case _:
                     raise RunNotCancellable
             changed = await connection.execute(
-                update(runs).where(*own).values(values).returning(runs)
+                update(runs).where(*this).values(values).returning(runs)
             )
             run = as_run(changed.one())
             if before.cancel_requested_at is None:

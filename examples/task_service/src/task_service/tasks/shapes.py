@@ -36,19 +36,26 @@ class _Shown(BaseModel):
 
 
 class RunPriority(StrEnum):
-    """Which of several runs that wait is started first; of the same priority the one that has waited longest.
+    """Which of an owner's own runs is started first; of the same priority the one that has waited longest.
 
-    It changes nothing about how many runs of one user are running at once, so nobody can keep others waiting with it.
+    Owners take turns, so `low`, `normal` and `high` change nothing for other owners. An `urgent` run goes before other
+    owners' runs, which takes a permission. None changes how many runs of one owner are running at once.
     """
 
     LOW = "low"
     NORMAL = "normal"
     HIGH = "high"
+    URGENT = "urgent"
 
     @property
     def rank(self) -> int:
         """Where it stands: the lower, the sooner."""
-        return {RunPriority.LOW: 10, RunPriority.NORMAL: 0, RunPriority.HIGH: -10}[self]
+        return {
+            RunPriority.LOW: 10,
+            RunPriority.NORMAL: 0,
+            RunPriority.HIGH: -10,
+            RunPriority.URGENT: -20,
+        }[self]
 
 
 class RequestedWith(_Shown):

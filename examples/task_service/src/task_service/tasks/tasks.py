@@ -19,6 +19,7 @@ from task_service.errors import TaskNotFound
 from task_service.handlers import HandlerRegistry
 from task_service.ids import is_id, new_id
 
+from .cancellation import cancel_runs
 from .queries import (
     DEFAULT_PAGE,
     as_task,
@@ -29,7 +30,7 @@ from .queries import (
     recent_runs,
     visible_to,
 )
-from .shapes import NewTask, RunState, Task, TaskChanges, TaskPage, TaskWithRuns
+from .shapes import NewTask, Task, TaskChanges, TaskPage, TaskWithRuns
 from .signals import Signals
 from .witness import Witness, nobody
 
@@ -241,27 +242,7 @@ class Tasks:
             )
             if result.rowcount == 0:
                 raise TaskNotFound
-            # Locked in the order of their ids, as `Claims.renew` does, so that the two cannot block each other.
-            unfinished = await connection.execute(
-                select(runs.c.id)
-                .where(
-                    runs.c.task_id == task_id,
-                    runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)),
-                )
-                .order_by(runs.c.id)
-                .with_for_update()
-            )
-            ids = unfinished.scalars().all()
-            await connection.execute(
-                update(runs)
-                .where(runs.c.id.in_(ids), runs.c.state == RunState.QUEUED)
-                .values(state=RunState.CANCELLED, finished_at=now, cancel_requested_at=now)
-            )
-            await connection.execute(
-                update(runs)
-                .where(runs.c.id.in_(ids), runs.c.state == RunState.RUNNING)
-                .values(cancel_requested_at=now)
-            )
+            ids = await cancel_runs(connection, runs.c.task_id == task_id, now)
             await self._witness(connection, principal, "task.deleted", task_id)
         for run_id in ids:
             self._signals.run_changed(run_id)

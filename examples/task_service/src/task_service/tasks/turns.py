@@ -1,0 +1,224 @@
+"""Whose run is next: owners take turns, however much each of them has queued.
+
+The owners who wait stand in a line, the table `waiting_owners`. An owner who queues a run joins at its end. The worker
+that has room takes the first owner who may run more, acquires that owner's own first run (by priority, then by age), and
+moves the owner to the end, or out of the line if nothing else of theirs waits. An owner at their limit of runs at once keeps
+their place. So between two turns of an owner each other owner has one at most, and what an owner does with priorities
+moves only their own runs.
+
+Urgent runs (a permission) have a line of their own, which goes first.
+
+The runs are the truth, and the line only finds the next of them without looking at all: an owner in the line without a
+run is taken out when their turn comes, and :func:`missing_owners` finds those who have a run and no place, which an
+older version of the service does not write.
+
+A place is locked by whoever acquires a run or adds one (PostgreSQL; SQLite has one writer). That keeps owners to their
+limit, and nobody takes out an owner who is just adding a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from sqlalchemy import ScalarSelect, Select, and_, case, delete, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from task_service.db.schema import runs, users, waiting_owners
+
+from .shapes import RunPriority, RunState
+
+
+class Lane(IntEnum):
+    """The two lines; the lower goes first."""
+
+    URGENT = 0
+    NORMAL = 1
+
+    @classmethod
+    def of(cls, rank: int) -> Lane:
+        """Where an owner stands whose own first run has this rank."""
+        return cls.URGENT if rank <= RunPriority.URGENT.rank else cls.NORMAL
+
+
+@dataclass(frozen=True, slots=True)
+class LineEnd:
+    """Where the two lines ended when they were looked at: who stands behind it has had a turn since, or came later."""
+
+    urgent: int
+    normal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An owner's place in the line, locked until the transaction ends."""
+
+    owner_id: str
+    lane: Lane
+
+
+_PLACES: Final = waiting_owners.c
+
+# The same words on both databases. An owner who stands in the line keeps their place, or moves to the urgent line; the row
+# is written in any case, and so locked.
+_JOIN: Final = text(
+    "INSERT INTO waiting_owners (owner_id, lane, turn)"
+    " SELECT :owner_id, :lane, coalesce(max(turn), 0) + 1 FROM waiting_owners WHERE lane = :lane"
+    " ON CONFLICT (owner_id) DO UPDATE SET"
+    " turn = CASE WHEN excluded.lane < waiting_owners.lane THEN excluded.turn ELSE waiting_owners.turn END,"
+    " lane = CASE WHEN excluded.lane < waiting_owners.lane THEN excluded.lane ELSE waiting_owners.lane END"
+)
+
+# From one owner to the next by the index, however many runs each of them has.
+_MISSING: Final = text(
+    "WITH RECURSIVE owners(id) AS ("
+    " SELECT min(owner_id) FROM runs WHERE state = 'queued'"
+    " UNION ALL"
+    " SELECT (SELECT min(owner_id) FROM runs WHERE state = 'queued' AND owner_id > owners.id)"
+    " FROM owners WHERE owners.id IS NOT NULL)"
+    " SELECT owners.id FROM owners WHERE owners.id IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM waiting_owners WHERE owner_id = owners.id)"
+    " LIMIT 1000"
+)
+
+
+async def join_line(connection: AsyncConnection, owner_id: str, rank: int) -> None:
+    """Put an owner into the line, in the transaction that queues a run of theirs with this rank.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    await connection.execute(_JOIN, {"owner_id": owner_id, "lane": Lane.of(rank).value})
+
+
+async def line_end(connection: AsyncConnection, limit: int) -> LineEnd | None:
+    """Where the line ends now; None if no owner in it may run more. Locks nothing.
+
+    Args:
+        connection: For reading.
+        limit: How many runs of one owner may be running at once.
+    """
+    found = await connection.execute(
+        select(_last_turn(Lane.URGENT), _last_turn(Lane.NORMAL)).where(_first_owner(limit).exists())
+    )
+    row = found.one_or_none()
+    return None if row is None else LineEnd(*row)
+
+
+async def lock_first_place(
+    connection: AsyncConnection, limit: int, end: LineEnd, *, skip_locked: bool
+) -> Place | None:
+    """Lock the first place in the line whose owner may run more.
+
+    Args:
+        connection: In a write transaction.
+        limit: How many runs of one owner may be running at once.
+        end: Only up to here: who was served by another worker meanwhile has a new place, and waits for the next turn.
+        skip_locked: Pass over places that others have locked; otherwise wait for them.
+    """
+    last = case((_PLACES.lane == Lane.URGENT.value, end.urgent), else_=end.normal)
+    found = await connection.execute(
+        _first_owner(limit)
+        .where(_PLACES.turn <= last)
+        .with_for_update(of=waiting_owners, skip_locked=skip_locked)
+    )
+    row = found.one_or_none()
+    return None if row is None else Place(row.owner_id, Lane(row.lane))
+
+
+def may_start(place: Place, limit: int) -> ColumnElement[bool]:
+    """That a run is the next of the owner whose place is locked, and may be started now.
+
+    For the statement that starts it: what was true when the place was looked for may have changed since.
+    """
+    conditions = [
+        runs.c.id == _next_of(place.owner_id, "id"),
+        runs.c.state == RunState.QUEUED.value,
+        _running_of(place.owner_id) < limit,
+        select(users.c.id)
+        .where(users.c.id == place.owner_id, users.c.disabled_at.is_(None))
+        .exists(),
+    ]
+    if place.lane is Lane.URGENT:
+        conditions.append(runs.c.rank <= RunPriority.URGENT.rank)
+    return and_(*conditions)
+
+
+async def end_turn(connection: AsyncConnection, place: Place) -> None:
+    """Give the owner whose run was acquired the place that follows: the end of the line, or none."""
+    await _move(connection, place.owner_id, await _next_rank(connection, place.owner_id))
+
+
+async def correct_place(connection: AsyncConnection, place: Place) -> bool:
+    """Correct a place that led to no run.
+
+    Returns:
+        True if its owner is disabled. They are out of the line then, and what they have queued must end.
+    """
+    is_disabled = await connection.scalar(
+        select(users.c.disabled_at.is_not(None)).where(users.c.id == place.owner_id)
+    )
+    rank = None if is_disabled else await _next_rank(connection, place.owner_id)
+    if rank is None or Lane.of(rank) is not place.lane:
+        await _move(connection, place.owner_id, rank)
+    return bool(is_disabled)
+
+
+async def missing_owners(connection: AsyncConnection) -> Sequence[str]:
+    """Owners who have a queued run and no place in the line, at most a thousand."""
+    return (await connection.execute(_MISSING)).scalars().all()
+
+
+def _first_owner(limit: int) -> Select[str, int]:
+    return (
+        select(_PLACES.owner_id, _PLACES.lane)
+        .where(_running_of(_PLACES.owner_id) < limit)
+        .order_by(_PLACES.lane, _PLACES.turn, _PLACES.owner_id)
+        .limit(1)
+    )
+
+
+def _last_turn(lane: Lane) -> ColumnElement[int]:
+    places = waiting_owners.alias("places").c
+    last = select(func.max(places.turn)).where(places.lane == lane.value).scalar_subquery()
+    return func.coalesce(last, 0)
+
+
+def _running_of(owner_id: str | ColumnElement[str]) -> ScalarSelect[int]:
+    running = runs.alias("running").c
+    return (
+        select(func.count(running.id))
+        .where(running.state == RunState.RUNNING.value, running.owner_id == owner_id)
+        .scalar_subquery()
+    )
+
+
+def _next_of(owner_id: str, column: str) -> ScalarSelect[Any]:
+    """A column of the owner's own first run."""
+    queued = runs.alias("queued").c
+    return (
+        select(queued[column])
+        .where(queued.state == RunState.QUEUED.value, queued.owner_id == owner_id)
+        .order_by(queued.rank, queued.created_at, queued.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+async def _next_rank(connection: AsyncConnection, owner_id: str) -> int | None:
+    rank: int | None = await connection.scalar(select(_next_of(owner_id, "rank")))
+    return rank
+
+
+async def _move(connection: AsyncConnection, owner_id: str, next_rank: int | None) -> None:
+    this = _PLACES.owner_id == owner_id
+    if next_rank is None:
+        await connection.execute(delete(waiting_owners).where(this))
+        return
+    lane = Lane.of(next_rank)
+    await connection.execute(
+        update(waiting_owners).where(this).values(lane=lane.value, turn=_last_turn(lane) + 1)
+    )

@@ -1,0 +1,198 @@
+"""Disabling a user ends their runs: those that wait, those that run, and those that are just being queued or started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.task_service.tests.accounts_support import KINDS
+from examples.task_service.tests.accounts_support import World as Accounts
+from examples.task_service.tests.accounts_support import world as accounts_world
+from examples.task_service.tests.runs_support import (
+    WORK,
+    Config,
+    FakeClock,
+    principal,
+    registry,
+)
+from sqlalchemy import select, update
+
+from msk_auth import OwnerDisabled, Principal, SystemClock
+from task_service.accounts.users import User
+from task_service.db.schema import runs as runs_table
+from task_service.db.schema import users as users_table
+from task_service.handlers import HandlerResult, RunContext
+from task_service.tasks.cancellation import OWNER_DISABLED
+from task_service.tasks.claims import Claims
+from task_service.tasks.leases import Claim, Outcome
+from task_service.tasks.runner import Runner
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import NewTask, Run, RunState
+from task_service.tasks.signals import Signals
+from task_service.tasks.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+LEASE = timedelta(seconds=15)
+ADMIN = principal("usr_admin", "tasks:read_all")
+
+
+@dataclass
+class World:
+    accounts: Accounts
+    clock: FakeClock
+    config: Config
+    runs: Runs
+    ann: User
+    task_id: str
+
+    @property
+    def who(self) -> Principal[Any]:
+        return principal(self.ann.id)
+
+    def worker(self, name: str = "w") -> Claims:
+        return Claims(self.accounts.db, self.clock, self.config, worker_id=name, lease=LEASE)
+
+    async def queue(self) -> Run:
+        self.clock.advance(1)
+        return await self.runs.request(self.who, self.task_id)
+
+    async def disable(self) -> None:
+        await self.accounts.users.change(self.ann.id, disabled=True)
+
+    async def get(self, run: Run) -> Run:
+        return await self.runs.get(ADMIN, run.id)
+
+
+@pytest.fixture(params=KINDS)
+async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        accounts = await stack.enter_async_context(accounts_world(request.param, tmp_path))
+        clock, config, signals = FakeClock(), Config(), Signals()
+        ann = await accounts.user("ann", password=None)
+        tasks = Tasks(accounts.db, clock, registry(config), signals)
+        new = NewTask(name="Task", handler="anything", params={"do": "x"})
+        task = await tasks.create(principal(ann.id), new)
+        runs = Runs(accounts.db, clock, config, signals)
+        yield World(accounts, clock, config, runs, ann, task.id)
+
+
+async def acquired(worker: Claims) -> Claim:
+    claim = await worker.acquire()
+    assert claim is not None
+    return claim
+
+
+async def test_disabling_a_user_ends_what_is_queued_and_stops_what_runs(it: World) -> None:
+    running, queued = await it.queue(), await it.queue()
+    worker = it.worker()
+    claim = await acquired(worker)
+    await it.disable()
+    over = await it.get(queued)
+    assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
+    assert over.finished_at is not None
+    assert await worker.acquire() is None
+    # Whichever machine it is on: the worker asks the database.
+    assert await worker.cancelled([claim]) == {running.id}
+    assert await worker.finish(claim, Outcome(RunState.CANCELLED), None)
+    stopped = await it.get(running)
+    assert (stopped.state, stopped.error) == (RunState.CANCELLED, OWNER_DISABLED)
+
+
+async def test_the_runs_of_a_disabled_user_do_not_come_back(it: World) -> None:
+    """Neither from a worker that died or stopped, nor when the user is enabled again."""
+    runs = [await it.queue() for _ in range(3)]
+    worker, other = it.worker(), it.worker("other")
+    claims = [await acquired(worker) for _ in range(2)]
+    await it.disable()
+    assert await worker.give_back(claims[0], None)
+    assert await other.take_back(await other.sightings(besides=[])) == 1
+    await it.accounts.users.change(it.ann.id, disabled=False)
+    assert await other.acquire() is None
+    for run in runs:
+        over = await it.get(run)
+        assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
+    # What they queue from now on is executed.
+    again = await it.queue()
+    assert (await acquired(other)).run_id == again.id
+
+
+async def test_a_run_of_a_disabled_user_does_not_start_however_it_was_queued(it: World) -> None:
+    """An older version of the service disables users and leaves their runs."""
+    run = await it.queue()
+    async with it.accounts.db.write() as connection:
+        await connection.execute(update(users_table).values(disabled_at=it.clock.now()))
+    worker = it.worker()
+    assert await worker.acquire() is None
+    over = await it.get(run)
+    assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
+
+
+async def test_a_disabled_user_queues_no_run_though_the_request_was_let_in_before(
+    it: World,
+) -> None:
+    await it.disable()
+    with pytest.raises(OwnerDisabled):
+        await it.queue()
+
+
+async def test_nothing_is_left_however_requests_and_workers_race_with_disabling(it: World) -> None:
+    it.config.settings.max_concurrent_runs_per_user = 4
+
+    async def request() -> None:
+        with suppress(OwnerDisabled):
+            await it.queue()
+
+    workers = [it.worker(f"w{number}") for number in range(3)]
+    await asyncio.gather(
+        *(request() for _ in range(4)),
+        *(worker.acquire() for worker in workers),
+        it.disable(),
+        *(worker.acquire() for worker in workers),
+        *(request() for _ in range(4)),
+    )
+    assert await it.worker().acquire() is None
+    async with it.accounts.db.read() as connection:
+        found = (await connection.execute(select(runs_table))).all()
+    for row in found:
+        assert row.state in {RunState.RUNNING, RunState.CANCELLED}
+        assert row.cancel_requested_at is not None
+        assert row.error == OWNER_DISABLED
+
+
+async def test_a_worker_elsewhere_stops_the_handler(it: World) -> None:
+    began = asyncio.Event()
+
+    async def wait(_: RunContext) -> HandlerResult:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    WORK["x"] = wait
+    runner = Runner(
+        it.accounts.db,
+        SystemClock(),
+        registry(it.config),
+        it.config,
+        Signals(),
+        poll=timedelta(seconds=0.05),
+    )
+    working = asyncio.create_task(runner.run())
+    try:
+        async with asyncio.timeout(20):
+            run = await it.queue()
+            await began.wait()
+            await it.disable()
+            while not (await it.get(run)).state.is_final:  # noqa: ASYNC110 - it is another machine's
+                await asyncio.sleep(0.01)
+    finally:
+        runner.stop(timedelta(0))
+        await working
+    over = await it.get(run)
+    assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
