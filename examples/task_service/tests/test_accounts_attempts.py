@@ -21,6 +21,7 @@ from sqlalchemy import select
 from msk_auth import ConfigurationError, StoreUnavailable, TooManyAttempts
 from msk_auth.testing import FrozenClock
 from task_service.accounts.attempts import DatabaseAttempts, RedisAttempts
+from task_service.accounts.public_throttle import PublicThrottle
 from task_service.accounts.throttle import PER_PAIR, LoginThrottle
 from task_service.db.engine import Database
 from task_service.db.schema import login_attempts
@@ -137,6 +138,47 @@ async def test_two_processes_close_one_door(
         assert caught.value.retry_after == 15 * 60
     await one.succeeded("ann", HOME)
     await two.attempt("ann", HOME)
+
+
+@pytest.mark.parametrize("closed_by", ["the pair", "the address", "the account"])
+async def test_a_refused_attempt_writes_nothing(
+    databases: tuple[Database, Database], clock: FrozenClock, closed_by: str
+) -> None:
+    db, _ = databases
+    storage = DatabaseAttempts(db, clock)
+    throttle = LoginThrottle(clock, storage, key=KEY)
+    limits = dict(
+        zip(("the pair", "the address", "the account"), throttle._limits("ann", HOME), strict=True)
+    )
+    limit, identifiers = limits[closed_by]
+    await storage.incr(limit.key_for(*identifiers), limit.get_expiry(), limit.amount)
+
+    async def rows() -> list[tuple[object, ...]]:
+        async with db.read() as connection:
+            found = await connection.execute(select(login_attempts).order_by(login_attempts.c.key))
+            return [tuple(row) for row in found]
+
+    before = await rows()
+    for number in range(20):
+        name = f"other{number}" if closed_by == "the address" else "ann"
+        address = f"192.0.2.{number}" if closed_by == "the account" else HOME
+        with pytest.raises(TooManyAttempts):
+            await throttle.attempt(name, address)
+    assert await rows() == before
+
+
+async def test_a_refused_request_without_a_login_writes_nothing(
+    databases: tuple[Database, Database], clock: FrozenClock
+) -> None:
+    db, _ = databases
+    throttle = PublicThrottle("revoke", 3, clock=clock, storage=DatabaseAttempts(db, clock))
+    for _ in range(3):
+        await throttle.count(HOME)
+    for _ in range(3):
+        with pytest.raises(TooManyAttempts):
+            await throttle.count(HOME)
+    async with db.read() as connection:
+        assert await connection.scalar(select(login_attempts.c.attempts)) == 3
 
 
 async def test_what_cannot_be_counted_is_not_tried(tmp_path: Path, clock: FrozenClock) -> None:

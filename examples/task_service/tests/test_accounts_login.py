@@ -243,6 +243,16 @@ async def test_one_address_guesses_fifty_times_whatever_the_names(lite: World) -
     await lite.login.log_in("ann", PASSWORD, address="2001:db8::1")
 
 
+async def test_a_refused_address_closes_no_door_by_a_storm_either(lite: World) -> None:
+    await lite.user("ann")
+    await asyncio.gather(
+        *(lite.login.log_in("ann", WRONG, address=HOME) for _ in range(PER_ADDRESS + 10)),
+        return_exceptions=True,
+    )
+    await lite.user("bob")
+    await lite.login.log_in("bob", PASSWORD, address=HOME)
+
+
 async def test_one_account_is_guessed_at_a_hundred_times_from_wherever(lite: World) -> None:
     await lite.user("ann")
     for number in range(PER_ACCOUNT):

@@ -49,7 +49,9 @@ class PublicThrottle:
             StoreUnavailable: The storage does not answer.
         """
         identifiers = (self._purpose, throttled_network(address))
-        if not await self._limiter.hit(self._limit, *identifiers):
+        # Read before anything is written: a refused request costs no write.
+        admitted = await self._limiter.test(self._limit, *identifiers)
+        if not (admitted and await self._limiter.hit(self._limit, *identifiers)):
             stats = await self._limiter.get_window_stats(self._limit, *identifiers)
             left = math.ceil(stats.reset_time - self._clock.now().timestamp())
             raise TooManyAttempts(min(max(left, 1), self._limit.get_expiry()))

@@ -2,7 +2,8 @@
 
 Three windows of 15 minutes count wrong passwords: for one account from one address, for one address, and for one
 account from anywhere (at most 100, NIST SP 800-63B-4, section 3.2.2). An attempt counts before it is checked, so a
-storm of parallel guesses is worth no more than the same guesses one by one; a right password takes its count back.
+storm of parallel guesses is worth no more than the same guesses one by one; a right password takes its count back. An
+attempt that is refused is not counted and writes nothing: the names that a refused address tries leave no rows.
 Accounts that do not exist are counted like those that do. What is counted is named by a keyed digest: people type their
 password where the name belongs, and it must not be found in a database or in Redis.
 """
@@ -59,7 +60,14 @@ class LoginThrottle:
         Raises:
             TooManyAttempts: There were too many. The password must not be looked at.
         """
-        for limit, identifiers in self._limits(account, address):
+        limits = self._limits(account, address)
+        by_pair, by_address, by_account = limits
+        # Read before anything is written, and the address first: it is refused whatever name it tries.
+        for limit, identifiers in (by_address, by_pair, by_account):
+            if not await self._limiter.test(limit, *identifiers):
+                raise TooManyAttempts(await self._seconds_left(limit, identifiers))
+        # Parallel attempts may all have passed the test; counting decides.
+        for limit, identifiers in limits:
             if not await self._limiter.hit(limit, *identifiers):
                 # Those after it are not counted: hammering on one's own closed door closes no other.
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))
