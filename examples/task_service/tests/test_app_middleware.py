@@ -24,8 +24,9 @@ from task_service.middleware import (
     Observed,
     RequestLimit,
     SecurityHeaders,
-    client_address,
+    find_client,
 )
+from task_service.middleware import Client as FoundClient
 from task_service.observability import Metrics
 from task_service.request_record import request_address
 
@@ -129,6 +130,7 @@ def around(
     proxies: tuple[str, ...] = (),
     app: Any = echo,
     metrics: Metrics | None = None,
+    forwarders: list[Any] | None = None,
 ) -> Client:
     cookie = LoginCookie(app, base_url=base_url, loopback=loopback)
     observed = Observed(
@@ -136,6 +138,7 @@ def around(
         clock=SystemClock(),
         metrics=metrics or Metrics(),
         trusted_proxies=[ip_network(proxy) for proxy in proxies],
+        untrusted_forwarder=[].append if forwarders is None else forwarders.append,
         route_of=lambda _: None,
         answer=answer,
     )
@@ -323,33 +326,35 @@ async def test_a_client_that_goes_away_within_its_body_gets_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("peer", "forwarded", "believed"),
+    ("peer", "forwarded", "believed", "noticed"),
     [
-        ("192.0.2.1", "198.51.100.7", "192.0.2.1"),  # not a proxy: anybody can write this header
-        ("10.0.0.1", "198.51.100.7", "198.51.100.7"),
-        (
-            "10.0.0.1",
-            "203.0.113.9, 198.51.100.7",
-            "198.51.100.7",
-        ),  # the left was written by the client
-        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", "198.51.100.7"),
-        ("10.0.0.1", "198.51.100.7, nonsense", "10.0.0.1"),
-        ("10.0.0.1", "", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "2001:db8::7", "2001:db8::7"),
+        # Not a proxy: any client can write this header.
+        ("192.0.2.1", "198.51.100.7", "192.0.2.1", True),
+        ("10.0.0.1", "198.51.100.7", "198.51.100.7", False),
+        # What stands left of an address that is not trusted was written by that client.
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7", "198.51.100.7", True),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", "198.51.100.7", True),
+        ("10.0.0.1", "198.51.100.7, 10.0.0.2", "198.51.100.7", False),
+        ("10.0.0.1", "198.51.100.7, nonsense", "10.0.0.1", False),
+        ("10.0.0.1", "", "10.0.0.1", False),
+        ("192.0.2.1", " ", "192.0.2.1", False),
+        ("::ffff:10.0.0.1", "2001:db8::7", "2001:db8::7", False),
     ],
 )
 async def test_forwarded_for_is_believed_from_the_right_as_far_as_proxies_are_trusted(
-    peer: str, forwarded: str, believed: str
+    peer: str, forwarded: str, believed: str, noticed: bool
 ) -> None:
-    client = around(proxies=("10.0.0.0/8",))
+    forwarders: list[Any] = []
+    client = around(proxies=("10.0.0.0/8",), forwarders=forwarders)
     client.peer = (peer, 5000)
     answered = await client.request(headers=[("X-Forwarded-For", forwarded)])
     assert answered.json["address"] == believed
+    assert [str(address) for address in forwarders] == ([believed] if noticed else [])
 
 
 def test_an_address_that_is_no_ip_address_is_none() -> None:
-    assert client_address({"client": ("a socket", 0), "headers": []}, []) is None
-    assert client_address({"client": None, "headers": []}, []) is None
+    assert find_client({"client": ("a socket", 0), "headers": []}, []) == FoundClient(None)
+    assert find_client({"client": None, "headers": []}, []) == FoundClient(None)
     assert request_address() is None
 
 

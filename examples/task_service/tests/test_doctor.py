@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from unittest import mock
 
@@ -23,6 +24,7 @@ from task_service.db import migrate as migrate_module
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 from task_service.doctor import database as database_module
+from task_service.forwarders import Forwarders
 from task_service.secrets_file import load_or_create_secrets
 from task_service.shared_secrets import agree_on_secrets
 
@@ -86,6 +88,36 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     assert found["workers"] == "ok 1 alive"
     assert found["durability"].startswith("ok")
     assert found["shared secrets"] == "ok these secrets are those of the other processes"
+
+
+async def test_a_proxy_that_is_not_trusted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    db = Database.open(f"sqlite:///{data / 'task-service.sqlite3'}")
+    await migrate(db)
+    forwarders = Forwarders(db, SystemClock())
+    code, found = await examined(data)
+    assert (code, found["proxies"]) == (
+        0,
+        "ok no request was forwarded by a proxy that is not trusted",
+    )
+    # Any client on the Internet can send the header.
+    forwarders.notice(ip_address("8.8.8.8"))
+    await forwarders._write()
+    code, found = await examined(data)
+    assert code == 0
+    assert found["proxies"].startswith("ok requests with X-Forwarded-For come from 8.8.8.8")
+
+    forwarders.notice(ip_address("10.0.0.7"))
+    await forwarders._write()
+    code, found = await examined(data, TRUSTED_PROXIES="192.0.2.0/24")
+    assert code == 1
+    assert "50 wrong passwords keep them all out" in found["proxies"]
+    remedy = found["proxies"].rpartition("TASK_SERVICE_TRUSTED_PROXIES=")[2]
+    assert remedy == "192.0.2.0/24,10.0.0.7"
+    code, found = await examined(data, TRUSTED_PROXIES=f"{remedy},8.8.8.8")
+    assert (code, found["proxies"][:2]) == (0, "ok")
+    await db.close()
 
 
 async def test_an_index_that_could_not_be_built_is_told(tmp_path: Path, url: str) -> None:

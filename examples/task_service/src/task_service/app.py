@@ -59,6 +59,7 @@ from .db.engine import Database
 from .db.migrate import migrate
 from .deployment import deployment_id
 from .errors import MethodNotAllowed
+from .forwarders import Forwarders
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import refuse_unconfined
 from .handlers.sandbox import CommandSandbox
@@ -226,6 +227,7 @@ class Services:
     db: Database
     attempts: DatabaseAttempts
     redis: RedisAttempts | None
+    forwarders: Forwarders
     fingerprints: Mapping[str, str]
     tokens: TokenProfile
     metrics: Metrics
@@ -347,6 +349,7 @@ class Services:
             db=db,
             attempts=attempts,
             redis=redis,
+            forwarders=Forwarders(db, clock),
             fingerprints=secrets.fingerprints,
             tokens=tokens,
             metrics=metrics,
@@ -521,6 +524,7 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
         clock=it.clock,
         metrics=it.metrics,
         trusted_proxies=it.settings.trusted_proxies,
+        untrusted_forwarder=it.forwarders.notice,
         route_of=route_of,
         answer=answer,
     )
@@ -545,12 +549,14 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
             ),
             name="tidy",
         )
+        noting = background.begin(services.forwarders.write_for_ever(), name="forwarders")
         working = asyncio.create_task(services.worker.execute_runs(stop), name="runs")
         try:
             yield
         finally:
             services.stopping.set()
             stop.set()
+            await background.end(noting)
             await background.end(tidying)
             await working
     await services.close()

@@ -17,6 +17,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from .errors import (
 )
 from .ids import new_id
 from .observability import Metrics
+from .origins import is_from_own_page
 from .request_record import RequestRecord, current_request, request_address
 from .web import login_cookie
 
@@ -115,6 +117,7 @@ class Observed:
         clock: Measures how long an answer took.
         metrics: Counts it.
         trusted_proxies: Whose `X-Forwarded-For` is believed.
+        untrusted_forwarder: Told from where a request came whose `X-Forwarded-For` was not believed.
         route_of: The path template of a request that was routed, from its scope.
         answer: Renders a problem.
     """
@@ -126,6 +129,7 @@ class Observed:
         clock: Clock,
         metrics: Metrics,
         trusted_proxies: Sequence[Network],
+        untrusted_forwarder: Callable[[IPv4Address | IPv6Address], None],
         route_of: Callable[[Scope], str | None],
         answer: Answer,
     ) -> None:
@@ -133,6 +137,7 @@ class Observed:
         self._clock = clock
         self._metrics = metrics
         self._trusted_proxies = trusted_proxies
+        self._untrusted_forwarder = untrusted_forwarder
         self._route_of = route_of
         self._answer = answer
 
@@ -143,7 +148,10 @@ class Observed:
             return
         # The server keeps its own scope; from here on it is ours to change.
         scope = dict(scope)
-        record = RequestRecord(new_id("req"), client_address(scope, self._trusted_proxies))
+        client = find_client(scope, self._trusted_proxies)
+        if client.untrusted_forwarder is not None:
+            self._untrusted_forwarder(client.untrusted_forwarder)
+        record = RequestRecord(new_id("req"), client.address)
         token = current_request.set(record)
         began = self._clock.monotonic()
         sent = _Sent(send, record.id)
@@ -364,6 +372,8 @@ class LoginCookie:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
+            # What the browser used, which a proxy that ends TLS has hidden.
+            scope["scheme"] = self._scheme
             token = login_cookie.read(scope["headers"])
             if token is not None and _JWT_SHAPED.fullmatch(token) is not None:
                 self._translate(scope, token)
@@ -374,7 +384,7 @@ class LoginCookie:
         host = _single(headers, b"host")
         if self._names is not None and _host_name(host) not in self._names:
             raise MisdirectedRequest
-        if scope["method"] not in _SAFE_METHODS and not self._is_own(headers, host):
+        if scope["method"] not in _SAFE_METHODS and not is_from_own_page(headers, self._scheme):
             raise CrossOriginRefused
         sent = [value for name, value in headers if name == b"authorization"]
         if any(value.strip().lower().startswith(b"bearer") for value in sent) or len(sent) > 1:
@@ -385,16 +395,22 @@ class LoginCookie:
         others = [header for header in headers if header[0] != b"authorization"]
         scope["headers"] = [*others, (b"authorization", b"Bearer " + token.encode())]
 
-    def _is_own(self, headers: Sequence[tuple[bytes, bytes]], host: str | None) -> bool:
-        site = _single(headers, b"sec-fetch-site")
-        if site is not None:
-            return site in {"same-origin", "none"}
-        origin = _single(headers, b"origin")
-        return origin is not None and host is not None and origin == f"{self._scheme}://{host}"
 
-
-def client_address(scope: Scope, trusted_proxies: Sequence[Network]) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Client:
     """Who sent a request, as far as can be believed.
+
+    Attributes:
+        address: The client's; None when it is not known.
+        untrusted_forwarder: The same address, if it sent `X-Forwarded-For` and is no trusted proxy.
+    """
+
+    address: str | None
+    untrusted_forwarder: IPv4Address | IPv6Address | None = None
+
+
+def find_client(scope: Scope, trusted_proxies: Sequence[Network]) -> Client:
+    """Who sent a request.
 
     `X-Forwarded-For` is read from the right, each entry believed only because the one who wrote it is trusted; what
     stands further left was written by anybody.
@@ -404,22 +420,21 @@ def client_address(scope: Scope, trusted_proxies: Sequence[Network]) -> str | No
         trusted_proxies: Who is believed.
     """
     client = scope.get("client")
-    if client is None:
-        return None
-    address = parse_address(client[0])
+    address = None if client is None else parse_address(client[0])
     if address is None:
-        return None
+        return Client(None)
     forwarded = b",".join(
         value for name, value in scope["headers"] if name == b"x-forwarded-for"
     ).decode("latin-1")
-    for entry in reversed(forwarded.split(",")):
+    entries = forwarded.split(",") if forwarded.strip() else []
+    while entries:
         if not any(address in network for network in trusted_proxies):
-            break
-        before = parse_address(entry.strip())
+            return Client(str(address), untrusted_forwarder=address)
+        before = parse_address(entries.pop().strip())
         if before is None:
             break
         address = before
-    return str(address)
+    return Client(str(address))
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:

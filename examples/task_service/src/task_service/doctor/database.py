@@ -18,6 +18,7 @@ from task_service.db.migrate import (
     waiting_for_finish,
     waiting_for_start,
 )
+from task_service.forwarders import untrusted_forwarders
 from task_service.settings import Settings
 from task_service.shared_secrets import secrets_fit
 
@@ -71,6 +72,7 @@ async def examine_database(
             yield await _secrets(db, settings, fingerprints)
         if not settings.on_sqlite:
             yield await _workers(db, settings)
+        yield await _proxies(db, settings)
     except StoreUnavailable as error:
         yield Finding(_SUBJECT, False, f"{shown} {_why_not(error, url)}")
     finally:
@@ -221,6 +223,29 @@ async def _workers(db: Database, settings: Settings) -> Finding:
             " start: task-service worker",
         )
     return Finding("workers", True, "none is alive; task-service serve executes runs itself")
+
+
+async def _proxies(db: Database, settings: Settings) -> Finding:
+    trusted = settings.trusted_proxies
+    addresses = await untrusted_forwarders(db, trusted, SystemClock().now())
+    private = [str(address) for address in addresses if not address.is_global]
+    if private:
+        names = ",".join([*map(str, trusted), *private])
+        return Finding(
+            "proxies",
+            False,
+            f"requests with X-Forwarded-For come from {private[0]}, which is no trusted proxy, so all its clients"
+            f" count as one address and 50 wrong passwords keep them all out; if it is your proxy, set"
+            f" TASK_SERVICE_TRUSTED_PROXIES={names}",
+        )
+    if addresses:
+        return Finding(
+            "proxies",
+            True,
+            f"requests with X-Forwarded-For come from {addresses[0]}, which is no trusted proxy; any client can send"
+            " that header, but if it is your proxy, add it to TASK_SERVICE_TRUSTED_PROXIES",
+        )
+    return Finding("proxies", True, "no request was forwarded by a proxy that is not trusted")
 
 
 def _why_not(error: StoreUnavailable, url: URL) -> str:

@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from msk_auth import KeyLimits, PermissionDenied, Problem
 from task_service.accounts.config import ServiceConfig
 from task_service.errors import CrossOriginRefused
+from task_service.origins import is_from_own_page
 
 from . import PAGE_HEADERS, login_cookie
 from .assets import Assets
@@ -159,13 +160,10 @@ def from_another_site(request: Request) -> bool:
     """True if the browser says that another site sent this request.
 
     A log-in carries no cookie that could be abused, but a foreign form could log its victim in as somebody else
-    (login CSRF). Programs send neither header and are no browsers that could be misled.
+    (login CSRF). Programs send neither header and are no browsers that could be misled. The scheme of the request is
+    that of the base URL, by :class:`~task_service.middleware.LoginCookie`.
     """
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in {"same-origin", "none"}
-    origin = request.headers.get("origin")
-    return origin is not None and origin != f"{request.url.scheme}://{request.url.netloc}"
+    return is_from_own_page(request.headers.raw, request.url.scheme) is False
 
 
 class _Pages:

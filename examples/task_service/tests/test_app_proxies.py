@@ -1,0 +1,166 @@
+"""The service behind proxies: which pages are its own behind TLS, and a proxy that was not listed as trusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import httpx2
+import pytest
+from examples.task_service.tests.accounts_support import KINDS, START, database_url
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    expect,
+    running_service,
+)
+
+from msk_auth import StoreUnavailable
+from msk_auth.testing import FrozenClock
+from task_service.db.engine import Database
+from task_service.db.migrate import migrate
+from task_service.forwarders import NOTED_EVERY, VALID_FOR, Forwarders, untrusted_forwarders
+from task_service.origins import is_from_own_page
+
+pytestmark = pytest.mark.anyio
+
+PROXY, OTHER_PROXY = ip_address("10.0.0.7"), ip_address("fd00::7")
+STRANGER, OTHER_STRANGER = ip_address("8.8.8.8"), ip_address("2606:4700::1")
+LOGGER = "task_service.forwarders"
+
+
+# Behind a proxy that ends TLS the service is spoken to over http.
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://tasks.example", 303),
+        ("http://tasks.example", 403),
+        ("https://evil.example", 403),
+        ("null", 403),
+        (None, 303),  # a program
+    ],
+)
+async def test_a_browser_without_fetch_metadata_can_log_in_behind_a_tls_proxy(
+    template: Path, tmp_path: Path, origin: str | None, status: int
+) -> None:
+    headers = {} if origin is None else {"Origin": origin}
+    async with running_service(
+        template, tmp_path / "data", base_url="https://tasks.example"
+    ) as service:
+        caller = service.caller(Host="tasks.example", **headers)
+        response = await caller.http.post(
+            "/login", data={"username": "ada", "password": ADMIN_PASSWORD}
+        )
+    assert response.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "own"),
+    [
+        ([("host", "a.example")], None),
+        ([], None),
+        ([("origin", "https://a.example")], False),
+        ([("host", "a.example"), ("origin", "https://a.example")], True),
+        ([("host", "a.example:8443"), ("origin", "https://a.example:8443")], True),
+        ([("host", "a.example"), ("origin", "https://a.example.evil")], False),
+        ([("host", "a.example"), ("origin", "http://a.example")], False),
+        ([("host", "a.example"), ("origin", "https://a.example"), ("origin", "null")], False),
+        ([("host", "a.example"), ("host", "b.example"), ("origin", "https://a.example")], False),
+        ([("sec-fetch-site", "same-origin"), ("origin", "https://evil.example")], True),
+        ([("sec-fetch-site", "none")], True),
+        ([("sec-fetch-site", "same-site"), ("host", "a.example")], False),
+        ([("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")], False),
+    ],
+)
+def test_what_a_browser_says_of_its_page(headers: list[tuple[str, str]], own: bool | None) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    assert is_from_own_page(raw, "https") is own
+
+
+# Proxies that are not trusted.
+
+
+@pytest.fixture(params=KINDS)
+async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    async with database_url(request.param, tmp_path) as url:
+        db = Database.open(url)
+        await migrate(db)
+        yield db
+        await db.close()
+
+
+async def test_what_forwards_without_being_trusted_is_noted_and_logged_once(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FrozenClock(START)
+    forwarders = Forwarders(db, clock)
+    for address in (STRANGER, PROXY, OTHER_PROXY, OTHER_STRANGER) * 3:
+        forwarders.notice(address)
+    # One of each kind: a stranger with many addresses fills neither the log nor the database.
+    assert [record.args for record in caplog.records] == [(STRANGER,), (PROXY,)]
+    assert "set TASK_SERVICE_TRUSTED_PROXIES to its address" in caplog.messages[0]
+    await forwarders._write()
+    assert await untrusted_forwarders(db, [], START) == [PROXY, STRANGER]
+    # Trusting it settles the matter, and so does its end.
+    trusted = [ip_network("10.0.0.0/8")]
+    assert await untrusted_forwarders(db, trusted, START) == [STRANGER]
+    assert await untrusted_forwarders(db, [], START + VALID_FOR) == []
+
+
+async def test_what_goes_on_is_noted_again_each_day_and_logged_no_more(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FrozenClock(START)
+    forwarders = Forwarders(db, clock)
+    forwarders.notice(PROXY)
+    await forwarders._write()
+    clock.advance(NOTED_EVERY)
+    forwarders.notice(OTHER_PROXY)
+    await forwarders._write()
+    assert await untrusted_forwarders(db, [], START + VALID_FOR) == [OTHER_PROXY]
+    assert len(caplog.records) == 1
+
+
+async def test_a_database_that_does_not_answer_is_tried_again(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task_service.forwarders._RETRY_SECONDS", 0)
+    forwarders = Forwarders(db, FrozenClock(START))
+    write, failures, written = forwarders._write, [StoreUnavailable()], asyncio.Event()
+
+    async def unavailable_once() -> None:
+        if failures:
+            raise failures.pop()
+        await write()
+        written.set()
+
+    monkeypatch.setattr(forwarders, "_write", unavailable_once)
+    forwarders.notice(PROXY)
+    working = asyncio.create_task(forwarders.write_for_ever())
+    await asyncio.wait_for(written.wait(), 30)
+    working.cancel()
+    assert await untrusted_forwarders(db, [], START) == [PROXY]
+
+
+async def test_a_proxy_that_is_not_listed_is_logged_once_and_noted(
+    template: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_service(template, tmp_path / "data") as service:
+        proxied = httpx2.ASGITransport(service.app, client=(str(PROXY), 4711))
+        async with httpx2.AsyncClient(
+            transport=proxied, base_url="http://127.0.0.1:8000"
+        ) as through_the_proxy:
+            for client in range(3):
+                header = {"X-Forwarded-For": f"198.51.100.{client}"}
+                expect(await through_the_proxy.get("/healthz", headers=header), 200)
+        assert [r.args for r in caplog.records if r.name == LOGGER] == [(PROXY,)]
+        async with asyncio.timeout(30):
+            while True:
+                later = service.clock.now() + timedelta(hours=1)
+                if await untrusted_forwarders(service.services.db, [], later) == [PROXY]:
+                    break
+                await asyncio.sleep(0.01)
