@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Column, Engine, MetaData, Table, create_engine, event, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    NullPool,
+    Table,
+    create_engine,
+    event,
+    text,
+)
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError, StatementError
 from tests.stores.support import async_engine_on, engine_on, sqlite_url
@@ -283,3 +294,39 @@ def test_a_replica_of_mariadb_is_neither_read_nor_written_to(
                 work()
         monkeypatch.undo()
         assert store.find("k1") == make_record("k1")
+
+
+def end_all_but_this(connection: Connection) -> None:
+    others = text(
+        "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
+    )
+    for (number,) in connection.execute(others).all():
+        connection.execute(text(f"KILL {number}"))
+
+
+def test_closed_connections_of_mariadb_cost_a_read_one_retry(mysql_url: URL) -> None:
+    """As after a restart: every connection of the pool is closed."""
+    other = create_engine(mysql_url, poolclass=NullPool)
+    with engine_on(mysql_url) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        store.insert(make_record("k1"), max_active=None, now=NOW)
+        with store._for_reading.connect(), store._for_reading.connect():
+            assert store.find("k1") == make_record("k1")
+        with other.connect() as connection:
+            end_all_but_this(connection)
+        for _ in range(3):
+            assert store.find("k1") == make_record("k1")
+
+
+@pytest.mark.anyio
+async def test_closed_connections_of_mariadb_cost_an_awaited_read_one_retry(mysql_url: URL) -> None:
+    engine = async_engine_on(mysql_url)
+    store = AsyncSQLAlchemyKeyStore(engine)
+    await store.insert(make_record("k1"), max_active=None, now=NOW)
+    await asyncio.gather(*(store.find("k1") for _ in range(3)))
+    other = create_engine(mysql_url, poolclass=NullPool)
+    with other.connect() as connection:
+        end_all_but_this(connection)
+    for _ in range(3):
+        assert await store.find("k1") == make_record("k1")
+    await engine.dispose()

@@ -35,6 +35,9 @@ _WRITE_SECONDS: Final = 10.0
 _REGISTER_SECONDS: Final = 1.0
 """How long a verification may wait for its lease to be recorded; it can do without, and has yet to read the key."""
 
+_MAX_STALE: Final = 16
+"""How many closed connections of the pool one read may come across: where SQLAlchemy notices, it discards all at once."""
+
 _TOUCHES_AT_ONCE: Final = 500
 """How many keys one transaction touches: no revocation waits long for one of them."""
 
@@ -48,26 +51,26 @@ class _Shared:
     Writers of SQLite take turns within their process. The database would let only one of them write anyway, and
     makes the others look again after longer and longer pauses, in no order.
 
-    A read that finds its pooled connection closed, by a server that was restarted for example, is made once more:
-    SQLAlchemy has by then discarded all connections of that age.
+    A read that finds its pooled connection closed, by a server that was restarted for example, is made once more.
     """
 
     def __init__(self, engine: Engine, table: Table | None) -> None:
         table = api_key_table(MetaData()) if table is None else table
         self._operations = KeyOperations(table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
+        self._is_mysql = engine.dialect.name in {"mysql", "mariadb"}
         # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
         self._is_psycopg = (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg")
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
-        self._for_reading = self._derive(engine, "AUTOCOMMIT")
+        self._for_reading = self._derive(engine, None if self._is_mysql else "AUTOCOMMIT")
         self._for_writing = self._derive(engine, "READ COMMITTED")
 
-    def _derive(self, engine: Engine, isolation: str) -> Engine:
+    def _derive(self, engine: Engine, isolation: str | None) -> Engine:
         # On SQLite the driver's mode stays as the application set it: `begin_immediate` copes with all of them.
         derived = engine.execution_options(
-            **({} if self._is_sqlite else {"isolation_level": isolation})
+            **({} if self._is_sqlite or isolation is None else {"isolation_level": isolation})
         )
         # Errors are logged, and the parameters of these statements are digests and names.
         derived.hide_parameters = True
@@ -81,6 +84,8 @@ class _Shared:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
+        if self._is_mysql:
+            _set_autocommit(connection)
         answer = work(connection, *args, **kwargs)
         # Afterwards, when whatever the server had to report has arrived.
         check_primary_of(connection)
@@ -99,6 +104,15 @@ class _Shared:
         check_primary_of(connection)
         commit_durably(connection)
         return work(connection, *args, **kwargs)
+
+    def _was_stale(self, error: Exception) -> bool:
+        """Whether a pooled connection turned out to be closed. It is not in the pool any more."""
+        if isinstance(error, DBAPIError):
+            return error.connection_invalidated
+        # Of `_set_autocommit`, where SQLAlchemy lets the driver's error through.
+        dialect = self._for_reading.dialect
+        kinds = getattr(dialect.loaded_dbapi, "Error", ())
+        return isinstance(error, kinds) and dialect.is_disconnect(error, None, None)
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
         if self._reader is not None and not self._reader.is_located:
@@ -236,11 +250,12 @@ class SQLAlchemyKeyStore(_Shared):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        try:
-            return self._read_once(deadline, work, *args, **kwargs)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
+        for _ in range(_MAX_STALE):
+            try:
+                return self._read_once(deadline, work, *args, **kwargs)
+            except Exception as error:
+                if not self._was_stale(error):
+                    raise
         return self._read_once(deadline, work, *args, **kwargs)
 
     def _read_once(
@@ -440,11 +455,12 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def _read_again(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        try:
-            return await self._read_once(work, *args, **kwargs)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
+        for _ in range(_MAX_STALE):
+            try:
+                return await self._read_once(work, *args, **kwargs)
+            except Exception as error:
+                if not self._was_stale(error):
+                    raise
         return await self._read_once(work, *args, **kwargs)
 
     async def _read_once(
@@ -497,3 +513,13 @@ def _batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, 
     ordered = sorted(last_used.items())
     for start in range(0, len(ordered), _TOUCHES_AT_ONCE):
         yield ordered[start : start + _TOUCHES_AT_ONCE]
+
+
+def _set_autocommit(connection: Connection) -> None:
+    # A round trip on MariaDB and MySQL. The engine's option would leave a connection that turns out to be closed by it to
+    # the garbage collector.
+    try:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+    except Exception:
+        connection.invalidate()
+        raise
