@@ -296,8 +296,8 @@ class Users:
         """Give a user other roles, disable or enable them, or both at once.
 
         A disabled user's login sessions, password links and runs end for good: queued runs at once, running ones within
-        about a second. Their keys are refused while they are
-        disabled and work again afterwards. When this returns, no process acts on what was before.
+        about a second. Their keys are refused while they are disabled and work again afterwards. When this returns, no
+        process acts on what was before.
 
         Args:
             user_id: Whom.
