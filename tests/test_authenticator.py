@@ -14,7 +14,17 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.core.support import NOW, SECOND, SECRET, ScriptedStore, World, profile, token
+from tests.core.support import (
+    NOW,
+    SECOND,
+    SECRET,
+    FrozenClock,
+    LeasingStore,
+    ScriptedStore,
+    World,
+    profile,
+    token,
+)
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -30,6 +40,7 @@ from msk_auth import (
     PepperRing,
     PermissionDenied,
     Problem,
+    RecordedLease,
     Refusal,
     Session,
     StoreUnavailable,
@@ -478,7 +489,7 @@ def test_many_threads_lose_no_use() -> None:
 # That this is exact is shown in `tests/lease/`.
 
 LEASE = timedelta(milliseconds=250)
-REGISTER = ("longest_lease", "raise_longest_lease")
+REGISTER = ("recorded_leases", "record_lease", "forget_lease")
 
 
 def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) -> None:
@@ -486,17 +497,23 @@ def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) ->
     key = world.create().value.reveal()
     world.forget_calls()
     first = world.enter(key)
-    assert world.store.calls == ["raise_longest_lease", "find"]
+    assert world.store.calls == ["recorded_leases", "record_lease", "find"]
     world.clock.advance(LEASE - timedelta(microseconds=1))
     assert world.enter(key) is first
-    assert world.store.calls == ["raise_longest_lease", "find"]
+    assert world.store.calls == ["recorded_leases", "record_lease", "find"]
     assert world.events == [
         CredentialUsed(NOW, first),
         CredentialUsed(world.clock.moment, first),
     ]
     world.clock.advance(timedelta(microseconds=1))
     assert world.enter(key) is not first
-    assert world.store.calls == ["raise_longest_lease", "find", "find"]
+    assert world.store.calls == [
+        "recorded_leases",
+        "record_lease",
+        "find",
+        "recorded_leases",
+        "find",
+    ]
 
 
 def test_what_is_under_a_lease_can_be_recalled(make_world: MakeWorld) -> None:
@@ -601,7 +618,7 @@ def test_what_narrows_access_forgets_and_waits(make_world: MakeWorld, method: st
     world.enter(created.value.reveal())
     world.forget_calls()
     world.call(method, world.login(), created.record.id)
-    assert world.store.calls[-2:] == [method.removesuffix("_key"), "longest_lease"]
+    assert world.store.calls[-2:] == [method.removesuffix("_key"), "recorded_leases"]
     (slept,) = world.clock.slept
     assert slept > LEASE.total_seconds()
     # The frozen clock slept without moving: it is this process's own copy that is gone.
@@ -621,42 +638,187 @@ def test_an_application_waits_out_leases_after_it_narrowed_access(make_world: Ma
     assert refused.value.code == "token_revoked"
 
 
-def test_who_uses_no_lease_waits_for_those_who_do(make_world: MakeWorld) -> None:
-    # Another process of the deployment has recorded one.
+class WithRegister:
+    """Without a lease of its own, and with a store that has a register."""
+
+    def __init__(self, driver: Any) -> None:
+        self.clock = FrozenClock()
+        self.store = LeasingStore(driver)
+        kind: Any = AsyncAuthenticator if driver == "async" else Authenticator
+        self.auth = kind(self.store, find_owner=World(driver)._find_owner, clock=self.clock)
+
+    def wait(self) -> float:
+        """For how long it waits after it narrowed access."""
+        waited = self.auth.wait_out_leases()
+        if waited is not None:
+            asyncio.run(waited)
+        return self.clock.slept[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+
+
+@pytest.fixture(params=["sync", "async"])
+def writer(request: pytest.FixtureRequest) -> WithRegister:
+    return WithRegister(request.param)
+
+
+LONG = RecordedLease(timedelta(seconds=5), "long", 1)
+SHORT = RecordedLease(timedelta(milliseconds=50), "short", 1)
+
+
+def test_who_uses_no_lease_waits_for_those_who_do(writer: WithRegister) -> None:
+    assert writer.wait() == 0
+    writer.store.inner.record_lease(SHORT)
+    writer.store.inner.record_lease(LONG)
+    assert 5 < writer.wait() < 5.1
+
+
+def test_who_uses_a_lease_waits_for_its_own_even_if_the_register_was_lost(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(lease=LEASE)
+    world.enter(world.create().value.reveal())
+    world.store.inner._leases.clear()
     world.call("wait_out_leases")
-    world.store.inner.raise_longest_lease(timedelta(seconds=2))
-    world.call("wait_out_leases")
-    assert world.clock.slept[0] == 0
-    assert world.clock.slept[1] > 2
+    assert world.clock.slept[-1] > LEASE.total_seconds()
+
+
+def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(writer: WithRegister) -> None:
+    writer.store.inner.record_lease(LONG)
+    for mark in range(6):
+        writer.store.inner.record_lease(SHORT._replace(mark=mark))
+        assert writer.wait() > 5
+        # A record lasts for a minute, and a lease for five seconds after it.
+        writer.pass_time(11)
+    writer.store.inner.record_lease(SHORT)
+    assert 0.05 < writer.wait() < 0.1
+    assert writer.store.inner.recorded_leases() == (SHORT,)
+    writer.pass_time(70)
+    assert writer.wait() == 0
+    assert writer.store.inner.recorded_leases() == ()
+
+
+def test_a_mark_that_moved_begins_anew(writer: WithRegister) -> None:
+    for mark in range(5):
+        writer.store.inner.record_lease(SHORT._replace(mark=mark))
+        assert writer.wait() > 0.05
+        writer.pass_time(3600)
+
+
+def test_an_entry_that_cannot_be_removed_is_not_waited_for(
+    writer: WithRegister, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.store.inner.record_lease(SHORT)
+    assert writer.wait() > 0
+    writer.pass_time(70)
+    writer.store.fails = {"forget_lease": ConnectionError("read only")}
+    assert writer.wait() == 0
+    assert "a lease that is not in use could not be removed" in caplog.text
+
+
+def test_a_process_that_uses_leases_removes_what_is_not_used_any_more(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    world.store.inner.record_lease(LONG)
+    world.enter(key)
+    world.clock.advance(timedelta(seconds=70))
+    world.enter(key)
+    (recorded,) = world.store.inner.recorded_leases()
+    assert recorded.duration == LEASE
+
+
+def test_a_lease_is_recorded_every_half_minute_and_looked_for_every_tenth_of_a_second(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(lease=timedelta(microseconds=1))
+    key = world.create().value.reveal()
+    world.forget_calls()
+    for _ in range(700):
+        world.enter(key)
+        world.clock.advance(timedelta(milliseconds=101))
+    assert world.store.calls.count("recorded_leases") == 700
+    assert world.store.calls.count("record_lease") == 3
+    world.forget_calls()
+    for _ in range(99):
+        world.enter(key)
+        world.clock.advance(timedelta(milliseconds=1))
+    assert world.store.calls.count("recorded_leases") == 1
+    assert world.store.calls.count("find") == 99
+
+
+def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    backups = [dict(world.store.inner._leases)]
+    marks: list[int] = []
+    # In any order, and a newer one after an older one: no mark is ever written twice.
+    for _ in range(3):
+        world.enter(key)
+        backups.append(dict(world.store.inner._leases))
+        world.clock.advance(timedelta(seconds=40))
+    world.enter(key)
+    for backup in (*backups, *reversed(backups)):
+        world.store.inner._leases = dict(backup)
+        world.clock.advance(timedelta(seconds=0.3))
+        # A lease that is granted now is in the register that a writer reads now.
+        world.enter(key)
+        (recorded,) = world.store.inner.recorded_leases()
+        assert recorded.duration == LEASE
+        assert recorded.mark not in marks
+        marks.append(recorded.mark)
+
+
+def test_no_lease_is_granted_on_a_look_at_the_register_that_is_long_ago(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    record = world.store.inner.record_lease
+
+    def record_and_pause(lease: RecordedLease) -> None:
+        record(lease)
+        # The process is stopped, or its machine sleeps, between the look and the reads.
+        world.clock.advance(timedelta(hours=1))
+
+    world.store.inner.record_lease = record_and_pause  # type: ignore[method-assign]
+    world.enter(key)
+    assert len(world.auth._cache) == 0
 
 
 def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(lease=LEASE)
-    world.store.fails = {"longest_lease": ConnectionError("gone")}
+    world.store.fails = {"recorded_leases": ConnectionError("gone")}
     created = world.create()
     assert world.call("revoke_key", world.login(), created.record.id).revoked_at == NOW
     assert world.clock.slept[0] > 5
     assert "the longest lease is not known" in caplog.text
 
 
+@pytest.mark.parametrize("step", ["recorded_leases", "record_lease"])
 def test_a_lease_that_cannot_be_recorded_is_not_used(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
     world = make_world(lease=LEASE)
     key = world.create().value.reveal()
-    world.store.fails = {"raise_longest_lease": ConnectionError("gone")}
+    world.store.fails = {step: ConnectionError("gone")}
     world.enter(key)
     world.enter(key)
     assert world.store.calls.count("find") == 2
     assert "the lease could not be recorded" in caplog.text
+    # The register is not asked again for a second: no request should wait for it in vain.
+    assert world.store.calls.count(step) == 1
     world.store.fails = {}
     world.enter(key)
-    world.enter(key)
     assert world.store.calls.count("find") == 3
-    assert world.store.calls.count("raise_longest_lease") == 3
+    world.clock.advance(SECOND)
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 4
 
 
 @pytest.mark.parametrize("headers", [[], ["Bearer x"] * 2, ["Bearer " + "x" * 9000], ["é"]])

@@ -76,6 +76,7 @@ PUBLIC = [
     "Policy",
     "Principal",
     "Problem",
+    "RecordedLease",
     "RedactingFilter",
     "Refusal",
     "RequestMalformed",

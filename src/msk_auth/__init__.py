@@ -71,7 +71,14 @@ from .core.model import (
 from .core.policy import Policy, require, require_interactive
 from .core.revocation import LeakedKey
 from .core.signing import AlgorithmName, KeyRing, SigningKey
-from .core.store import AsyncBatchStore, AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister
+from .core.store import (
+    AsyncBatchStore,
+    AsyncKeyStore,
+    AsyncLeaseRegister,
+    KeyStore,
+    LeaseRegister,
+    RecordedLease,
+)
 from .core.tokens import Claims, TokenProfile
 from .redaction import RedactingFilter, redact
 from .watch import AsyncWatch, Watch
@@ -136,6 +143,7 @@ __all__ = [
     "Policy",
     "Principal",
     "Problem",
+    "RecordedLease",
     "RedactingFilter",
     "Refusal",
     "RequestMalformed",

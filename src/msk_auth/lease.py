@@ -11,9 +11,15 @@ The rules, each of which is needed (`docs/explanation/lease.md` has the argument
 1. A lease starts before the first read of the verification it covers.
 2. It is checked after the entry was found, just before the entry is used.
 3. Only successes are cached, each until its own end (`valid_until`) at the latest.
-4. The wait covers the longest lease of the deployment, read from the store *after* the commit.
-5. A process records its own lease in the store before its first use of it.
+4. The wait covers the longest lease of the deployment, read from the register in the store *after* the commit.
+5. A process grants leases only while it knows that the register has it: it has recorded itself within the last
+   minute, and seen itself there within the last tenth of a second, before the reads began.
 6. A process that cannot learn the longest lease waits for `MAX_LEASE`.
+7. A process that uses leases waits for its own at least, whatever the register says.
+8. A process is removed from the register only when its mark has stood still for longer than a record lasts, and a
+   lease after it.
+
+Rules 5 and 8 are in `msk_auth.lease_register`.
 
 Leases are an application of C. Gray and D. Cheriton, "Leases" (1989), with the writer waiting.
 """
@@ -39,13 +45,12 @@ from .core.keys import KeyValue
 from .core.model import Principal, UserT
 from .core.steps import Flow
 from .core.tokens import ParsedToken
+from .lease_register import DRIFT, LeaseRegisterView
 from .single_flight import SingleFlight
 
 MAX_LEASE: Final = timedelta(seconds=5)
 """The longest lease that can be configured, and what is waited for when the longest in use is not known."""
 
-# How much longer than the lease the writer waits: clocks may run at rates that differ by up to one percent.
-_DRIFT: Final = 1.01
 _MARGIN_SECONDS: Final = 0.005
 
 
@@ -198,7 +203,7 @@ class Leases(Generic[UserT]):
 
     Args:
         cache: What was verified; None if this process uses no lease.
-        has_register: Whether the store can tell of the leases of other processes.
+        has_register: Whether the store can tell of the leases of other processes; needed for a cache.
         clock: Where the time comes from.
         under_way: The verifications that others may wait for.
     """
@@ -215,11 +220,7 @@ class Leases(Generic[UserT]):
         self._has_register = has_register
         self._clock = clock
         self._under_way = under_way
-        self._renew()
-        after_fork_in_child(self._renew)
-
-    def _renew(self) -> None:
-        self._is_recorded = False
+        self._register = LeaseRegisterView(clock)
 
     def verify(
         self,
@@ -259,21 +260,22 @@ class Leases(Generic[UserT]):
         fingerprint: Fingerprint,
         read: Callable[[Keep[UserT] | None], Flow[Principal[UserT]]],
     ) -> Flow[Principal[UserT]]:
-        is_granted = yield from self._may_grant(cache.duration)
-        # Rule 1: before the first read, and after whatever was waited for.
+        if not self._register.allows_leases(self._clock.monotonic()):
+            yield from self._confirm(cache.duration)
+        # Rule 1: before the first read, and after whatever was waited for. Rule 5: asked of this moment.
         began = self._clock.monotonic()
+        is_granted = self._register.allows_leases(began)
         return (yield from read(partial(cache.fill, fingerprint, began) if is_granted else None))
 
-    def _may_grant(self, duration: timedelta) -> Flow[bool]:
-        """Whether the store knows that this process uses leases (rule 5)."""
-        if not self._is_recorded:
-            try:
-                yield from steps.raise_longest_lease(duration)
-            except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
-                log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
-                return False
-            self._is_recorded = True
-        return True
+    def _confirm(self, duration: timedelta) -> Flow[None]:
+        flight = self._under_way.join(LeaseRegisterView)
+        if not flight.leads:
+            yield from steps.wait_for(flight)
+            return
+        try:
+            yield from self._register.confirm(duration)
+        finally:
+            self._under_way.land(flight)
 
     def await_expiry(self) -> Flow[None]:
         """Return when no process can still use anything it read before this call."""
@@ -282,14 +284,17 @@ class Leases(Generic[UserT]):
         yield from steps.sleep(seconds_to_wait((yield from self._longest())))
 
     def _longest(self) -> Flow[timedelta | None]:
+        own = timedelta(0) if self.cache is None else self.cache.duration
         if not self._has_register:
-            return timedelta(0)
+            return own
         try:
-            return (yield from steps.longest_lease())
+            in_use = yield from self._register.read()
         except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
             what = "the longest lease is not known; waiting for the allowed maximum"
             log_failure(logging.WARNING, what, error)
             return None
+        # Rule 7: its own as well, whether the register has it or not.
+        return max(own, *(lease.duration for lease in in_use)) if in_use else own
 
 
 def seconds_to_wait(longest: timedelta | None) -> float:
@@ -302,4 +307,4 @@ def seconds_to_wait(longest: timedelta | None) -> float:
     covered = MAX_LEASE if longest is None else longest
     if covered <= timedelta(0):
         return 0.0
-    return covered.total_seconds() * _DRIFT + _MARGIN_SECONDS
+    return covered.total_seconds() * DRIFT + _MARGIN_SECONDS

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -51,10 +50,12 @@ class SyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
-        self.register: LeaseRegister | None = _register(store)
+        self.has_register = _is_register(store)
+        # Asked only where the store offers it.
+        self.register = cast("LeaseRegister", store)
         self.leases = Leases(
             cache,
-            has_register=self.register is not None,
+            has_register=self.has_register,
             clock=clock,
             under_way=SingleFlight(threading.Event, lambda: None),
         )
@@ -99,12 +100,6 @@ class SyncPorts(Generic[UserT]):
     def verify_slowly(self, key: str, encoded: str) -> bool:
         return self._hasher.verify(key, encoded)
 
-    def longest_lease(self) -> timedelta:
-        return cast("LeaseRegister", self.register).longest_lease()
-
-    def raise_longest_lease(self, to: timedelta) -> None:
-        cast("LeaseRegister", self.register).raise_longest_lease(to)
-
     def sleep(self, seconds: float) -> None:
         self._clock.sleep(seconds)
 
@@ -140,10 +135,11 @@ class AsyncPorts(Generic[UserT]):
         from .batching import MAX_BATCH, BatchedReader
 
         self.store = store
-        self.register: AsyncLeaseRegister | None = _register(store)
+        self.has_register = _is_register(store)
+        self.register = cast("AsyncLeaseRegister", store)
         self.leases = Leases(
             cache,
-            has_register=self.register is not None,
+            has_register=self.has_register,
             clock=clock,
             under_way=SingleFlight(asyncio.Event, asyncio.get_running_loop),
         )
@@ -211,12 +207,6 @@ class AsyncPorts(Generic[UserT]):
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._slow, self._hasher.verify, key, encoded)
 
-    async def longest_lease(self) -> timedelta:
-        return await cast("AsyncLeaseRegister", self.register).longest_lease()
-
-    async def raise_longest_lease(self, to: timedelta) -> None:
-        await cast("AsyncLeaseRegister", self.register).raise_longest_lease(to)
-
     async def sleep(self, seconds: float) -> None:
         await self._clock.async_sleep(seconds)
 
@@ -231,10 +221,10 @@ class AsyncPorts(Generic[UserT]):
         await self.run(self.leases.await_expiry())
 
 
-def _register(store: object) -> Any:
-    """The store as a register of leases, or None."""
-    methods = ("longest_lease", "raise_longest_lease")
-    return store if all(offered(store, method) for method in methods) else None
+def _is_register(store: object) -> bool:
+    """Whether the store offers all that a register of leases is."""
+    methods = ("recorded_leases", "record_lease", "forget_lease")
+    return all(offered(store, method) is not None for method in methods)
 
 
 def _throw(flow: Flow[Any], error: BaseException) -> Step:

@@ -120,13 +120,7 @@ class ScriptedStore:
 class LeasingStore(ScriptedStore):
     """One that can record leases."""
 
-    METHODS = ScriptedStore.METHODS | {"longest_lease", "raise_longest_lease"}
-
-    def longest_lease(self) -> Any:
-        return self.__getattr__("longest_lease")()
-
-    def raise_longest_lease(self, to: timedelta) -> Any:
-        return self.__getattr__("raise_longest_lease")(to)
+    METHODS = ScriptedStore.METHODS | {"recorded_leases", "record_lease", "forget_lease"}
 
 
 def _async(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -138,7 +138,7 @@ def test_it_returns_when_no_lease_can_be_running(make_world: MakeWorld, way: int
         world.forget_calls()
         world.clock.slept.clear()
         world.call(method, *arguments)
-        assert world.store.calls == ["find", "revoke", "longest_lease"]
+        assert world.store.calls == ["find", "revoke", "recorded_leases"]
         assert world.clock.slept == [pytest.approx(0.2575)]
 
 
@@ -168,7 +168,7 @@ def test_leaked_keys_are_ended_together(make_world: MakeWorld) -> None:
         KeyLeaked(NOW, records[4], elsewhere),
     ]
     # Each key is looked for once, garbage never, and there is one wait for all of them.
-    assert sorted(world.store.calls) == ["find"] * 3 + ["longest_lease"] + ["revoke"] * 2
+    assert sorted(world.store.calls) == ["find"] * 3 + ["recorded_leases"] + ["revoke"] * 2
     assert len(world.clock.slept) == 1
     assert world.store.get(untouched.record.id).revoked_at is None
 

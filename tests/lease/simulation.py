@@ -20,8 +20,10 @@ from msk_auth import (
     KeyHasher,
     Owner,
     Problem,
+    RecordedLease,
     local_principal,
 )
+from msk_auth.single_flight import Flight
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = KeyFormat().generate()
@@ -40,7 +42,12 @@ class World:
         self.time = 1000.0
         self.record = ApiKey(KEY.id, "ci", OWNER_ID, KeyHasher().digest(KEY.reveal()), None, EPOCH)
         self.owner_disabled = False
-        self.longest = timedelta(0)
+        self.register: dict[tuple[timedelta, str], RecordedLease] = {}
+        # What a backup holds, and how often one was restored: what was promised of the state before is void.
+        self.backup: tuple[ApiKey, dict[tuple[timedelta, str], RecordedLease], bool] | None = None
+        self.restores = 0
+        # After this many readings of a clock the process that reads it is paused for so long.
+        self.pause: tuple[int, float] | None = None
         self.stopped: list[tuple[Process, str, asyncio.Future[None]]] = []
         self.sleeping: list[tuple[Process, float, asyncio.Future[None]]] = []
         # True once a revocation, or disabling the owner, returned to its caller.
@@ -79,6 +86,34 @@ class World:
                     gate.set_result(None)
         self.pump()
 
+    def back_up(self) -> None:
+        """Copy the database."""
+        self.backup = self.record, dict(self.register), self.owner_disabled
+
+    def restore(self, away: float) -> None:
+        """Put the last copy in the place of the database, which is away for a while: what was under way is lost."""
+        if self.backup is None:
+            return
+        while self.stopped:
+            self.fail(0)
+        self.advance(away)
+        while self.stopped:
+            self.fail(0)
+        self.record, register, self.owner_disabled = self.backup
+        self.register = dict(register)
+        self.restores += 1
+        self.narrowed = False
+
+    def read_clock(self) -> float:
+        """The true time, after which the process that asked may be paused."""
+        time = self.time
+        if self.pause is not None:
+            readings, seconds = self.pause
+            self.pause = (readings - 1, seconds) if readings > 0 else None
+            if readings == 0:
+                self.time += seconds
+        return time
+
     def close(self) -> None:
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
@@ -92,15 +127,28 @@ class Process:
     def __init__(self, world: World, *, rate: float, lease_ms: int | None) -> None:
         self.world = world
         self.rate = rate
+        self.lease_ms = lease_ms
         self.tasks: list[asyncio.Task[Any]] = []
         self.authenticator = self.build(
             None if lease_ms is None else timedelta(milliseconds=lease_ms)
         )
 
     def build(self, lease: timedelta | None) -> AsyncAuthenticator[str]:
-        return AsyncAuthenticator(
+        authenticator = AsyncAuthenticator(
             SimStore(self), find_owner=self.find_owner, clock=self, lease=lease
         )
+        authenticator._ports.wait_for = self.wait_for  # type: ignore[method-assign]
+        return authenticator
+
+    async def wait_for(self, flight: Flight) -> None:
+        """Until the flight has ended, or the scheduler says that it took too long."""
+        landed = asyncio.ensure_future(flight.landed.wait())
+        gives_up = asyncio.ensure_future(self.stop("give up waiting"))
+        try:
+            await asyncio.wait([landed, gives_up], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in (landed, gives_up):
+                waiting.cancel()
 
     # The clock.
 
@@ -108,7 +156,7 @@ class Process:
         return EPOCH + timedelta(seconds=self.world.time)
 
     def monotonic(self) -> float:
-        return self.world.time * self.rate
+        return self.world.read_clock() * self.rate
 
     def sleep(self, seconds: float) -> None:
         raise AssertionError("nothing blocks here")
@@ -144,23 +192,24 @@ class Process:
         self.world.pump()
 
     async def verify(self) -> None:
-        must_refuse = self.world.narrowed
+        must_refuse, restores = self.world.narrowed, self.world.restores
         try:
             await self.authenticator.authenticate(HEADER)
         except Problem:
             return
-        if must_refuse:
+        if must_refuse and restores == self.world.restores:
             self.world.violations.append(
                 f"accepted at {self.world.time} although access was narrowed"
             )
 
     async def revoke(self) -> None:
         owner = Owner(OWNER_ID, frozenset({"run"}), OWNER_ID)
+        restores = self.world.restores
         try:
             await self.authenticator.revoke_key(local_principal(owner, at=self.now()), KEY.id)
         except Problem:
             return  # not known whether it was revoked: nothing is promised
-        self.world.narrowed = True
+        self.world.narrowed |= restores == self.world.restores
 
     async def disable_owner(self) -> None:
         try:
@@ -168,8 +217,9 @@ class Process:
         except ConnectionError:
             return
         self.world.owner_disabled = True
+        restores = self.world.restores
         await self.authenticator.wait_out_leases()
-        self.world.narrowed = True
+        self.world.narrowed |= restores == self.world.restores
 
 
 @dataclass
@@ -198,16 +248,23 @@ class SimStore:
         await self.process.stop("deliver commit")
         return world.record
 
-    async def longest_lease(self) -> timedelta:
-        await self.process.stop("read longest lease")
-        longest = self.process.world.longest
-        await self.process.stop("deliver longest lease")
-        return longest
+    async def recorded_leases(self) -> Sequence[RecordedLease]:
+        await self.process.stop("read the register")
+        leases = tuple(self.process.world.register.values())
+        await self.process.stop("deliver the register")
+        return leases
 
-    async def raise_longest_lease(self, to: timedelta) -> None:
-        await self.process.stop("commit longest lease")
-        self.process.world.longest = max(self.process.world.longest, to)
-        await self.process.stop("deliver longest lease")
+    async def record_lease(self, lease: RecordedLease) -> None:
+        await self.process.stop("commit a lease")
+        self.process.world.register[lease.duration, lease.holder] = lease
+        await self.process.stop("deliver the commit of a lease")
+
+    async def forget_lease(self, lease: RecordedLease) -> None:
+        await self.process.stop("commit that a lease is forgotten")
+        register = self.process.world.register
+        if register.get((lease.duration, lease.holder)) == lease:
+            del register[lease.duration, lease.holder]
+        await self.process.stop("deliver that a lease is forgotten")
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the simulation does not need {name}")

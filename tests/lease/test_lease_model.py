@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,14 +23,28 @@ from hypothesis.stateful import (
 )
 from tests.lease.simulation import RATES, Process, SimStore, World
 
-from msk_auth import AsyncAuthenticator, Principal, lease, ports
+from msk_auth import AsyncAuthenticator, Principal, RecordedLease, lease, lease_register, ports
 from msk_auth.authenticator import driver
 from msk_auth.core.steps import Flow
 from msk_auth.lease import Fingerprint, LeaseCache, Leases
+from msk_auth.lease_register import LeaseRegisterView
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 LEASES = st.sampled_from([None, 100, 400])
+
+# A restored database has been away for longer than a look at the register and the longest lease last.
+AWAY = 0.5
+
+
+@pytest.fixture(autouse=True)
+def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record lasts for little longer than a lease, so that a search of few steps comes to its end."""
+    monkeypatch.setattr(lease_register, "RECORD_SECONDS", 1.0)
+    monkeypatch.setattr(lease_register, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(lease_register, "_RETRY_SECONDS", 0.05)
+    # Thousands of lost connections are reported.
+    monkeypatch.setattr(logging.getLogger("msk_auth"), "disabled", True)
 
 
 class Deployment(RuleBasedStateMachine):
@@ -78,9 +93,28 @@ class Deployment(RuleBasedStateMachine):
     def lose_a_connection(self, index: int) -> None:
         self.world.fail(index)
 
-    @rule(seconds=st.sampled_from([0.001, 0.05, 0.1, 0.107, 0.3, 0.4, 0.41]))
+    @rule(seconds=st.sampled_from([0.001, 0.05, 0.1, 0.107, 0.3, 0.4, 0.41, 1.1]))
     def time_passes(self, seconds: float) -> None:
         self.world.advance(seconds)
+
+    @rule(who=st.integers(0, 2))
+    def fork(self, who: int) -> None:
+        # What the parent has begun goes on; the child has its lease, its clock and nothing else.
+        parent = self.processes[who]
+        self.processes[who] = self.make(self.world, rate=parent.rate, lease_ms=parent.lease_ms)
+
+    @rule()
+    def back_up(self) -> None:
+        self.world.back_up()
+
+    @precondition(lambda self: self.world.backup is not None)
+    @rule()
+    def restore(self) -> None:
+        self.world.restore(AWAY)
+
+    @rule(readings=st.integers(0, 8), seconds=st.sampled_from([0.06, 0.5, 1.5]))
+    def pause_a_process(self, readings: int, seconds: float) -> None:
+        self.world.pause = readings, seconds
 
     @rule(who=st.integers(0, 2), lease=LEASES, rate=st.sampled_from(RATES))
     def crash_and_restart(self, who: int, lease: int | None, rate: float) -> None:
@@ -118,7 +152,7 @@ class StartsTheLeaseAfterTheReads(Leases[str]):
     def _fill(
         self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
     ) -> Flow[Principal[str]]:
-        yield from self._may_grant(cache.duration)
+        yield from self._confirm(cache.duration)
 
         def keep(principal: Principal[str], valid_until: datetime | None) -> None:
             cache.fill(fingerprint, self._clock.monotonic(), principal, valid_until)
@@ -174,8 +208,46 @@ class UsesTheLeaseBeforeItIsRecorded(Leases[str]):
     ) -> Flow[Principal[str]]:
         keep = partial(cache.fill, fingerprint, self._clock.monotonic())
         principal = yield from read(keep)
-        yield from self._may_grant(cache.duration)
+        yield from self._confirm(cache.duration)
         return principal
+
+
+class GrantsOnALookThatIsLongAgo(Leases[str]):
+    """Breaks rule 5 for a process that is paused."""
+
+    def _fill(
+        self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
+    ) -> Flow[Principal[str]]:
+        if not self._register.allows_leases(self._clock.monotonic()):
+            yield from self._confirm(cache.duration)
+        is_granted = self._register.allows_leases(self._clock.monotonic())
+        began = self._clock.monotonic()
+        return (yield from read(partial(cache.fill, fingerprint, began) if is_granted else None))
+
+
+class RecordsItselfOnce(LeaseRegisterView):
+    """Breaks rule 5, as the first version did."""
+
+    def allows_leases(self, at: float) -> bool:
+        return self._confirmation.recorded is not None
+
+
+class NeverLooksAgain(LeaseRegisterView):
+    """Breaks rule 5: what it recorded within the last minute may have been lost."""
+
+    def allows_leases(self, at: float) -> bool:
+        return at - self._confirmation.recorded_at <= lease_register.RECORD_SECONDS
+
+
+class TakesAnyMarkForItsOwn(LeaseRegisterView):
+    """Breaks rule 5: an entry in a backup may be an old one."""
+
+    def confirm(self, duration: timedelta) -> Flow[None]:
+        recorded, recorded_at, seen_at = self._confirmation
+        for entry in (yield from self.read()):
+            if recorded is not None and entry.holder == recorded.holder:
+                self._confirmation = type(self._confirmation)(entry, recorded_at, seen_at)
+        yield from super().confirm(duration)
 
 
 class TakesAnUnknownLeaseForNone(Leases[str]):
@@ -228,7 +300,7 @@ def explore(
         for _ in range(60):
             who = chance.randrange(2)
             process = processes[who]
-            match chance.choices(range(6), weights=[6, 2, 8, 4, 0.5, 0.3])[0]:
+            match chance.choices(range(10), weights=[6, 2, 8, 4, 0.5, 0.3, 0.3, 0.3, 0.2, 0.2])[0]:
                 case 0:
                     process.start(process.verify())
                 case 1:
@@ -244,6 +316,14 @@ def explore(
                 case 5 if chance.random() < 0.3:
                     process.crash()
                     processes[who] = make(world, rate=process.rate, lease_ms=chance.choice(leases))
+                case 6:
+                    world.back_up()
+                case 7:
+                    world.restore(AWAY)
+                case 8:
+                    processes[who] = make(world, rate=process.rate, lease_ms=process.lease_ms)
+                case 9:
+                    world.pause = chance.randrange(8), chance.choice([0.06, 0.5, 1.5])
                 case _:
                     pass
         world.close()
@@ -252,8 +332,49 @@ def explore(
     return []
 
 
+def explore_the_register(episodes: int) -> list[str]:
+    """Deployments whose database is replaced by backups, and whose processes are paused, come and go.
+
+    Most of what they begin goes on to its end, so that more of it happens than in the search above.
+    """
+    for episode in range(episodes):
+        chance = Random(episode)
+        world = World()
+        user = Process(world, rate=chance.choice(RATES), lease_ms=400)
+        writer = Process(world, rate=chance.choice(RATES), lease_ms=None)
+        for _ in range(40):
+            match chance.choices(range(7), weights=[8, 5, 6, 1, 1, 1, 0.3])[0]:
+                case 0:
+                    user.start(user.verify())
+                case 1:
+                    writer.start(
+                        chance.choice([writer.revoke, writer.authenticator.wait_out_leases])()
+                    )
+                case 2:
+                    world.advance(chance.choice([0.001, 0.02, 0.3, 0.7, 1.1]))
+                case 3:
+                    world.back_up()
+                case 4:
+                    world.restore(AWAY)
+                case 5:
+                    world.pause = chance.randrange(8), chance.choice([0.06, 1.5])
+                case _:
+                    user = Process(world, rate=user.rate, lease_ms=400)
+            for _ in range(chance.choice([0, 3, 40])):
+                if world.stopped:
+                    world.release(0)
+        world.close()
+        if world.violations:
+            return world.violations
+    return []
+
+
 def test_the_faster_search_finds_nothing_in_the_real_rules() -> None:
-    assert explore(Process, 500) == []
+    assert explore(Process, 300) == []
+
+
+def test_the_search_of_the_register_finds_nothing_in_the_real_rules() -> None:
+    assert explore_the_register(300) == []
 
 
 @pytest.mark.parametrize(
@@ -264,7 +385,6 @@ def test_the_faster_search_finds_nothing_in_the_real_rules() -> None:
         WaitsForItsOwnLeaseOnly,
         DoesNotWait,
         UsesTheLeaseBeforeItIsRecorded,
-        TakesAnUnknownLeaseForNone,
     ],
 )
 def test_it_finds_every_broken_rule(
@@ -272,6 +392,137 @@ def test_it_finds_every_broken_rule(
 ) -> None:
     monkeypatch.setattr(ports, "Leases", mutant)
     assert explore(Process, 4000) != []
+
+
+@pytest.mark.parametrize("mutant", [RecordsItselfOnce, NeverLooksAgain])
+def test_it_finds_a_process_that_may_not_be_in_the_register(
+    mutant: type[LeaseRegisterView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LeaseRegisterView", mutant)
+    assert explore_the_register(4000) != []
+
+
+# What takes several rare events in one order is played through, with the real rules and with one of them broken.
+
+
+class Play:
+    """A process that uses leases and one that only narrows access, in an order that a test decides."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.user = Process(self.world, rate=1.0, lease_ms=400)
+        self.writer = Process(self.world, rate=1.0, lease_ms=None)
+
+    def settle(self, process: Process) -> None:
+        """Let a process do all that it has begun."""
+        while mine := [n for n, entry in enumerate(self.world.stopped) if entry[0] is process]:
+            self.world.release(mine[0])
+
+    def verify(self) -> None:
+        self.user.start(self.user.verify())
+        self.settle(self.user)
+
+    def look_at_the_register(self) -> None:
+        self.writer.start(self.writer.authenticator.wait_out_leases())
+        self.settle(self.writer)
+
+    def revoke(self, process: Process | None = None) -> None:
+        process = process or self.writer
+        process.start(process.revoke())
+        self.settle(process)
+
+    def end(self) -> list[str]:
+        self.verify()
+        self.world.close()
+        return self.world.violations
+
+
+def restore_an_old_mark() -> list[str]:
+    play = Play()
+    play.verify()
+    play.world.back_up()
+    play.look_at_the_register()
+    play.world.advance(1.3)
+    play.verify()
+    play.world.restore(0.47)
+    play.verify()
+    play.revoke()
+    return play.end()
+
+
+def forget_what_was_just_recorded_anew() -> list[str]:
+    play = Play()
+    play.verify()
+    play.look_at_the_register()
+    play.world.advance(1.5)
+    play.writer.start(play.writer.authenticator.wait_out_leases())
+    for _ in range(2):
+        play.world.release(0)
+    assert [what for _, what, _ in play.world.stopped] == ["commit that a lease is forgotten"]
+    play.verify()
+    play.settle(play.writer)
+    play.revoke(Process(play.world, rate=1.0, lease_ms=None))
+    return play.end()
+
+
+def pause_before_the_reads(readings: int) -> list[str]:
+    play = Play()
+    play.verify()
+    play.look_at_the_register()
+    play.world.advance(0.45)
+    play.world.pause = readings, 1.5
+    play.user.start(play.user.verify())
+    while play.world.stopped and play.world.stopped[0][1] != "deliver key":
+        play.world.release(0)
+    play.revoke()
+    play.settle(play.user)
+    return play.end()
+
+
+def narrow_while_a_lease_is_alive(after: float) -> list[str]:
+    play = Play()
+    play.verify()
+    play.look_at_the_register()
+    play.world.advance(after)
+    play.verify()
+    play.revoke()
+    return play.end()
+
+
+def test_a_process_whose_old_mark_was_restored_records_itself_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert restore_an_old_mark() == []
+    monkeypatch.setattr(lease, "LeaseRegisterView", TakesAnyMarkForItsOwn)
+    assert restore_an_old_mark() != []
+
+
+def test_a_process_that_has_recorded_itself_anew_is_not_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def forget_lease(self: SimStore, lease: RecordedLease) -> None:
+        await self.process.stop("commit that a lease is forgotten")
+        self.process.world.register.pop((lease.duration, lease.holder), None)
+
+    assert forget_what_was_just_recorded_anew() == []
+    monkeypatch.setattr(SimStore, "forget_lease", forget_lease)
+    assert forget_what_was_just_recorded_anew() != []
+
+
+def test_a_process_that_is_paused_before_its_reads_grants_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert [pause_before_the_reads(readings) for readings in range(12)] == [[]] * 12
+    monkeypatch.setattr(ports, "Leases", GrantsOnALookThatIsLongAgo)
+    assert any(pause_before_the_reads(readings) for readings in range(12))
+
+
+def test_a_process_is_not_removed_before_its_last_lease_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert narrow_while_a_lease_is_alive(0.45) == []
+    monkeypatch.setattr(lease_register, "_seconds_until_unused", lambda _: 0.4)
+    assert narrow_while_a_lease_is_alive(0.45) != []
 
 
 def test_it_finds_entries_that_are_used_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,11 +542,34 @@ def test_it_finds_look_ups_that_join_a_read_that_has_begun() -> None:
     assert explore(Process, 200, order=NEWEST_FIRST, leases=[None]) == []
 
 
-def test_it_finds_a_wait_without_the_margin_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        lease,
-        "seconds_to_wait",
-        lambda longest: 5.0 if longest is None else longest.total_seconds(),
-    )
-    # Only moments that differ by less than the drift tell the two apart.
-    assert explore(Process, 4000, (0.001, 0.1, 0.4), NEWEST_FIRST, [100, 400]) != []
+def revoke_between_clocks_that_differ() -> list[str]:
+    play = Play()
+    play.user.rate, play.writer.rate = min(RATES), max(RATES)
+    play.verify()
+    play.writer.start(play.writer.revoke())
+    play.settle(play.writer)
+    # 400 ms are over by the clock of the writer, and not by that of the user.
+    play.world.advance(0.4)
+    return play.end()
+
+
+def revoke_without_an_answer_of_the_register() -> list[str]:
+    play = Play()
+    play.verify()
+    play.writer.start(play.writer.revoke())
+    while play.world.stopped:
+        (_, what, _) = play.world.stopped[0]
+        (play.world.fail if what == "read the register" else play.world.release)(0)
+    return play.end()
+
+
+def test_the_wait_has_a_margin_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert revoke_between_clocks_that_differ() == []
+    monkeypatch.setattr(lease, "seconds_to_wait", lambda longest: longest.total_seconds())
+    assert revoke_between_clocks_that_differ() != []
+
+
+def test_an_unknown_lease_is_the_longest_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert revoke_without_an_answer_of_the_register() == []
+    monkeypatch.setattr(ports, "Leases", TakesAnUnknownLeaseForNone)
+    assert revoke_without_an_answer_of_the_register() != []

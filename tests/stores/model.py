@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from msk_auth import ApiKey, KeyLimitReached, KeyNotActive, KeyQuery
+from msk_auth import ApiKey, KeyLimitReached, KeyNotActive, KeyQuery, RecordedLease
 
 
 class Model:
     def __init__(self) -> None:
         self.records: list[ApiKey] = []
-        self.lease = timedelta(0)
+        self.leases: set[RecordedLease] = set()
 
     def find(self, key_id: str) -> ApiKey | None:
         return next((record for record in self.records if record.id == key_id), None)
@@ -84,11 +84,12 @@ class Model:
         if record is not None and record.digest == old:
             self._put(replace(record, digest=new))
 
-    def longest_lease(self) -> timedelta:
-        return self.lease
+    def record_lease(self, lease: RecordedLease) -> None:
+        same = lease[:2]
+        self.leases = {other for other in self.leases if other[:2] != same} | {lease}
 
-    def raise_longest_lease(self, to: timedelta) -> None:
-        self.lease = max(self.lease, to)
+    def forget_lease(self, lease: RecordedLease) -> None:
+        self.leases -= {lease}
 
     def _own(self, key_id: str, owner_id: str) -> ApiKey | None:
         found = self.find(key_id)

@@ -15,7 +15,7 @@ from sqlalchemy import URL, Engine
 from tests.stores.model import Model
 from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
 
-from msk_auth import KeyQuery, KeyStatus, KeyStore, LeaseRegister, MskAuthError
+from msk_auth import KeyQuery, KeyStatus, KeyStore, LeaseRegister, MskAuthError, RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import BackgroundLoop
@@ -99,10 +99,17 @@ class Comparison(RuleBasedStateMachine):
     def replace_digest(self, key_id: str, old: str, new: str) -> None:
         self.both("replace_digest", key_id, old=f"sha256:{old}", new=f"sha256:{new}")
 
-    @rule(milliseconds=st.integers(1, 5000))
-    def raise_longest_lease(self, milliseconds: int) -> None:
-        self.both("raise_longest_lease", milliseconds * SECOND / 1000)
-        assert cast("LeaseRegister", self.store).longest_lease() == self.model.lease
+    @rule(
+        name=st.sampled_from(["record_lease", "forget_lease"]),
+        seconds=st.integers(1, 2),
+        holder=st.sampled_from("ab"),
+        mark=st.integers(1, 2),
+    )
+    def change_the_register_of_leases(
+        self, name: str, seconds: int, holder: str, mark: int
+    ) -> None:
+        self.both(name, RecordedLease(seconds * SECOND, holder, mark))
+        assert set(cast("LeaseRegister", self.store).recorded_leases()) == self.model.leases
 
     @rule(
         owner_id=st.sampled_from(OWNERS),

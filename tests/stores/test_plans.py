@@ -116,7 +116,7 @@ def database(
         yield Database(engine, store, sqlite_plan if on_sqlite else postgres_plan)
 
 
-OPERATIONS: dict[str, Callable[[KeyStore], object]] = {
+OPERATIONS: dict[str, Callable[[Any], object]] = {
     "find": lambda store: store.find("f10000"),
     "touch": lambda store: store.touch({"f10000": NOW}),
     "replace_digest": lambda store: store.replace_digest("f10000", old="digest", new="digest"),
@@ -127,7 +127,7 @@ OPERATIONS: dict[str, Callable[[KeyStore], object]] = {
     "rotate": lambda store: rotate(
         store, "f10010", make_record("next"), ends_at=NOW + HOUR, max_active=9000
     ),
-    "longest_lease": lambda store: store.longest_lease(),
+    "recorded_leases": lambda store: store.recorded_leases(),
 }
 
 

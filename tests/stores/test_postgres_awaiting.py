@@ -292,7 +292,7 @@ async def test_when_every_connection_ended_the_next_look_up_has_its_answer(
     await other.dispose()
     assert await store.find("k1") == FULL
     assert [each.id for each in await store.find_many(["K1"])] == ["K1"]
-    assert await store.longest_lease() == timedelta(0)
+    assert await store.recorded_leases() == []
 
 
 async def test_a_server_that_does_not_answer_is_given_up_and_told_so(

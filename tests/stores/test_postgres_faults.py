@@ -250,7 +250,7 @@ def test_a_standby_is_never_read() -> None:
                 return await asyncio.gather(
                     held.find("k1"),
                     held.find_many(["k1"]),
-                    held.longest_lease(),
+                    held.recorded_leases(),
                     held.revoke("k1", owner_id=OWNER, at=NOW),
                     return_exceptions=True,
                 )

@@ -78,7 +78,7 @@ def test_a_store_reads_and_writes_nothing_on_a_standby(
             with pytest.raises(StandbyError):
                 store.find("k1")
         with pytest.raises(StandbyError):
-            store.longest_lease()
+            store.recorded_leases()
         with pytest.raises(StandbyError):
             store.revoke("k1", owner_id=OWNER, at=NOW)
         standby.clear()

@@ -287,7 +287,7 @@ def test_a_replica_of_mariadb_is_neither_read_nor_written_to(
         monkeypatch.setattr(_standby, "_READ_ONLY", text(f"SELECT '{state}'"))
         for work in (
             lambda: store.find("k1"),
-            store.longest_lease,
+            store.recorded_leases,
             lambda: store.revoke("k1", owner_id=OWNER, at=NOW),
         ):
             with pytest.raises(StandbyError, match="read-only, as a replica is"):

@@ -149,7 +149,7 @@ class AsyncAuthenticator(Driver[UserT]):
         self._watches = AsyncWatches(
             self.rules, self._ports, self.clock, check_interval(watch_interval)
         )
-        if lease is not None and self._ports.register is None:
+        if lease is not None and not self._ports.has_register:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
         self._flusher: asyncio.Task[None] | None = None

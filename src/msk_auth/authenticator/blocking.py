@@ -136,7 +136,7 @@ class Authenticator(Driver[UserT]):
         )
         self._leases = self._ports.leases
         self._watches = Watches(self.rules, self._ports, self.clock, check_interval(watch_interval))
-        if lease is not None and self._ports.register is None:
+        if lease is not None and not self._ports.has_register:
             raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
         self._last_flush = self.clock.monotonic()

@@ -27,7 +27,7 @@ PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/error
 
 NO_LIMITS: Final = KeyLimits()
 NO_REGISTER: Final = (
-    "This store cannot record leases: give it longest_lease() and raise_longest_lease(),"
+    "This store cannot record leases: give it recorded_leases(), record_lease() and forget_lease(),"
     " or leave the lease out."
 )
 FLUSH_SECONDS: Final = 60.0

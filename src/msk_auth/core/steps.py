@@ -7,11 +7,12 @@ nothing of what it carries, and some carry a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Generator, Sequence
+from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .model import ApiKey, KeyLimits, KeyQuery, Owner, Session
+from .store import RecordedLease
 
 T = TypeVar("T")
 R = TypeVar("R", ApiKey, Owner[Any], Session)
@@ -36,6 +37,14 @@ class StorePort(Protocol):
     ) -> Any: ...
 
 
+class RegisterPort(Protocol):
+    """A `LeaseRegister` or an `AsyncLeaseRegister`."""
+
+    def recorded_leases(self) -> Any: ...
+    def record_lease(self, lease: RecordedLease) -> Any: ...
+    def forget_lease(self, lease: RecordedLease) -> Any: ...
+
+
 class Ports(Protocol):
     """Everything outside that a flow can reach."""
 
@@ -46,8 +55,8 @@ class Ports(Protocol):
     def find_session(self, session_id: str) -> Any: ...
     def key_limits(self) -> Any: ...
     def verify_slowly(self, key: str, encoded: str) -> Any: ...
-    def longest_lease(self) -> Any: ...
-    def raise_longest_lease(self, to: timedelta) -> Any: ...
+    @property
+    def register(self) -> RegisterPort: ...
     def sleep(self, seconds: float) -> Any: ...
     def wait_for(self, flight: Any) -> Any: ...
     def await_lease_expiry(self) -> Any: ...
@@ -119,13 +128,17 @@ def insert_key(record: ApiKey, max_active: int | None, now: datetime) -> Flow[No
     yield lambda ports: ports.store.insert(record, max_active=max_active, now=now)
 
 
-def longest_lease() -> Flow[timedelta]:
-    answer: timedelta = yield lambda ports: ports.longest_lease()
+def recorded_leases() -> Flow[Collection[RecordedLease]]:
+    answer: Collection[RecordedLease] = yield lambda ports: ports.register.recorded_leases()
     return answer
 
 
-def raise_longest_lease(to: timedelta) -> Flow[None]:
-    yield lambda ports: ports.raise_longest_lease(to)
+def record_lease(lease: RecordedLease) -> Flow[None]:
+    yield lambda ports: ports.register.record_lease(lease)
+
+
+def forget_lease(lease: RecordedLease) -> Flow[None]:
+    yield lambda ports: ports.register.forget_lease(lease)
 
 
 def wait_for(flight: Any) -> Flow[None]:

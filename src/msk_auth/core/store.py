@@ -14,9 +14,9 @@ turns whatever was raised into :class:`~msk_auth.StoreUnavailable`. `msk_auth.te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from .model import ApiKey, KeyQuery
 
@@ -119,30 +119,52 @@ class KeyStore(Protocol):
         ...
 
 
+class RecordedLease(NamedTuple):
+    """What the register holds of one process that uses leases.
+
+    Attributes:
+        duration: How long its leases are, in whole microseconds.
+        holder: The process, by a random name of at most 32 letters and digits. No two use the same.
+        mark: A number, which the process changes from time to time. Where it stands still, the process is gone.
+    """
+
+    duration: timedelta
+    holder: str
+    mark: int
+
+
 class LeaseRegister(Protocol):
     """What a store adds so that processes may use leases (`msk_auth.lease`).
 
     A store without it works, and cannot be used with a lease.
     """
 
-    def longest_lease(self) -> timedelta:
-        """The longest lease that any process of the deployment uses; zero if none does."""
+    def recorded_leases(self) -> Collection[RecordedLease]:
+        """All that is in the register, in any order, from the authoritative copy."""
         ...
 
-    def raise_longest_lease(self, to: timedelta) -> None:
-        """Record that a process is about to use leases of this length; never lowers what is there."""
+    def record_lease(self, lease: RecordedLease) -> None:
+        """Put a process into the register, or give its entry, which is that of duration and holder, another mark."""
+        ...
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """Remove an entry if its mark is still this one; do nothing otherwise."""
         ...
 
 
 class AsyncLeaseRegister(Protocol):
     """:class:`LeaseRegister` with `async` methods."""
 
-    async def longest_lease(self) -> timedelta:
-        """As :meth:`LeaseRegister.longest_lease`."""
+    async def recorded_leases(self) -> Collection[RecordedLease]:
+        """As :meth:`LeaseRegister.recorded_leases`."""
         ...
 
-    async def raise_longest_lease(self, to: timedelta) -> None:
-        """As :meth:`LeaseRegister.raise_longest_lease`."""
+    async def record_lease(self, lease: RecordedLease) -> None:
+        """As :meth:`LeaseRegister.record_lease`."""
+        ...
+
+    async def forget_lease(self, lease: RecordedLease) -> None:
+        """As :meth:`LeaseRegister.forget_lease`."""
         ...
 
 

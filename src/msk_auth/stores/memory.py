@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus, revoked
+from msk_auth.core.store import RecordedLease
 
 __all__ = ["AsyncMemoryKeyStore", "MemoryKeyStore"]
 
@@ -23,7 +24,7 @@ class MemoryKeyStore:
 
     def __init__(self) -> None:
         self._records: dict[str, ApiKey] = {}
-        self._longest_lease = timedelta(0)
+        self._leases: dict[tuple[timedelta, str], RecordedLease] = {}
         self._renew()
         after_fork_in_child(self._renew)
 
@@ -106,14 +107,21 @@ class MemoryKeyStore:
             if record is not None and record.digest == old:
                 self._records[key_id] = replace(record, digest=new)
 
-    def longest_lease(self) -> timedelta:
-        """See :class:`~msk_auth.LeaseRegister`."""
-        return self._longest_lease
-
-    def raise_longest_lease(self, to: timedelta) -> None:
+    def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
         with self._lock:
-            self._longest_lease = max(self._longest_lease, to)
+            return tuple(self._leases.values())
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        with self._lock:
+            self._leases[lease.duration, lease.holder] = lease
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        with self._lock:
+            if self._leases.get((lease.duration, lease.holder)) == lease:
+                del self._leases[lease.duration, lease.holder]
 
     def _find_own(self, key_id: str, owner_id: str) -> ApiKey | None:
         record = self._records.get(key_id)
@@ -206,13 +214,17 @@ class AsyncMemoryKeyStore:
         """See :class:`~msk_auth.KeyStore`."""
         self._store.replace_digest(key_id, old=old, new=new)
 
-    async def longest_lease(self) -> timedelta:
+    async def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
-        return self._store.longest_lease()
+        return self._store.recorded_leases()
 
-    async def raise_longest_lease(self, to: timedelta) -> None:
+    async def record_lease(self, lease: RecordedLease) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        self._store.raise_longest_lease(to)
+        self._store.record_lease(lease)
+
+    async def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        self._store.forget_lease(lease)
 
 
 def _position(record: ApiKey) -> tuple[datetime, str]:

@@ -20,6 +20,7 @@ from msk_auth import (
     KeyStatus,
     KeyStore,
     LeaseRegister,
+    RecordedLease,
 )
 
 from ._loop import BackgroundLoop
@@ -560,23 +561,44 @@ class StoreContract:
 
     # Leases; a store without them skips these tests.
 
-    def test_no_lease_is_in_use_at_first(self, store: KeyStore) -> None:
-        assert lease_register(store).longest_lease() == timedelta(0)
-
-    def test_the_longest_lease_is_raised_and_never_lowered(self, store: KeyStore) -> None:
+    def test_no_lease_is_recorded_at_first(self, store: KeyStore) -> None:
         register = lease_register(store)
-        for to, expected in [(250, 250), (100, 250), (250, 250), (251, 251)]:
-            register.raise_longest_lease(timedelta(milliseconds=to))
-            assert register.longest_lease() == timedelta(milliseconds=expected)
+        assert list(register.recorded_leases()) == []
+        register.forget_lease(RecordedLease(SECOND, "a", 1))
+        # What else a store counts is no lease.
+        store.insert(make_record("k"), max_active=1, now=NOW)
+        assert list(register.recorded_leases()) == []
 
-    def test_the_longest_of_parallel_leases_remains(self, store: KeyStore) -> None:
+    def test_each_process_has_an_entry_with_its_last_mark(self, store: KeyStore) -> None:
         register = lease_register(store)
-        outcomes = in_parallel(
-            lambda number: register.raise_longest_lease(number * MICROSECOND),
-            (7, 3, 19, 11, 20, 1, 13, 5),
-        )
+        leases = [
+            RecordedLease(SECOND, "a", 1),
+            RecordedLease(SECOND, "b" * 32, 1),
+            RecordedLease(MICROSECOND, "a", 2**62),
+        ]
+        for lease in leases:
+            register.record_lease(lease._replace(mark=7))
+            register.record_lease(lease)
+        assert set(register.recorded_leases()) == set(leases)
+
+    def test_parallel_records_lose_none(self, store: KeyStore) -> None:
+        register = lease_register(store)
+        leases = [RecordedLease(SECOND, f"p{number}", number) for number in range(8)]
+        outcomes = in_parallel(lambda number: register.record_lease(leases[number]), range(8))
         assert outcomes == [None] * 8
-        assert register.longest_lease() == 20 * MICROSECOND
+        assert set(register.recorded_leases()) == set(leases)
+
+    def test_an_entry_is_forgotten_if_its_mark_is_still_the_same(self, store: KeyStore) -> None:
+        register = lease_register(store)
+        lease, other = RecordedLease(SECOND, "a", 5), RecordedLease(SECOND, "b", 5)
+        register.record_lease(lease)
+        register.record_lease(other)
+        for mark in (4, 6):
+            register.forget_lease(lease._replace(mark=mark))
+        assert set(register.recorded_leases()) == {lease, other}
+        register.forget_lease(lease)
+        register.forget_lease(lease)
+        assert list(register.recorded_leases()) == [other]
 
 
 class AsyncStoreContract(StoreContract):
@@ -669,6 +691,6 @@ def batch_finder(store: KeyStore) -> Callable[[Sequence[str]], Sequence[ApiKey]]
 
 def lease_register(store: KeyStore) -> LeaseRegister:
     """The store's other side; skips the test if it has none."""
-    if not hasattr(store, "raise_longest_lease"):
+    if not hasattr(store, "record_lease"):
         pytest.skip("this store does not record leases")
     return cast("LeaseRegister", store)

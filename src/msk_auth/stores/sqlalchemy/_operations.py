@@ -13,7 +13,7 @@ Three rules make them right under any number of processes, at any isolation leve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -27,6 +27,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    delete,
     func,
     insert,
     literal,
@@ -41,13 +42,16 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
+from msk_auth.core.store import RecordedLease
 
 from ._schema import registers_of
 
 FIELDS: Final = tuple(field.name for field in fields(ApiKey))
 """The columns of a record, in the order in which :class:`~msk_auth.ApiKey` takes them."""
 
-_LONGEST_LEASE: Final = "longest_lease"
+_LEASE: Final = "lease:"
+# The first text behind all that begin so; registers sort by code point.
+_BEHIND_LEASES: Final = "lease;"
 _TURN: Final = "turn:"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -168,18 +172,25 @@ class KeyOperations:
             .values(digest=new)
         )
 
-    def longest_lease(self, connection: Connection) -> timedelta:
+    def recorded_leases(self, connection: Connection) -> Collection[RecordedLease]:
         registers = self._registers.c
-        microseconds = connection.scalar(
-            select(registers.value).where(registers.name == _LONGEST_LEASE)
+        rows = connection.execute(
+            select(registers.name, registers.value).where(
+                registers.name >= _LEASE, registers.name < _BEHIND_LEASES
+            )
         )
-        return timedelta(microseconds=microseconds or 0)
+        return [_recorded_lease(name, mark) for name, mark in rows]
 
-    def raise_longest_lease(self, connection: Connection, to: timedelta) -> None:
-        microseconds = to // _MICROSECOND
-        value = self._registers.c.value
-        higher = case((value < microseconds, microseconds), else_=value)
-        self._upsert_register(connection, _LONGEST_LEASE, microseconds, higher)
+    def record_lease(self, connection: Connection, lease: RecordedLease) -> None:
+        self._upsert_register(connection, _lease_name(lease), lease.mark, literal(lease.mark))
+
+    def forget_lease(self, connection: Connection, lease: RecordedLease) -> None:
+        registers = self._registers.c
+        connection.execute(
+            delete(self._registers).where(
+                registers.name == _lease_name(lease), registers.value == lease.mark
+            )
+        )
 
     def _is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
         keys = self._keys
@@ -311,6 +322,15 @@ class KeyOperations:
 
     def _moment(self, at: datetime) -> ColumnElement[Any]:
         return literal(at, self._keys.created_at.type)
+
+
+def _lease_name(lease: RecordedLease) -> str:
+    return f"{_LEASE}{lease.duration // _MICROSECOND}:{lease.holder}"
+
+
+def _recorded_lease(name: str, mark: int) -> RecordedLease:
+    microseconds, _, holder = name.removeprefix(_LEASE).partition(":")
+    return RecordedLease(timedelta(microseconds=int(microseconds)), holder, mark)
 
 
 def _record(row: Row[Any]) -> ApiKey:

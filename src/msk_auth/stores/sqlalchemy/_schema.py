@@ -26,8 +26,8 @@ _MYSQL: Final[dict[str, Any]] = {
 def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     """Add the library's two tables to a metadata: the keys, and their registers (`<name>_registers`).
 
-    The registers hold numbers that processes share: whose turn it is to add a key for an owner, and the
-    longest lease in use.
+    The registers hold numbers that processes share: whose turn it is to add a key for an owner, and which leases
+    are in use.
 
     Args:
         metadata: Of the application, whose migrations then make these tables with its own.

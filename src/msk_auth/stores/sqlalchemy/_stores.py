@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, StaticPool, Table
@@ -15,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth._fork import after_fork_in_child
 from msk_auth.core.model import ApiKey, KeyQuery
-from msk_auth.core.store import READ_SECONDS
+from msk_auth.core.store import READ_SECONDS, RecordedLease
 
 from ._deadlines import CLOCK, bounded, within
 from ._durability import commit_durably
@@ -33,7 +41,7 @@ _WRITE_SECONDS: Final = 10.0
 """How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it."""
 
 _REGISTER_SECONDS: Final = 1.0
-"""How long a verification may wait for its lease to be recorded; it can do without, and has yet to read the key."""
+"""How long a verification may wait for the register of leases; it can do without, and has yet to read the key."""
 
 _MAX_STALE: Final = 16
 """How many closed connections of the pool one read may come across: where SQLAlchemy notices, it discards all at once."""
@@ -221,13 +229,18 @@ class SQLAlchemyKeyStore(_Shared):
         """See :class:`~msk_auth.KeyStore`."""
         self._write(self._operations.replace_digest, key_id, old=old, new=new)
 
-    def longest_lease(self) -> timedelta:
+    def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
-        return self._read(self._operations.longest_lease)
+        deadline = CLOCK.monotonic() + _REGISTER_SECONDS
+        return self._read_until(deadline, self._operations.recorded_leases)
 
-    def raise_longest_lease(self, to: timedelta) -> None:
+    def record_lease(self, lease: RecordedLease) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        self._write_within(_REGISTER_SECONDS, self._operations.raise_longest_lease, to)
+        self._write_within(_REGISTER_SECONDS, self._operations.record_lease, lease)
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        self._write_within(_REGISTER_SECONDS, self._operations.forget_lease, lease)
 
     def close(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
@@ -417,13 +430,18 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         """See :class:`~msk_auth.KeyStore`."""
         await self._write(self._operations.replace_digest, key_id, old=old, new=new)
 
-    async def longest_lease(self) -> timedelta:
+    async def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
-        return await self._read(self._operations.longest_lease)
+        deadline = asyncio.get_running_loop().time() + _REGISTER_SECONDS
+        return await self._read_until(deadline, self._operations.recorded_leases)
 
-    async def raise_longest_lease(self, to: timedelta) -> None:
+    async def record_lease(self, lease: RecordedLease) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        await self._write_within(_REGISTER_SECONDS, self._operations.raise_longest_lease, to)
+        await self._write_within(_REGISTER_SECONDS, self._operations.record_lease, lease)
+
+    async def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        await self._write_within(_REGISTER_SECONDS, self._operations.forget_lease, lease)
 
     async def aclose(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards.
