@@ -1,4 +1,4 @@
-"""Everything that writes accounts at once, in two processes: nothing waits in a circle, and no promise is broken.
+"""Everything that writes accounts and queues, starts and ends runs, at once in two processes: nothing waits in a circle.
 
 Two transactions that lock the same rows in another order end in a deadlock, which PostgreSQL resolves by failing one of
 them: a 503 that no client caused.
@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,29 @@ from examples.task_service.tests.accounts_support import (
     PASSWORD,
     World,
     compose,
+    principal,
     world,
 )
+from examples.task_service.tests.runs_support import Config, registry
 
 from msk_auth import Principal, Problem, StoreUnavailable, TooManyAttempts
 from task_service.accounts.users import User
 from task_service.accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
+from task_service.tasks.claims import Claims
+from task_service.tasks.leases import Outcome
+from task_service.tasks.runs import Runs
+from task_service.tasks.shapes import NewTask, RunState
+from task_service.tasks.signals import Signals
+from task_service.tasks.tasks import Tasks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(300)]
 
 Act = Callable[[Principal[User], User], Awaitable[object]]
 
 PASSWORDS = (PASSWORD, OTHER_PASSWORD)
-CLIENTS = 8
+CLIENTS = 4  # of each process
 ACTS = 40
+LEASE = timedelta(hours=1)
 
 
 @pytest.fixture(params=KINDS)
@@ -47,11 +57,18 @@ class Client:
     """Does one thing after another, by chance, with the login that it has."""
 
     def __init__(
-        self, it: World, keys: WitnessedAuthenticator, users: list[User], seed: int
+        self,
+        it: World,
+        keys: WitnessedAuthenticator,
+        runs: Runs,
+        tasks: dict[User, str],
+        seed: int,
     ) -> None:
         self._it = it
         self._keys = keys
-        self._users = users
+        self._runs = runs
+        self._tasks = tasks
+        self._users = list(tasks)
         self._chance = random.Random(seed)
         self.done = 0
 
@@ -99,26 +116,52 @@ class Client:
         async def make_key(me: Principal[User], _: User) -> None:
             await self._keys.create_key(me, name="a key")
 
+        async def queue(me: Principal[User], _: User) -> None:
+            await self._runs.request(me, self._tasks[me.user])
+
         async def flush(_: Principal[User], __: User) -> None:
             await it.sessions.flush()
 
-        return change, reset, disable, confirm, end_others, end_theirs, log_out, make_key, flush
+        return (
+            *(change, reset, disable, confirm, end_others, end_theirs, log_out, make_key, queue),
+            flush,
+        )
+
+
+async def execute_runs(claims: Claims, finished: asyncio.Event) -> None:
+    """A worker whose runs end as soon as they have begun."""
+    while not finished.is_set():
+        claim = await claims.acquire()
+        if claim is None:
+            await asyncio.sleep(0.01)
+            continue
+        await claims.renew([claim])
+        await claims.finish(claim, Outcome(RunState.SUCCEEDED), None)
 
 
 async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
     processes: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = processes[0]
-    users = [await one.user(name, "admin") for name in ("ann", "bob", "eve")]
+    signals, config = Signals(), Config()
+    made = Tasks(one.db, one.clock, registry(config), signals)
+    new = NewTask(name="Task", handler="anything", params={"do": "nothing"})
+    tasks: dict[User, str] = {}
+    for name in ("ann", "bob", "eve"):
+        user = await one.user(name, "admin")
+        tasks[user] = (await made.create(principal(user), new)).id
+
+    async def uncounted(*_: object) -> None:
+        """Guesses are not what this is about."""
+
+    finished = asyncio.Event()
     async with AsyncExitStack() as stack:
         clients: list[Client] = []
-        for number in range(CLIENTS):
-            it = processes[number % 2]
-
-            async def free(*_: object) -> None:
-                """Guesses are not what this is about."""
-
-            monkeypatch.setattr(it.throttle, "attempt", free)
+        workers: list[asyncio.Task[None]] = []
+        for number, it in enumerate(processes):
+            monkeypatch.setattr(it.throttle, "attempt", uncounted)
+            claims = Claims(it.db, it.clock, config, worker_id=f"w{number}", lease=LEASE)
+            workers.append(asyncio.create_task(execute_runs(claims, finished)))
             store = WitnessedKeyStore(it.db.engine, it.audit)
             stack.push_async_callback(store.aclose)
             keys = WitnessedAuthenticator(
@@ -128,11 +171,18 @@ async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            clients.append(Client(it, keys, users, seed=number))
+            runs = Runs(it.db, it.clock, config, signals, witness=it.audit.witness)
+            clients += [
+                Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
+            ]
 
         async def work(client: Client) -> None:
             for _ in range(ACTS):
                 await client.act()
 
-        await asyncio.gather(*(work(client) for client in clients))
-    assert sum(client.done for client in clients) > CLIENTS * ACTS / 10
+        try:
+            await asyncio.gather(*(work(client) for client in clients))
+        finally:
+            finished.set()
+            await asyncio.gather(*workers)
+    assert sum(client.done for client in clients) > len(clients) * ACTS / 10
