@@ -157,8 +157,7 @@ async def _run(program: str, argv: list[str], context: RunContext, sandbox: Comm
     rules: int | None = None
     try:
         try:
-            # Many folders may have to be listed.
-            rules = await asyncio.to_thread(sandbox.rules, Path(folder))
+            rules = sandbox.rules(Path(folder))
             process = await asyncio.create_subprocess_exec(
                 # -I and -S: nothing of the environment or of installed packages runs before the supervisor does.
                 *(sys.executable, "-I", "-S", supervisor.__file__),

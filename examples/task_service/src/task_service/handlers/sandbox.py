@@ -141,9 +141,14 @@ def _grant(rules: int, path: Path, access: int) -> None:
 def _syscall(number: int, *arguments: int | bytes | None) -> int:
     # A variadic function: what is not a pointer goes as a whole register.
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    return int(_libc().syscall(ctypes.c_long(number), *words))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    return int(libc.syscall(ctypes.c_long(number), *words))
+    return libc
 
 
 def _checked(result: int) -> int:
