@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -183,11 +184,15 @@ async def test_an_older_kernels_landlock_is_enough(data: Path, version: int) -> 
     assert SECRET not in printed
 
 
+@needs_landlock
+@pytest.mark.parametrize("refused", [1, 2])
 async def test_a_command_that_cannot_be_confined_does_not_run(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
-    def refuse(*_: object) -> int:
-        return -1
+    real, calls = sandbox_module._syscall, itertools.count(1)
+
+    def refuse(number: int, *arguments: int | bytes | None) -> int:
+        return -1 if next(calls) == refused else real(number, *arguments)
 
     monkeypatch.setattr(sandbox_module, "_syscall", refuse)
     with pytest.raises(OSError, match="Landlock"):
