@@ -111,6 +111,8 @@ SHARED = {
     "GET /missing": "authenticated",
     "GET /busy": "public",
     "GET /boom": "public",
+    "GET /follow": "authenticated",
+    "GET /again": "authenticated",
     "GET /api/keys": "authenticated",
     "POST /api/keys": "interactive",
     "GET /api/keys/{}": "authenticated",
@@ -123,6 +125,8 @@ WEBSOCKETS = {
     "WEBSOCKET /ws/admin": "interactive",
     "WEBSOCKET /ws/missing": "authenticated",
     "WEBSOCKET /ws/talk": "authenticated",
+    "WEBSOCKET /ws/watch": "authenticated",
+    "WEBSOCKET /ws/again": "authenticated",
 }
 
 

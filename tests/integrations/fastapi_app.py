@@ -25,7 +25,7 @@ from msk_auth.testing.adapter import (
 def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
     auth = FastAPIAuth(authenticator)
     app = FastAPI()
-    auth.install(app)
+    auth.install(app, errors="all")
     app.include_router(auth.key_routes(prefix="/api/keys"))
     Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
 

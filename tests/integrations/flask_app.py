@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def flask_app(authenticator: AsyncAuthenticator[User]) -> WsgiBridge:
     app = Flask(__name__)
-    auth = FlaskAuth(blocking(authenticator), app)
+    auth = FlaskAuth(blocking(authenticator), app, errors="all")
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
 
     def describe_caller() -> dict[str, Any]:

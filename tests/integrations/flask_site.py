@@ -20,7 +20,7 @@ class Site:
     def __init__(self, world: World) -> None:
         self.world = world
         self.app = Flask(__name__, static_folder=None)
-        self.auth = FlaskAuth(blocking(world.authenticator), self.app)
+        self.auth = FlaskAuth(blocking(world.authenticator), self.app, errors="all")
         self.called: list[str] = []
 
     def view(self, name: str = "view") -> Callable[..., str]:

@@ -33,7 +33,7 @@ def fastapi_app(world: World, fetch: Callable[[], bytes], gate: Gate) -> Any:
     from msk_auth.integrations.fastapi import FastAPIAuth
 
     auth = FastAPIAuth[User](world.authenticator)
-    app = auth.install(FastAPI())
+    app = auth.install(FastAPI(), errors="all")
     app.include_router(auth.revocation_route(throttle=_throttle(gate)))
     app.include_router(auth.leak_route(_receiver(world, fetch), throttle=_throttle(gate)))
     return app
@@ -49,7 +49,7 @@ def starlette_app(world: World, fetch: Callable[[], bytes], gate: Gate) -> Any:
         auth.revocation_route(throttle=_throttle(gate)),
         auth.leak_route(_receiver(world, fetch), throttle=_throttle(gate)),
     ]
-    return auth.install(Starlette(routes=routes))
+    return auth.install(Starlette(routes=routes), errors="all")
 
 
 def litestar_app(world: World, fetch: Callable[[], bytes], gate: Gate) -> Any:
@@ -57,7 +57,7 @@ def litestar_app(world: World, fetch: Callable[[], bytes], gate: Gate) -> Any:
 
     from msk_auth.integrations.litestar import LitestarAuth
 
-    auth = LitestarAuth[User](world.authenticator)
+    auth = LitestarAuth[User](world.authenticator, errors="all")
     handlers = [
         auth.revocation_route(throttle=_throttle(gate)),
         auth.leak_route(_receiver(world, fetch), throttle=_throttle(gate)),
@@ -72,7 +72,7 @@ def flask_app(world: World, fetch: Callable[[], bytes], gate: Gate) -> Any:
     from msk_auth.integrations.flask import FlaskAuth
 
     app = Flask(__name__)
-    auth = FlaskAuth[User](world.blocking, app)
+    auth = FlaskAuth[User](world.blocking, app, errors="all")
     receiver = GitHubLeakReceiver(world.blocking, fetch_keys=fetch)
     app.register_blueprint(auth.revocation_route(throttle=lambda _request: gate()))
     app.register_blueprint(auth.leak_route(receiver, throttle=lambda _request: gate()))

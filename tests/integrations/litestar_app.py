@@ -27,7 +27,7 @@ Current = NamedDependency[Principal[User]]
 
 
 def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
-    auth = LitestarAuth(authenticator)
+    auth = LitestarAuth(authenticator, errors="all")
 
     @get("/public", opt=auth.public)
     async def public() -> dict[str, Any]:

@@ -128,5 +128,5 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
             *auth.key_routes(prefix="/api/keys"),
         ]
     )
-    auth.install(app)
+    auth.install(app, errors="all")
     return app

@@ -61,7 +61,7 @@ def auth(world: World) -> FastAPIAuth[User]:
 @pytest.fixture
 def app(auth: FastAPIAuth[User]) -> FastAPI:
     app = FastAPI()
-    auth.install(app)
+    auth.install(app, errors="all")
 
     @app.post("/tasks/{task_id}", dependencies=[auth.require("tasks:run")])
     async def create(task_id: int, task: Task, limit: int = 1) -> Task:
@@ -223,7 +223,7 @@ class TestHttpErrors:
 
         kinds: list[Any] = [Problem, StarletteHTTPException, RequestValidationError]
         app = FastAPI(exception_handlers=dict.fromkeys(kinds, mine))
-        auth.install(app)
+        auth.install(app, errors="all")
 
         @app.get("/me", dependencies=[auth.principal])
         async def me(number: int) -> None: ...
@@ -244,7 +244,7 @@ class TestHttpErrors:
             return JSONResponse("mine", 500)
 
         app = FastAPI(exception_handlers={key: mine})
-        auth.install(app)
+        auth.install(app, errors="all")
 
         @app.get("/boom")
         async def boom() -> None:
@@ -377,7 +377,7 @@ class TestGuards:
         assert failed["type"] == "lifespan.startup.failed"
         assert "Call auth.install(app) on the application" in failed["message"]
         app.middleware_stack = None
-        auth.install(app)
+        auth.install(app, errors="all")
         assert [message["type"] for message in await start(app)] == [
             "lifespan.startup.complete",
             "lifespan.shutdown.complete",
@@ -412,7 +412,7 @@ async def test_the_application_s_lifespan_surrounds_the_authenticator_s(world: W
     world.store.touch = touch  # type: ignore[method-assign]
     app = FastAPI(lifespan=lifespan)
     auth = FastAPIAuth(world.authenticator)
-    auth.install(app)
+    auth.install(app, errors="all")
 
     @app.get("/me", dependencies=[auth.principal])
     async def me() -> None: ...
@@ -503,11 +503,13 @@ class TestOpenApi:
 
     async def test_members_of_a_path_that_are_no_operations_stay(self) -> None:
         path = {"summary": "security", "parameters": [{"name": "a"}]}
-        assert document_problems({"paths": {"/": dict(path)}})["paths"] == {"/": path}
+        assert document_problems({"paths": {"/": dict(path)}}, all_errors=True)["paths"] == {
+            "/": path
+        }
 
     async def test_without_routes(self, auth: FastAPIAuth[User]) -> None:
         app = FastAPI()
-        auth.install(app)
+        auth.install(app, errors="all")
         assert app.openapi()["paths"] == {}
 
     async def test_holds_no_secret(self, world: World) -> None:

@@ -72,7 +72,7 @@ class Site:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.auth = LitestarAuth(world.authenticator)
+        self.auth = LitestarAuth(world.authenticator, errors="all")
 
     def app(self, *handlers: Any, **more: Any) -> Litestar:
         return Litestar(handlers, plugins=[self.auth], logging_config=None, **more)

@@ -54,7 +54,7 @@ def auth(world: World) -> StarletteAuth[User]:
 def serve(auth: StarletteAuth[User], *routes: Any, with_middleware: bool = False) -> Starlette:
     middleware = [Middleware(AuthenticationMiddleware, backend=auth)] if with_middleware else []
     app = Starlette(routes=routes, middleware=middleware)
-    auth.install(app)
+    auth.install(app, errors="all")
     return app
 
 
@@ -75,7 +75,7 @@ class TestRefusals:
             app = Starlette(
                 routes=[Route("/", auth.require()(ok))], exception_handlers={kind: on_refused}
             )
-            auth.install(app)
+            auth.install(app, errors="all")
             reply = await send(app, "GET", b"/")
             assert (reply.status, reply.json) == (418, {"mine": "CredentialsMissing"})
 

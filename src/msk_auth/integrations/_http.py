@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from msk_auth.core.errors import Problem, RequestMalformed
+from msk_auth.core.errors import ConfigurationError, Problem, RequestMalformed
+
+Errors: TypeAlias = Literal["problems", "all"]
+"""Which errors an adapter answers: problems alone, or also what the framework and the application raise."""
 
 PROBLEM_TYPE: Final = "application/problem+json"
 JSON_TYPE: Final = "application/json"
@@ -68,6 +71,20 @@ class ContentTooLarge(Problem):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"This operation reads at most {limit} bytes.")
+
+
+def answers_all(errors: Errors) -> bool:
+    """Whether an adapter answers the errors of others too.
+
+    Raises:
+        ConfigurationError: There is no such choice.
+    """
+    if errors not in {"problems", "all"}:
+        raise ConfigurationError(
+            f"errors={errors!r} does not work. Write errors='all' to have every error answered with a problem document, or"
+            " leave it out to have the application's errors left alone."
+        )
+    return errors == "all"
 
 
 def broken_body() -> RequestMalformed:

@@ -36,14 +36,18 @@ class ErrorAnswers:
 
     Args:
         voice: Writes the documents.
+        all_errors: Answers what others raise too.
     """
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Voice, *, all_errors: bool) -> None:
         self._voice = voice
+        self._all_errors = all_errors
 
     def add_to(self, handlers: dict[Any, Any]) -> None:
         """Answer what the application has no handler for."""
         handlers.setdefault(Problem, self.on_problem)
+        if not self._all_errors:
+            return
         handlers.setdefault(HTTPException, self.on_http_exception)
         if _INTERNAL not in handlers:
             handlers.setdefault(Exception, self.on_exception)
@@ -80,7 +84,9 @@ class ErrorAnswers:
             return
         if isinstance(error, Problem):
             memory[_RAISED] = self._voice.answer(error)
-        elif isinstance(error, HTTPException) and error.status_code != _INTERNAL:
+        elif (
+            self._all_errors and isinstance(error, HTTPException) and error.status_code != _INTERNAL
+        ):
             memory[_RAISED] = self._answer(error)
 
     def in_our_words(self, scope: Memory, send: Send) -> Send:

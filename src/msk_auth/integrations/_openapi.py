@@ -259,23 +259,27 @@ def describe_key_route(name: str) -> Json:
     return _KEY_ROUTES[name]
 
 
-def document_problems(document: Json) -> Json:
+def document_problems(document: Json, *, all_errors: bool) -> Json:
     """Say in a finished document what the error handlers answer. Doing it twice changes nothing.
 
-    Every guarded operation gets the answers of its guard, unless the application described its own;
-    a framework's own form of validation errors makes way for the problem document.
+    Every guarded operation gets the answers of its guard, unless the application described its own.
+
+    Args:
+        document: The framework's.
+        all_errors: The framework's own form of validation errors makes way for the problem document.
     """
     schemas: Json = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.setdefault("Problem", _PROBLEM_SCHEMA)
     for operation in operations(document):
         responses: Json = operation.setdefault("responses", {})
-        if _is_validation_error(responses.get("422")):
+        if all_errors and _is_validation_error(responses.get("422")):
             responses["422"] = INVALID
         if any(SCHEME_NAME in alternative for alternative in operation.get("security", ())):
             for status, response in _REFUSALS.items():
                 responses.setdefault(status, response)
-    for replaced in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(replaced, None)
+    if all_errors:
+        for replaced in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(replaced, None)
     return document
 
 

@@ -21,7 +21,7 @@ from msk_auth.core.policy import Policy
 from msk_auth.watch import AsyncWatch
 
 from . import _asgi
-from ._http import Answer, Voice, close_reason
+from ._http import Answer, Errors, Voice, answers_all, close_reason
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -58,15 +58,20 @@ class StarletteBase(Generic[UserT]):
         self._voice = Voice(authenticator.realm, authenticator.problem_base)
         self._installed_on: object = _NOWHERE
 
-    def install(self, app: AppT) -> AppT:
-        """Prepare an application, and hand it back: error handlers, and the authenticator's lifespan.
+    def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
+        """Prepare an application, and hand it back: a handler for problems, and the authenticator's lifespan.
 
-        Every :class:`~msk_auth.Problem`, HTTP error and unexpected exception is answered with a
-        problem document; handlers that the application has already are left alone. The authenticator
-        is opened after the application's lifespan has begun and closed before it ends, so that
+        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
+        it. The authenticator is opened after the application's lifespan has begun and closed before it ends, so that
         what it collected is written while the store is still there.
 
         An application that is mounted in another one needs an `install` of its own.
+
+        Args:
+            app: The application.
+            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
+                left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
+                except where the application has a handler of its own.
 
         Raises:
             ConfigurationError: The application has another adapter already, or has started.
@@ -81,18 +86,20 @@ class StarletteBase(Generic[UserT]):
             )
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
+        self._prepare(app, all_errors=answers_all(errors))
         app.state.msk_auth = self
-        self._prepare(app)
         return app
 
-    def _prepare(self, app: Starlette) -> None:
+    def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
         app.add_middleware(_Handshakes)
-        self._add_handlers(app)
+        handlers = cast("dict[object, object]", app.exception_handlers)
+        handlers.setdefault(Problem, self._on_problem)
+        if all_errors:
+            self._add_handlers(app)
         self._add_lifespan(app)
 
     def _add_handlers(self, app: Starlette) -> None:
         handlers = cast("dict[object, object]", app.exception_handlers)
-        handlers.setdefault(Problem, self._on_problem)
         handlers.setdefault(HTTPException, self._on_http_exception)
         if 500 not in handlers:
             handlers.setdefault(Exception, self._on_exception)

@@ -53,7 +53,7 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from ._http import Answer
+from ._http import Answer, Errors
 from ._leak_routes import REPORT, REVOKE
 from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
 from ._starlette_base import AppT, StarletteBase
@@ -198,16 +198,21 @@ class FastAPIAuth(StarletteBase[UserT]):
         """
         return _public_route(path, REPORT, leak_endpoint(self, receiver, path, throttle))
 
-    def install(self, app: AppT) -> AppT:
-        """Prepare an application, and hand it back: error handlers, OpenAPI, the authenticator's lifespan.
+    def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
+        """Prepare an application, and hand it back: a handler for problems, OpenAPI, the authenticator's lifespan.
 
-        Every :class:`~msk_auth.Problem`, HTTP error, validation error and unexpected exception is
-        answered with a problem document, and the OpenAPI document says so; handlers that the
-        application has already are left alone. The authenticator is opened after the application's
+        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for it,
+        and the OpenAPI document says so. The authenticator is opened after the application's
         lifespan has begun and closed before it ends, so that what it collected is written while the
         store is still there.
 
         An application that is mounted in another one needs an `install` of its own.
+
+        Args:
+            app: The application.
+            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
+                left as it is. `all` answers HTTP errors, validation errors and unexpected exceptions with problem documents too,
+                except where the application has a handler of its own.
 
         Raises:
             ConfigurationError: This is no FastAPI application, it has another adapter already, or
@@ -215,7 +220,7 @@ class FastAPIAuth(StarletteBase[UserT]):
         """
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
-        return super().install(app)
+        return super().install(app, errors=errors)
 
     @asynccontextmanager
     async def _demand_install(self, app: object) -> AsyncGenerator[None]:
@@ -223,13 +228,13 @@ class FastAPIAuth(StarletteBase[UserT]):
         self._check_installed(app)
         yield
 
-    def _prepare(self, app: Starlette) -> None:
-        super()._prepare(app)
+    def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
+        super()._prepare(app, all_errors=all_errors)
         api = cast("FastAPI", app)
         generate = api.openapi
 
         def openapi() -> dict[str, Any]:
-            return document_problems(generate())
+            return document_problems(generate(), all_errors=all_errors)
 
         api.openapi = openapi  # type: ignore[method-assign]
 

@@ -48,7 +48,7 @@ from ._flask_keys import KeyView, key_views
 from ._flask_leaks import Throttle, leak_view, revocation_view
 from ._flask_policies import ViewT, check_view, declare_guard, declare_public
 from ._flask_views import Views
-from ._http import Answer, Voice
+from ._http import Answer, Errors, Voice, answers_all
 from ._key_routes import check_prefix
 from ._outcome import known_principal
 
@@ -77,12 +77,19 @@ class FlaskAuth(Generic[UserT]):
     Args:
         authenticator: Decides.
         app: Prepared at once, as by :meth:`init_app`.
+        errors: As for :meth:`init_app`.
 
     Raises:
         ConfigurationError: It is not an `Authenticator`, or :meth:`init_app` raises.
     """
 
-    def __init__(self, authenticator: Authenticator[UserT], app: Flask | None = None) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator[UserT],
+        app: Flask | None = None,
+        *,
+        errors: Errors = "problems",
+    ) -> None:
         given = cast("object", authenticator)
         if isinstance(given, AsyncAuthenticator):
             raise ConfigurationError(
@@ -101,15 +108,21 @@ class FlaskAuth(Generic[UserT]):
         # Flask does not tell anybody that it ends.
         atexit.register(_flush, ref(authenticator))
         if app is not None:
-            self.init_app(app)
+            self.init_app(app, errors=errors)
 
-    def init_app(self, app: Flask) -> None:
+    def init_app(self, app: Flask, *, errors: Errors = "problems") -> None:
         """Prepare the application: guards, error handlers, and writing times of last use.
 
-        Every :class:`~msk_auth.Problem`, HTTP error and unexpected exception is answered with a
-        problem document; handlers that the application has already are left alone. Times of last use
+        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
+        it. Times of last use
         are written at most once a minute, after a response is sent. From here on every view is looked at
         when it is registered, and those that are there already at once.
+
+        Args:
+            app: The application.
+            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
+                left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
+                except where the application has a handler of its own.
 
         Raises:
             ConfigurationError: The application has an adapter already, or :meth:`check` raises.
@@ -122,6 +135,7 @@ class FlaskAuth(Generic[UserT]):
                 f"This application has a {type(installed).__name__} already. Use that one for all"
                 " of its views."
             )
+        all_errors = answers_all(errors)
         app.extensions[_EXTENSION] = self
         self._views.watch(app)
         # Before whatever else the application does with a request.
@@ -129,7 +143,7 @@ class FlaskAuth(Generic[UserT]):
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
             app.register_error_handler(Problem, self._on_problem)
-        if HTTPException not in handlers:
+        if all_errors and HTTPException not in handlers:
             app.register_error_handler(HTTPException, self._on_http_exception)
 
     @property

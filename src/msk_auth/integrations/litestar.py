@@ -51,7 +51,7 @@ from msk_auth.leaks import AsyncGitHubLeakReceiver
 from msk_auth.watch import AsyncWatch
 
 from . import _asgi
-from ._http import Voice
+from ._http import Errors, Voice, answers_all
 from ._key_routes import check_prefix
 from ._litestar_errors import ErrorAnswers
 from ._litestar_keys import key_handlers
@@ -113,13 +113,20 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         docs: What reading the OpenAPI pages demands, on top of guards of the application as a whole;
             None means nothing. It does not count where the application brings its own
             `openapi_router` or `openapi_controller`: those declare themselves.
+        errors: Which errors are answered with problem documents. By default those of the library and others that are a
+            :class:`~msk_auth.Problem`: what Litestar and the application raise is left as it is. `all` answers HTTP
+            errors, validation errors and unexpected exceptions too, except where the application has a handler of its own.
 
     Raises:
         ConfigurationError: It is not an `AsyncAuthenticator`.
     """
 
     def __init__(
-        self, authenticator: AsyncAuthenticator[UserT], *, docs: Policy | None = None
+        self,
+        authenticator: AsyncAuthenticator[UserT],
+        *,
+        docs: Policy | None = None,
+        errors: Errors = "problems",
     ) -> None:
         given = cast("object", authenticator)
         if isinstance(given, Authenticator):
@@ -134,7 +141,9 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         self.authenticator = authenticator
         self._docs = docs
         self._installed_on: Litestar | None = None
-        self._errors = ErrorAnswers(Voice(authenticator.realm, authenticator.problem_base))
+        self._all_errors = answers_all(errors)
+        voice = Voice(authenticator.realm, authenticator.problem_base)
+        self._errors = ErrorAnswers(voice, all_errors=self._all_errors)
 
     @property
     def public(self) -> dict[str, Any]:
@@ -388,7 +397,9 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         theirs = config.components
         config.components = [*(theirs if isinstance(theirs, list) else [theirs]), ours]
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
-            _with_problems, config.to_openapi_schema
+            _with_problems,
+            _AllProblemsDocument if self._all_errors else _ProblemDocument,
+            config.to_openapi_schema,
         )
         if config.openapi_router is None and config.openapi_controller is None:
             guards: list[object] = cast("Any", app_config).guards
@@ -405,7 +416,14 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
 
 
 class _ProblemDocument(OpenAPI):
-    """A document whose operations answer with problems."""
+    """A document whose guarded operations answer with problems."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return document_problems(super().to_schema(), all_errors=False)
+
+
+class _AllProblemsDocument(OpenAPI):
+    """A document whose operations answer with problems, invalid input included."""
 
     def to_schema(self) -> dict[str, Any]:
         document = super().to_schema()
@@ -414,7 +432,7 @@ class _ProblemDocument(OpenAPI):
             if _is_validation_error(responses.get("400")):
                 del responses["400"]
                 responses.setdefault("422", INVALID)
-        return document_problems(document)
+        return document_problems(document, all_errors=True)
 
 
 def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
@@ -422,8 +440,8 @@ def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
     return handler.opt.get(_POLICIES)
 
 
-def _with_problems(generate: Callable[[], OpenAPI]) -> OpenAPI:
-    return _ProblemDocument(**vars(generate()))
+def _with_problems(kind: type[OpenAPI], generate: Callable[[], OpenAPI]) -> OpenAPI:
+    return kind(**vars(generate()))
 
 
 def _misused(message: str) -> ConfigurationError:

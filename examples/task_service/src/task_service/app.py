@@ -444,7 +444,7 @@ def create_app(
     )
     app.state.services = services
     auth = FastAPIAuth(services.authenticator)
-    auth.install(app)
+    auth.install(app, errors="all")
     routers = _routers(services, auth)
     for router in routers:
         app.include_router(router)
