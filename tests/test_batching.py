@@ -253,6 +253,7 @@ async def test_a_look_up_waits_no_longer_than_the_time_of_a_look_up(
     """In the queue, or for the read: the time counts from its arrival."""
     (first,) = await here.look_up("k1")
     monkeypatch.setattr(batching, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(batching, "_TICK_SECONDS", 0.0)
     (queued,) = await here.look_up("k2")
     assert isinstance(queued.exception(), TimeoutError)
     monkeypatch.undo()

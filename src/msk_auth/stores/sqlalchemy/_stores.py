@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, MetaData, StaticPool, Table
 from sqlalchemy.exc import DBAPIError
@@ -120,7 +120,7 @@ class _Shared:
         # Of `_set_autocommit`, where SQLAlchemy lets the driver's error through.
         dialect = self._for_reading.dialect
         kinds = getattr(dialect.loaded_dbapi, "Error", ())
-        return isinstance(error, kinds) and dialect.is_disconnect(error, None, None)
+        return isinstance(error, kinds) and dialect.is_disconnect(cast("Any", error), None, None)
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
         if self._reader is not None and not self._reader.is_located:
