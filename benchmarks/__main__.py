@@ -25,6 +25,7 @@ NAMES = (
     "adapters",
     "growth",
     "revocation",
+    "refusals",
     "memory",
     "imports",
     "scan",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import adapters, handling
+from benchmarks import adapters, handling, refusals
 from benchmarks.applications import FRAMEWORKS
 from benchmarks.chart import draw
 from benchmarks.result import Result, table
@@ -83,6 +83,15 @@ ROWS = {
         database: ["no lease", "lease of 50 ms", "lease of 250 ms"]
         for database in ("SQLite", "PostgreSQL")
     },
+    "refusals": {
+        f"{store}{awaited}": [
+            "authenticate",
+            "authenticate, with a lease",
+            "revoke a presented key",
+        ]
+        for store in ("memory", "SQLite", "PostgreSQL")
+        for awaited in ("", ", awaited")
+    },
     "memory": {"": ["2 credentials", "20 credentials", "40 credentials, 20 kept"]},
     "imports": {
         "": [
@@ -97,7 +106,7 @@ ROWS = {
         "Random bytes": ["bare read", "scan"],
     },
 }
-IN_NEED_OF_POSTGRES = ("authoritative", "concurrency", "growth", "revocation")
+IN_NEED_OF_POSTGRES = ("authoritative", "concurrency", "growth", "revocation", "refusals")
 
 
 def groups(result: Result) -> dict[str, list[str]]:
@@ -141,6 +150,23 @@ def test_a_measurement_gives_every_row(name: str) -> None:
     assert groups(result) == ROWS[name]
     assert result.measured["command"] == f"python -m benchmarks {name} --quick"
     check(result)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "wrong", "percentage"),
+    [
+        ([1, 2, 3], [4, 5, 6], 100),
+        ([4, 5, 6], [1, 2, 3], 100),
+        ([1, 2, 3, 4], [1, 2, 3, 4], 50),
+        ([1, 1, 1, 1], [1, 1, 1, 1], 50),
+        ([1, 1, 1, 2], [1, 2, 2, 2], 75),
+        ([1, 2, 3, 9], [3, 4, 5, 6], 75),
+    ],
+)
+def test_the_best_threshold_tells_calls_apart(
+    unknown: list[float], wrong: list[float], percentage: float
+) -> None:
+    assert refusals.told_apart(unknown, wrong) == percentage
 
 
 def test_requests_are_measured_in_process_in_every_framework() -> None:

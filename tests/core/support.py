@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import gc
 import json
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Any, Literal
 
 from msk_auth import (
@@ -266,3 +269,24 @@ def sign(
 def token(**changes: object) -> str:
     """An acceptable token of the default profile, but for some claims."""
     return sign(valid_header(), valid_claims(**changes))
+
+
+def functions_called(work: Callable[[], object]) -> list[tuple[str, str]]:
+    """Every function of the library that a piece of work enters, and every one of C that is called from there."""
+    called: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, what: str, argument: Any) -> None:
+        if what in {"call", "c_call"} and "/msk_auth/" in frame.f_code.co_filename:
+            name = argument.__name__ if what == "c_call" else frame.f_code.co_name
+            called.append((what, name))
+
+    # What earlier tests left behind is collected now, and not while this is noted.
+    gc.collect()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return called

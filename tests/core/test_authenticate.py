@@ -16,6 +16,7 @@ from tests.core.support import (
     OTHER_SECRET,
     SECRET,
     World,
+    functions_called,
     profile,
     signing_key,
     token,
@@ -178,6 +179,22 @@ def test_an_unknown_key_and_a_wrong_secret_cannot_be_told_apart(
     assert answers[0].challenge() == answers[1].challenge()
     assert costs[0] == costs[1] != []
     assert calls[0] == calls[1] == (["find"], [])
+
+
+@pytest.mark.parametrize("lease", [None, timedelta(seconds=1)])
+def test_an_unknown_key_and_a_wrong_secret_take_the_same_steps(
+    make_world: MakeWorld, lease: timedelta | None
+) -> None:
+    """Function by function, with and without a lease, presented to be accepted or to be revoked."""
+    world = make_world(lease=lease)
+    wrong = with_wrong_secret(world, world.create().record.id)
+    unknown = KeyFormat().generate().reveal()
+    for work in (told, lambda _, key: world.call("revoke_by_possession", key)):
+        for key in (wrong, unknown):
+            work(world, key)
+        steps = functions_called(lambda: work(world, wrong))  # noqa: B023 - called at once
+        assert ("call", "verify_key") in steps
+        assert functions_called(lambda: work(world, unknown)) == steps  # noqa: B023
 
 
 STATES: dict[str, dict[str, Any]] = {

@@ -102,9 +102,12 @@ class KeyHasher:
         accept_unpeppered: Whether plain SHA-256 digests verify although there is a ring. True lets
             existing keys move over as they are used; set it to False once they have, and a planted
             SHA-256 digest is worth nothing.
+
+    Attributes:
+        decoy: A digest that no key has, to be verified in place of the one that is not there.
     """
 
-    __slots__ = ("_accept_unpeppered", "_decoy", "_peppers", "_slow")
+    __slots__ = ("_accept_unpeppered", "_peppers", "_slow", "decoy")
 
     def __init__(
         self,
@@ -116,9 +119,8 @@ class KeyHasher:
         self._peppers = peppers
         self._slow = slow
         self._accept_unpeppered = accept_unpeppered or peppers is None
-        # A digest that no key has, of the scheme that most records have: see
-        # `compare_with_nothing`.
-        self._decoy = self.digest("")
+        # A digest that no key has, of the scheme that most records have.
+        self.decoy: str = self.digest("")
 
     def digest(self, key: str) -> str:
         """The encoded digest of a whole key, under the current scheme."""
@@ -140,7 +142,7 @@ class KeyHasher:
         elif scheme == "sha256" and self._accept_unpeppered:
             return _equal(_sha256(key), rest)
         # A retired pepper or an unknown scheme. That such a record exists is not told either.
-        self.compare_with_nothing(key)
+        self.dummy_verify(key)
         return False
 
     def is_slow(self, encoded: str) -> bool:
@@ -158,9 +160,9 @@ class KeyHasher:
         current = "sha256:" if self._peppers is None else f"hmac-sha256:{self._peppers.current}:"
         return not encoded.startswith(current)
 
-    def compare_with_nothing(self, key: str) -> None:
-        """Spend the time of a comparison, so that an unknown id takes as long as a wrong secret."""
-        self.verify(key, self._decoy)
+    def dummy_verify(self, key: str) -> None:
+        """Spend the time of a verification, so that what cannot be verified takes as long as a wrong secret."""
+        self.verify(key, self.decoy)
 
 
 def _sha256(key: str) -> str:

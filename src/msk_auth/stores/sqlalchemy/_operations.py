@@ -44,6 +44,7 @@ from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActi
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
 from msk_auth.core.store import RecordedLease
 
+from ._rows import first_record, select_from_id
 from ._schema import registers_of
 
 FIELDS: Final = tuple(field.name for field in fields(ApiKey))
@@ -77,14 +78,17 @@ class KeyOperations:
         self._registers = registers_of(table)
         self._dialect = dialect
         self._columns = [table.c[name] for name in FIELDS]
-        self._find = select(*self._columns).where(table.c.id == bindparam("key_id"))
+        self._find = select_from_id(table).limit(1)
         self._find_many = select(*self._columns).where(
             table.c.id.in_(bindparam("key_ids", expanding=True))
         )
 
     def find(self, connection: Connection, key_id: str) -> ApiKey | None:
         row = connection.execute(self._find, {"key_id": key_id}).one_or_none()
-        return None if row is None else _record(row)
+        if row is None:
+            return first_record((), key_id)
+        record = _record(row)
+        return record if record.id == key_id else None
 
     def find_many(self, connection: Connection, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         rows = connection.execute(self._find_many, {"key_ids": list(key_ids)}).all()

@@ -15,12 +15,11 @@ import asyncio
 import secrets
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from sqlalchemy import ARRAY, Engine, String, Table, any_, bindparam, select
+from sqlalchemy import ARRAY, Engine, String, Table, any_, bindparam, literal_column, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -28,7 +27,7 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.model import ApiKey
 
 from ._deadlines import CLOCK, bounded, no_answer, within
-from ._rows import REMEMBERED, NotNow, read_record
+from ._rows import NotNow, first_record, records, select_from_id
 from ._standby import check_primary
 
 if TYPE_CHECKING:
@@ -77,15 +76,14 @@ class _Reading:
 
     def __init__(self, table: Table) -> None:
         self.prepares = True
-        by_id = table.c.id == bindparam("key_id")
-        among = table.c.id == any_(bindparam("key_ids", type_=ARRAY(String)))
+        # In the text: the id stays the only parameter.
+        first = select_from_id(table).limit(literal_column("1"))
+        key_ids = bindparam("key_ids", type_=ARRAY(String))
+        among = select(*table.c).where(table.c.id == any_(key_ids))
         dialect = cast("Any", postgresql.dialect)(paramstyle="format")
         self.one, self.many = (
-            str(select(*table.c).where(condition).compile(dialect=dialect)).encode()
-            for condition in (by_id, among)
+            str(statement.compile(dialect=dialect)).encode() for statement in (first, among)
         )
-        # The same values make the same record, which nobody can change.
-        self.record = lru_cache(REMEMBERED)(read_record)
 
     def note_failure(self, error: Exception) -> None:
         """Learn from an error that statements cannot be prepared here."""
@@ -161,7 +159,7 @@ class BlockingReader:
             rows = connection.read(self._reading, self._reading.one, parameter, deadline)
         finally:
             self._give_back(connection)
-        return self._reading.record(rows[0]) if rows else None
+        return first_record(rows, key_id)
 
     def close(self) -> None:
         """Close the connections; one in use as soon as it has its answer. None is opened again."""
@@ -285,7 +283,7 @@ class AwaitingReader:
     async def find(self, key_id: str, deadline: float) -> ApiKey | None:
         """As :meth:`BlockingReader.find`; the deadline is by the loop's clock, and bounds opening a connection too."""
         rows = await self._read(self._reading.one, _checked(key_id), deadline)
-        return self._reading.record(rows[0]) if rows else None
+        return first_record(rows, key_id)
 
     async def find_many(self, key_ids: Sequence[str], deadline: float) -> list[ApiKey]:
         """The records with these ids, those that there are, in one round trip. Raises as :meth:`find` does."""
@@ -293,7 +291,7 @@ class AwaitingReader:
         # the word NULL without them is none.
         parameter = '{"' + '","'.join(map(_checked, key_ids)) + '"}'
         rows = await self._read(self._reading.many, parameter, deadline)
-        return [self._reading.record(row) for row in rows]
+        return records(rows, len(key_ids))
 
     async def aclose(self) -> None:
         """Close the connections of this loop, and of loops that have ended. None is opened again."""

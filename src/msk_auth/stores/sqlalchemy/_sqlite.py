@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, Table, bindparam, event, select
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -17,7 +16,7 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.clock import SystemClock
 from msk_auth.core.model import ApiKey
 
-from ._rows import REMEMBERED, NotNow, read_record
+from ._rows import NotNow, first_record, select_from_id
 
 _PATIENCE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.005
@@ -117,10 +116,9 @@ class SQLiteReader:
         self._lock = threading.Lock()
         self._path: str | None = None
         self.is_located = False
-        statement = select(*table.c).where(table.c.id == bindparam("key_id"))
-        self._sql = str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
-        # The same values make the same record, which nobody can change.
-        self._record = lru_cache(REMEMBERED)(read_record)
+        dialect = sqlite.dialect(paramstyle="qmark")
+        # SQLAlchemy would make two more parameters of the limit.
+        self._sql = f"{select_from_id(table).compile(dialect=dialect)} LIMIT 1"
         after_fork_in_child(self._renew)
 
     def locate(self, connection: Connection) -> None:
@@ -147,7 +145,7 @@ class SQLiteReader:
             except (sqlite3.Error, OSError) as error:
                 self._drop()
                 raise NotNow from error
-        return self._record(rows[0]) if rows else None
+        return first_record(rows, key_id)
 
     def close(self) -> None:
         """Close the connection for good. Closing again does nothing."""

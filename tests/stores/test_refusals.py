@@ -1,0 +1,116 @@
+"""Which keys exist is not told: looking for one that does not takes the same way as looking for one that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.support import functions_called
+from tests.stores.support import async_engine_on, engine_on, sqlite_url
+
+from msk_auth import Authenticator, KeyUnknown, Owner, local_principal
+from msk_auth.core.keys import checksum
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _rows, _sqlite
+from msk_auth.testing._store_contract import NOW, make_record
+
+ADA = Owner("ada", frozenset({"tasks:read"}), "ada")
+
+
+def key_with_id(key_id: str) -> str:
+    body = f"msk_{key_id}_{'A' * 32}"
+    return body + checksum(body)
+
+
+def refuse(authenticator: Authenticator[str], key: str) -> Callable[[], None]:
+    def work() -> None:
+        with pytest.raises(KeyUnknown):
+            authenticator.authenticate([f"Bearer {key}"])
+
+    return work
+
+
+@pytest.mark.parametrize("short_way", [True, False], ids=["short way", "through SQLAlchemy"])
+def test_an_unknown_id_and_a_wrong_secret_take_the_same_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short_way: bool
+) -> None:
+    # Once a millisecond the file is looked at, whatever is looked for.
+    monkeypatch.setattr(_sqlite, "BELIEF_SECONDS", 3600.0)
+    with engine_on(sqlite_url(tmp_path)) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        authenticator = Authenticator(store, find_owner=lambda _: ADA)
+        owner = local_principal(ADA, at=NOW)
+        ids = sorted(authenticator.create_key(owner, name="ci").record.id for _ in range(2))
+        # Between the two, so that there is a key that comes next.
+        unknown = key_with_id(ids[0][:-1] + chr(ord(ids[0][-1]) + 1))
+        if unknown[4:16] == ids[1] or not unknown[15].isalnum():
+            unknown = key_with_id("0" * 12)
+        wrong = key_with_id(ids[1])
+        if not short_way:
+            store.close()
+        for key in (wrong, unknown):
+            refuse(authenticator, key)()
+        steps = functions_called(refuse(authenticator, wrong))
+        assert ("call", "dummy_verify") not in steps
+        assert ("call", "verify") in steps
+        assert ("call", "first_record" if short_way else "_record") in steps
+        assert functions_called(refuse(authenticator, unknown)) == steps
+        present = functions_called(lambda: authenticator.revoke_by_possession(wrong))
+        absent = functions_called(lambda: authenticator.revoke_by_possession(unknown))
+        assert absent == present
+        store.close()
+
+
+@pytest.mark.parametrize("key_id", ["000000000000", "MMMMMMMMMMMM", "zzzzzzzzzzzz"])
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_key_that_is_not_there_is_not_mistaken_for_the_one_that_comes_next(
+    database: str, key_id: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")
+    with engine_on(url) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        assert store.find(key_id) is None  # of an empty table
+        for each in ("Aaaaaaaaaaaa", "aAAAAAAAAAAA", "nnnnnnnnnnnn"):
+            store.insert(make_record(each), max_active=None, now=NOW)
+        for _ in range(2):
+            assert store.find(key_id) is None
+            assert store.find(key_id + "0") is None
+            # Neither by another case nor by a beginning.
+            assert store.find("aaaaaaaaaaaa") is store.find("aAAAAAAAAAA") is None
+            found = store.find("aAAAAAAAAAAA")
+            assert found is not None
+            assert found.id == "aAAAAAAAAAAA"
+            # And through SQLAlchemy.
+            store.close()
+        store.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_as_many_records_are_made_whether_keys_exist_or_not(
+    database: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    original = _rows.read_record
+    monkeypatch.setattr(_rows, "read_record", lambda row: made.append(row) or original(row))
+    url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")
+    engine = async_engine_on(url)
+    store = AsyncSQLAlchemyKeyStore(engine)
+    await store.insert(make_record("b" * 12), max_active=None, now=NOW)
+    await store.find("b" * 12)  # opens the short way
+    for key_id in ("b" * 12, "a" * 12, "c" * 12):
+        made.clear()
+        await store.find(key_id)
+        assert len(made) == 1
+    if database == "postgres":
+        for key_ids in (["b" * 12], ["a" * 12], ["a" * 12, "b" * 12, "c" * 12]):
+            made.clear()
+            found = await store.find_many(key_ids)
+            assert len(made) == len(key_ids)
+            assert [record.id for record in found] == ["b" * 12] * ("b" * 12 in key_ids)
+    await store.aclose()
+    await engine.dispose()
