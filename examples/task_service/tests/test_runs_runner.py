@@ -727,7 +727,7 @@ async def test_a_claim_whose_asker_went_away_belongs_to_this_process(
 
         await asyncio.sleep(0.1)
         monkeypatch.setattr(runner._claims, "acquire", slowly)
-        run = await World(sqlite.db).request()
+        run = await World(sqlite.db).request(doing(HandlerResult(0)))
         answering = asyncio.create_task(runner.answer(run.id))
         await asyncio.wait_for(committed.wait(), 10)
         answering.cancel()
