@@ -66,9 +66,9 @@ def test_a_worker_without_a_database_stops_before_another_one_begins(
         far = deployment.work(database_url=through_wire)
         (far_id,) = until(lambda: worker_ids(far), "the far worker works")
         run_id = start_run_on(far_id, admin, task_id, database)
-        until(lambda: ledger.stat().st_size, "it is at work")
         # What others that were faster have begun is over, and is not what this is about.
         ledger.write_text("")
+        until(lambda: ledger.stat().st_size, "it is at work")
         deployment.work()
         began_at = time.time()
         if fault == "frozen":
