@@ -124,7 +124,7 @@ async def everything(reader: asyncio.StreamReader) -> bytes:
 @pytest.fixture(autouse=True)
 def stopping_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_HANDSHAKE_SECONDS", 0.02)
-    monkeypatch.setattr(server_module, "LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "LINGER_SECONDS", 5.0)
 
 
 @pytest.fixture
@@ -275,12 +275,15 @@ async def test_what_is_kept_for_health_checks_cannot_be_held_by_one_address(
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
     monkeypatch.setattr(server_module, "RESERVED_FOR_ADDRESS", 2)
-    monkeypatch.setattr(server_module, "RESERVED_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "RESERVED_HEAD_SECONDS", 60.0)
     async with running() as it, held(it.port, 1):
-        async with connected(it.port) as (silent, _), connected(it.port):
+        async with connected(it.port), connected(it.port):
             async with connected(it.port) as (reader, _):
                 assert code_of(await everything(reader)) == "service_unavailable"
             assert (await ask(it.port, "/healthz", "127.0.0.2"))[0] == 200
+        await until(lambda: len(it.server.server_state.connections) == 1)
+        monkeypatch.setattr(server_module, "RESERVED_HEAD_SECONDS", 0.1)
+        async with connected(it.port) as (silent, _):
             assert await everything(silent) == b""
         monkeypatch.setattr(server_module, "RESERVED_CONNECTIONS", 0)
         async with connected(it.port) as (reader, _):
@@ -465,7 +468,10 @@ async def test_an_answer_that_promised_to_keep_the_connection_is_followed_by_ano
         assert b"connection: close" in await client.answer()
 
 
-async def test_idle_connections_are_closed_while_the_service_stops() -> None:
+async def test_idle_connections_are_closed_while_the_service_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "LINGER_SECONDS", 0.1)
     async with running(grace=30) as it, connected(it.port) as (silent, _):
         kept = Ask(it.port)
         kept.send()

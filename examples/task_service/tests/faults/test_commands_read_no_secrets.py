@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,10 @@ def printed_by(service: Serving, login: str, *argv: str) -> str:
         assert time.monotonic() < deadline
         time.sleep(0.05)
         _, run = service.request("GET", path, credential=login)
-    command = ["curl", "-sS", "-H", f"Authorization: Bearer {login}", "-H", "Accept: text/plain"]
-    return subprocess.check_output([*command, f"{service.origin}{path}/log"], text=True)
+    headers = {"Authorization": f"Bearer {login}", "Accept": "text/plain"}
+    request = urllib.request.Request(f"{service.origin}{path}/log", headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as response:
+        return str(response.read().decode())
 
 
 def test_a_task_reads_neither_the_secrets_file_nor_an_environment(tmp_path: Path) -> None:

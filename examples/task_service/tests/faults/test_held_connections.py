@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,7 +71,6 @@ def test_one_address_that_holds_512_connections_keeps_no_other_out(api: Api, kin
         "heads": b"POST /api/auth/login HTTP/1.1\r\nHost: a\r\n",
     }.get(kind) or stream_request(api)[0]
     with ExitStack() as stack:
-        began = time.monotonic()
         for _ in range(CONNECTIONS):
             stack.callback(begin(api.port, request).close)
         for _ in range(20):
@@ -81,7 +79,6 @@ def test_one_address_that_holds_512_connections_keeps_no_other_out(api: Api, kin
             assert ask(api.port, "/api/tasks", "127.0.0.2") == 401
         # From the very address that holds them, once those that were refused have gone.
         until(lambda: ask(api.port, "/healthz", "127.0.0.1") == 200, "health is answered", 10)
-        assert time.monotonic() - began < 60
     until(lambda: ask(api.port, "/api/tasks", "127.0.0.1") == 401, "the address is served again")
 
 
@@ -96,10 +93,9 @@ def test_one_client_behind_a_proxy_keeps_no_other_out(tmp_path: Path) -> None:
         for _ in range(CONNECTIONS):
             stack.callback(begin(api.port, request).close)
         assert ask(api.port, "/healthz", "127.0.0.1") == 200
-        began = time.monotonic()
+        # A process that waits for the bodies does not answer for half a minute.
         until(
             lambda: ask(api.port, "/api/tasks", "127.0.0.1", other) == 401,
             "another client of the proxy is served",
             20,
         )
-        assert time.monotonic() - began < 15
