@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from argon2.profiles import CHEAPEST
+from click.testing import CliRunner
 from examples.task_service.tests.runs_support import fresh_postgres
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
@@ -32,6 +33,7 @@ from tests.databases import postgres_database
 from msk_auth import ConfigurationError
 from task_service.accounts.throttle import PER_PAIR
 from task_service.app import create_app
+from task_service.cli import main
 from task_service.settings import Settings
 from task_service.shared_secrets import forget_secrets
 
@@ -255,21 +257,47 @@ async def test_a_process_with_other_secrets_does_not_serve(
         async with other.router.lifespan_context(other):
             assert other.state.services.fingerprints.keys() != service.services.fingerprints.keys()
         # Whoever has the old ones does not start again.
-        with pytest.raises(ConfigurationError, match="not those with which the keys"):
+        with pytest.raises(ConfigurationError, match="not those with which the keys and logins"):
             await service.services.agree_on_secrets()
 
 
-async def test_a_new_pepper_beside_an_old_one_is_no_stranger(deployment: Deployment) -> None:
+@pytest.mark.parametrize("words", [["migrate"], ["users", "create", "eva", "--role", "user"]])
+async def test_the_first_command_on_a_database_decides_on_its_secrets(
+    tmp_path: Path, words: list[str]
+) -> None:
+    async with fresh_postgres() as url:
+        for folder, code in (("first", 0), ("second", 1)):
+            environment = {
+                "TASK_SERVICE_DATA_DIR": str(tmp_path / folder),
+                "TASK_SERVICE_DATABASE_URL": url,
+            }
+            done = await asyncio.to_thread(CliRunner().invoke, main, words, env=environment)
+            assert done.exit_code == code, done.output
+        assert "Copy secrets.json from a machine that serves it" in done.output
+
+
+async def test_a_new_secret_beside_an_old_one_is_no_stranger(deployment: Deployment) -> None:
     async with deployment.process(execute_runs="never") as service:
         agreed = dict(service.services.fingerprints)
-        rotated = {**agreed, "new": "f" * 64}
+        (pepper,) = {name for name in agreed if not name.startswith("token:")}
+        (token_key,) = agreed.keys() - {pepper}
         for fingerprints, fits in (
             (agreed, True),
-            (rotated, True),
-            ({"new": "f" * 64}, True),
-            ({"new": "0" * 64}, False),
-            ({**agreed, "new": "0" * 64}, False),
-            ({"unknown": "f" * 64}, False),
+            *(
+                case
+                for old, kept in ((pepper, token_key), (token_key, pepper))
+                for new in [old.replace(old.removeprefix("token:"), "new")]
+                for other in [{kept: agreed[kept]}]
+                for case in (
+                    ({**agreed, new: "f" * 64}, True),
+                    ({**other, new: "f" * 64}, True),
+                    ({**other, new: "0" * 64}, False),
+                    ({**agreed, new: "0" * 64}, False),
+                    ({**other, f"{new}er": "f" * 64}, False),
+                    (other, False),
+                    ({**agreed, old: "0" * 64}, False),
+                )
+            ),
         ):
             object.__setattr__(service.services, "fingerprints", fingerprints)
             if fits:

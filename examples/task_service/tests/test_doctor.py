@@ -26,7 +26,7 @@ from task_service.db.migrate import migrate
 from task_service.doctor import database as database_module
 from task_service.forwarders import Forwarders
 from task_service.secrets_file import load_or_create_secrets
-from task_service.shared_secrets import agree_on_secrets
+from task_service.shared_secrets import agree_on_secrets, forget_secrets
 
 pytestmark = pytest.mark.anyio
 
@@ -269,11 +269,20 @@ async def test_nobody_executes_runs(tmp_path: Path, url: str) -> None:
 async def test_secrets_of_another_deployment(tmp_path: Path, url: str) -> None:
     await migrated(url)
     db = Database.open(url)
-    await agree_on_secrets(db, {"theirs": "0" * 64})
-    await db.close()
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
-    load_or_create_secrets(data, SystemClock().now())
+    await agree_on_secrets(db, {"theirs": "0" * 64})
+    code, found = await examined(data, DATABASE_URL=url)
+    assert code == 1
+    assert "are missing, and there are some with which" in found["shared secrets"]
+
+    ours = load_or_create_secrets(data, SystemClock().now()).fingerprints
+    # The same peppers are not enough: a login of one process has to be good in the other.
+    await forget_secrets(db)
+    await agree_on_secrets(
+        db, {name: "0" * 64 if name.startswith("token:") else each for name, each in ours.items()}
+    )
+    await db.close()
     code, found = await examined(data, DATABASE_URL=url)
     assert code == 1
     assert found["shared secrets"].startswith("problem the secrets in")

@@ -221,16 +221,13 @@ def doctor() -> None:
 
 async def _prepare(settings: Settings) -> None:
     async with _services(settings) as services:
-        await services.agree_on_secrets()
         await services.worker.check_commands()
 
 
 async def _migrate_only(
     settings: Settings, *, finish: bool, new_secrets: bool, new_deployment: bool
 ) -> list[str]:
-    async with _services(settings) as services:
-        if new_secrets:
-            await forget_secrets(services.db)
+    async with _services(settings, new_secrets=new_secrets) as services:
         if new_deployment:
             await forget_deployment_id(services.db)
         # Again, for what was left the first time.
@@ -318,11 +315,17 @@ async def _disable_user(settings: Settings, name: str) -> None:
 
 
 @asynccontextmanager
-async def _services(settings: Settings) -> AsyncGenerator[Services]:
-    """The parts of the service on a database of this version's schema, for a command."""
+async def _services(settings: Settings, *, new_secrets: bool = False) -> AsyncGenerator[Services]:
+    """The parts of the service on a database of this version's schema, for a command.
+
+    The first command on a database decides whose secrets are used with it, whichever command that is.
+    """
     services = Services.build(settings)
     try:
         await migrate_database(services.db)
+        if new_secrets:
+            await forget_secrets(services.db)
+        await services.agree_on_secrets()
         yield services
     finally:
         await services.close()

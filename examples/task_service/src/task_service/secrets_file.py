@@ -16,6 +16,7 @@ only, and a file that is not is refused.
 import base64
 import binascii
 import hmac
+import json
 import os
 import secrets
 import stat
@@ -32,6 +33,9 @@ from msk_auth import AlgorithmName, ConfigurationError, KeyRing, PepperRing, Sig
 
 FILE_NAME: Final = "secrets.json"
 
+TOKEN_KEY: Final = "token:"
+"""What the names of token keys' fingerprints begin with."""
+
 _MAX_BYTES: Final = 1024 * 1024
 
 
@@ -43,7 +47,8 @@ class Secrets:
         peppers: For the digests of API keys.
         token_keys: For login tokens.
         throttle_key: For the names of what is counted; made from the current pepper.
-        fingerprints: From each pepper's id to what tells whether another process has the same one.
+        fingerprints: From the name of each pepper and each token key to what tells whether another process has the same
+            one. A pepper is named by its id, a token key by its id after `token:`.
     """
 
     peppers: PepperRing
@@ -181,15 +186,24 @@ class _Content(_Part):
 
     def to_secrets(self) -> Secrets:
         """Raises ConfigurationError as the two rings do."""
+        token_keys = KeyRing([key.to_signing_key() for key in self.token_keys])
         peppers = {name: _decoded(value) for name, value in self.peppers.values.items()}
         return Secrets(
             peppers=PepperRing(peppers, current=self.peppers.current),
-            token_keys=KeyRing([key.to_signing_key() for key in self.token_keys]),
+            token_keys=token_keys,
             throttle_key=_derived(peppers[self.peppers.current], "login attempts"),
             fingerprints={
-                name: _derived(value, "fingerprint").hex() for name, value in peppers.items()
+                **{name: _derived(value, "fingerprint").hex() for name, value in peppers.items()},
+                # An id of a pepper has no colon.
+                **{f"{TOKEN_KEY}{key.kid}": _fingerprint(key) for key in token_keys.keys},
             },
         )
+
+
+def _fingerprint(key: SigningKey) -> str:
+    public = key.jwk()
+    material = key.export() if public is None else json.dumps(public, sort_keys=True).encode()
+    return _derived(material, "fingerprint of a token key").hex()
 
 
 def _derived(pepper: bytes, purpose: str) -> bytes:

@@ -1,8 +1,8 @@
 """Whether the processes of a deployment have the same secrets.
 
-Each process reads `secrets.json` in its own data folder. On several machines somebody has to copy that file, and if they
-forget, a key that one machine makes is unknown to the next. So the first process that serves a database on PostgreSQL
-leaves the fingerprints of its peppers there, and one that has none of them refuses to serve.
+Each process reads `secrets.json` in its own data folder. On several machines the operator has to copy that file, or a key
+that one machine makes is unknown to the next, and a login likewise. So the first process that serves a database on
+PostgreSQL leaves the fingerprints of its peppers and token keys there, and one that has none of either refuses to serve.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import ConfigurationError
 from task_service.db.engine import Database, lock_table
 from task_service.db.schema import secret_checks
+from task_service.secrets_file import TOKEN_KEY
 
 
 async def secrets_fit(db: Database, fingerprints: Mapping[str, str]) -> bool:
@@ -22,7 +23,7 @@ async def secrets_fit(db: Database, fingerprints: Mapping[str, str]) -> bool:
 
     Args:
         db: A database of this version's schema.
-        fingerprints: From the ids of this process's peppers.
+        fingerprints: From the names of this process's peppers and token keys; empty if there is no file.
 
     Raises:
         StoreUnavailable: The database cannot answer.
@@ -34,22 +35,23 @@ async def secrets_fit(db: Database, fingerprints: Mapping[str, str]) -> bool:
 async def agree_on_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
     """Leave the fingerprints for other processes, if the secrets fit.
 
-    A new pepper is no contradiction as long as an old one is still there.
+    A new pepper or token key is no contradiction as long as an old one is still there.
 
     Raises:
         ConfigurationError: They do not.
         StoreUnavailable: The database cannot answer.
     """
     async with db.read() as connection:
-        if (await _known(connection)).items() >= fingerprints.items():
-            return
+        known = await _known(connection)
+    if known.items() >= fingerprints.items() and _fit(known, fingerprints):
+        return
     async with db.write() as connection:
         # Of two processes that come first at the same moment one must see the other.
         await lock_table(connection, secret_checks)
         known = await _known(connection)
         if not _fit(known, fingerprints):
             raise ConfigurationError(
-                "The secrets in the data folder are not those with which the keys in this database were made."
+                "The secrets in the data folder are not those with which the keys and logins in this database were made."
                 " Copy secrets.json from a machine that serves it. If that file is lost, run"
                 " task-service migrate --new-secrets: all keys and logins made with it are lost too."
             )
@@ -73,7 +75,14 @@ async def forget_secrets(db: Database) -> None:
 
 def _fit(known: Mapping[str, str], fingerprints: Mapping[str, str]) -> bool:
     shared = known.keys() & fingerprints.keys()
-    return not known or (bool(shared) and all(known[each] == fingerprints[each] for each in shared))
+    return all(known[name] == fingerprints[name] for name in shared) and all(
+        # An older version has left none of token keys.
+        not of_kind or bool(of_kind & shared)
+        for of_kind in (
+            {name for name in known if name.startswith(TOKEN_KEY)},
+            {name for name in known if not name.startswith(TOKEN_KEY)},
+        )
+    )
 
 
 async def _known(connection: AsyncConnection) -> dict[str, str]:

@@ -202,7 +202,7 @@ login_attempts = Table(
 secret_checks = Table(
     "secret_checks",
     metadata,
-    # The id of a pepper in `secrets.json`, and what tells whether another process has the same one.
+    # The name of a pepper or a token key in `secrets.json`, and what tells whether another process has the same one.
     Column("pepper_id", String(255), primary_key=True),
     Column("fingerprint", String(64), nullable=False),
 )

@@ -68,7 +68,7 @@ def _secrets(settings: Settings) -> tuple[Finding, Mapping[str, str] | None]:
     try:
         if not file.exists():
             said = f"{file} does not exist yet; it is made at first start"
-            return Finding("secrets", True, said), None
+            return Finding("secrets", True, said), {}
         secrets = load_or_create_secrets(settings.data_dir, SystemClock().now())
     except MskAuthError as error:
         return Finding("secrets", False, str(error)), None

@@ -36,7 +36,7 @@ async def examine_database(
 
     Args:
         settings: Where it is.
-        fingerprints: Of this process's peppers; None if they cannot be read.
+        fingerprints: Of this process's secrets; empty if there is no file, None if it cannot be read.
     """
     url = make_url(settings.database_url)
     shown = url.render_as_string(hide_password=True)
@@ -201,10 +201,11 @@ async def _clock(db: Database) -> Finding:
 async def _secrets(db: Database, settings: Settings, fingerprints: Mapping[str, str]) -> Finding:
     if await secrets_fit(db, fingerprints):
         return Finding("shared secrets", True, "these secrets are those of the other processes")
+    wrong = "are not those" if fingerprints else "are missing, and there are some"
     return Finding(
         "shared secrets",
         False,
-        f"the secrets in {settings.data_dir} are not those with which this database's keys were made;"
+        f"the secrets in {settings.data_dir} {wrong} with which this database's keys and logins were made;"
         " copy secrets.json from a machine that serves it",
     )
 
