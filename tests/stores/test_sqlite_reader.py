@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sqlite3
@@ -9,17 +10,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Engine, MetaData, StaticPool, create_engine, event
+from sqlalchemy import URL, Engine, MetaData, NullPool, StaticPool, create_engine, event
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.forked import in_child
 from tests.stores.support import METADATA, async_engine_on, empty_tables, engine_on, sqlite_url
 
-from msk_auth import ApiKey
+from msk_auth import ApiKey, Authenticator, KeyFormat, KeyHasher, KeyQuery, Owner
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
@@ -28,6 +30,7 @@ from msk_auth.stores.sqlalchemy import (
     api_key_table,
     prepare_sqlite,
 )
+from msk_auth.testing import FrozenClock
 from msk_auth.testing._store_contract import HOUR, NOW, OWNER, add, make_record
 
 RECORDS = [
@@ -89,6 +92,20 @@ def test_both_ways_give_the_same_record(
     store.close()
     assert store.find(record.id) == record
     assert len(statements) == 1
+
+
+def test_writers_wait_for_each_other_on_one_event_loop_and_on_the_next(tmp_path: Path) -> None:
+    store = AsyncSQLAlchemyKeyStore(async_engine_on(sqlite_url(tmp_path), poolclass=NullPool))
+
+    async def write(loop: int) -> None:
+        records = [make_record(f"k{loop}{number}") for number in range(3)]
+        await asyncio.gather(
+            *(store.insert(record, max_active=None, now=NOW) for record in records)
+        )
+
+    for loop in range(2):
+        asyncio.run(write(loop))
+    assert len(asyncio.run(store.list(KeyQuery(OWNER, NOW, limit=20)))) == 6
 
 
 @pytest.mark.anyio
@@ -180,6 +197,98 @@ def test_a_file_that_was_replaced_is_opened_anew(
         Path(f"{path}{suffix}").unlink()
     time.sleep(_sqlite.BELIEF_SECONDS)
     assert store.find("k") is None
+
+
+def restore(backup: Path, path: Path) -> None:
+    """Put a backup in the place of a database that is in use."""
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    backup.replace(path)
+
+
+def backup_of(path: Path, tmp_path: Path) -> Path:
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    return backup
+
+
+def test_after_a_restore_no_change_is_written_to_the_file_of_before(
+    store: SQLAlchemyKeyStore, path: Path, tmp_path: Path
+) -> None:
+    add(store, "k")
+    restore(backup_of(path, tmp_path), path)
+    with pytest.raises(_sqlite.ReplacedFileError, match="was replaced"):
+        store.revoke("k", owner_id=OWNER, at=NOW)
+    store.revoke("k", owner_id=OWNER, at=NOW)
+    with closing(sqlite3.connect(path)) as other:
+        ((revoked_at,),) = other.execute("SELECT revoked_at FROM msk_auth_api_keys").fetchall()
+    assert revoked_at is not None
+
+
+def test_after_a_restore_a_connection_of_before_the_store_is_not_used(
+    engine: Engine, path: Path, tmp_path: Path
+) -> None:
+    with engine.connect():
+        pass
+    store = SQLAlchemyKeyStore(engine)
+    add(store, "k")
+    restore(backup_of(path, tmp_path), path)
+    with pytest.raises(_sqlite.ReplacedFileError):
+        store.list(KeyQuery(OWNER, NOW))
+    assert [record.id for record in store.list(KeyQuery(OWNER, NOW))] == ["k"]
+    store.close()
+
+
+@pytest.mark.anyio
+async def test_after_a_restore_an_async_engine_is_renewed(path: Path, tmp_path: Path) -> None:
+    engine = async_engine_on(URL.create("sqlite", database=str(path)))
+    store = AsyncSQLAlchemyKeyStore(engine)
+    await store.insert(make_record("k"), max_active=None, now=NOW)
+    restore(backup_of(path, tmp_path), path)
+    with pytest.raises(_sqlite.ReplacedFileError):
+        await store.recorded_leases()
+    await store.revoke("k", owner_id=OWNER, at=NOW)
+    await store.aclose()
+    await engine.dispose()
+    with closing(sqlite3.connect(path)) as other:
+        ((revoked_at,),) = other.execute("SELECT revoked_at FROM msk_auth_api_keys").fetchall()
+    assert revoked_at is not None
+
+
+def test_a_backup_that_is_restored_under_a_running_process_cannot_lose_its_lease(
+    store: SQLAlchemyKeyStore, engine: Engine, path: Path, tmp_path: Path
+) -> None:
+    key = KeyFormat().generate()
+    record = make_record(key.id, digest=KeyHasher().digest(key.reveal()))
+    store.insert(record, max_active=None, now=NOW)
+    clock = FrozenClock(NOW)
+    auth: Authenticator[str] = Authenticator(
+        store,
+        find_owner=lambda owner_id: Owner(owner_id, frozenset(), owner_id),
+        clock=clock,
+        lease=timedelta(milliseconds=250),
+    )
+    before_the_lease = backup_of(path, tmp_path)
+    auth.authenticate([f"Bearer {key.reveal()}"])
+    restore(before_the_lease, path)
+    for _ in range(2):
+        # A look at the register finds the replaced file, and the one a second later renews the entry.
+        clock.advance(timedelta(seconds=2))
+        auth.authenticate([f"Bearer {key.reveal()}"])
+    assert auth.recall([f"Bearer {key.reveal()}"]) is not None
+    with engine_on_file(path) as other:
+        (recorded,) = SQLAlchemyKeyStore(other).recorded_leases()
+    assert recorded.duration == timedelta(milliseconds=250)
+
+
+@contextmanager
+def engine_on_file(path: Path) -> Iterator[Engine]:
+    engine = create_engine(URL.create("sqlite", database=str(path)))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def test_a_busy_reader_does_not_look_at_the_file_each_time(
@@ -302,6 +411,27 @@ def test_a_child_that_is_forked_while_another_thread_reads_does_not_wait_for_it(
     assert store._reader is not None
     with store._reader._lock:
         assert in_child(lambda: store.find("k")) == record
+
+
+def test_a_forked_child_takes_no_connection_of_its_parents_pool(
+    store: SQLAlchemyKeyStore, engine: Engine
+) -> None:
+    add(store, "k")
+
+    def pooled() -> int:
+        with engine.connect() as connection:
+            return id(connection.connection.driver_connection)
+
+    def revoke() -> int:
+        store.revoke("k", owner_id=OWNER, at=NOW)
+        return pooled()
+
+    # The parent's connection lives on in the child, so the two cannot have the same id.
+    assert in_child(revoke) != pooled()
+    found = store.find("k")
+    assert found is not None
+    assert found.revoked_at == NOW
+    store.touch({"k": NOW})
 
 
 def test_it_refuses_to_write(store: SQLAlchemyKeyStore) -> None:

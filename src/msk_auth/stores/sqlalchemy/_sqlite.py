@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -83,6 +84,67 @@ def begin_immediate(connection: Connection) -> None:
     driver: Any = connection.connection.driver_connection
     if not driver.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+class ReplacedFileError(OSError):
+    """The database file was replaced under an open connection, which would read and write the old one."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"The database file {path!r} was replaced while a connection had it open, as by restoring a backup."
+            " The pool was renewed: try again."
+        )
+
+
+def note_file(engine: Engine) -> None:
+    """Have each new connection of an engine note which file it opened, for :func:`check_file`."""
+
+    @event.listens_for(engine, "connect")
+    def _note(connection: Any, record: Any) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute("PRAGMA database_list")
+            record.info[_OPENED] = _opened(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    del _note  # the event holds it
+
+
+def check_file(connection: Connection) -> None:
+    """Refuse a connection whose file is not the one of that name any more, and renew the pool.
+
+    Raises:
+        ReplacedFileError: It was replaced. What is written through the connection would be lost.
+    """
+    if _OPENED not in connection.info:
+        # It was opened before the store was made.
+        connection.info[_OPENED] = _opened(connection.exec_driver_sql("PRAGMA database_list").all())
+    path, file = connection.info[_OPENED]
+    # A file that is gone is the engine's affair.
+    if path is not None and _identity(path) not in {file, None}:
+        connection.invalidate()
+        connection.engine.dispose()
+        raise ReplacedFileError(path)
+
+
+_OPENED: Final = "msk_auth_opened"
+
+
+def _opened(databases: Iterable[Any]) -> tuple[str | None, tuple[int, int] | None]:
+    for _, name, path in databases:
+        if name == "main" and path:
+            return path, _identity(path)
+    # In memory, or a temporary one.
+    return None, None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - half the time of pathlib's
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 BELIEF_SECONDS: Final = 0.001

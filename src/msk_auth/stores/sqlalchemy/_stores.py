@@ -16,12 +16,13 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, MetaData, StaticPool, Table
+from sqlalchemy import Connection, Engine, MetaData, SingletonThreadPool, StaticPool, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from msk_auth._fork import after_fork_in_child
+from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.model import ApiKey, KeyQuery
 from msk_auth.core.store import READ_SECONDS, RecordedLease
 
@@ -31,7 +32,7 @@ from ._operations import KeyOperations
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
 from ._rows import NotNow
 from ._schema import api_key_table
-from ._sqlite import SQLiteReader, begin_immediate
+from ._sqlite import SQLiteReader, begin_immediate, check_file, note_file
 from ._standby import check_primary_of
 
 P = ParamSpec("P")
@@ -72,8 +73,19 @@ class _Shared:
         self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
         self._is_psycopg = (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg")
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
+        if self._is_sqlite:
+            note_file(engine)
+        # A database in memory is its connection: a child goes on with its copy.
+        if not isinstance(engine.pool, StaticPool | SingletonThreadPool):
+            self._engine = engine
+            after_fork_in_child(self._leave_the_parents_pool)
         self._for_reading = self._derive(engine, None if self._is_mysql else "AUTOCOMMIT")
         self._for_writing = self._derive(engine, "READ COMMITTED")
+
+    def _leave_the_parents_pool(self) -> None:
+        # As SQLAlchemy advises for a forked child. What the pool holds is not closed either: it is the parent's.
+        abandon(self._engine.pool)
+        self._engine.dispose(close=False)
 
     def _derive(self, engine: Engine, isolation: str | None) -> Engine:
         # On SQLite the driver's mode stays as the application set it: `begin_immediate` copes with all of them.
@@ -94,6 +106,8 @@ class _Shared:
     ) -> T:
         if self._is_mysql:
             _set_autocommit(connection)
+        if self._is_sqlite:
+            check_file(connection)
         answer = work(connection, *args, **kwargs)
         # Afterwards, when whatever the server had to report has arrived.
         check_primary_of(connection)
@@ -108,6 +122,7 @@ class _Shared:
         **kwargs: P.kwargs,
     ) -> T:
         if self._is_sqlite:
+            check_file(connection)
             begin_immediate(connection)
         check_primary_of(connection)
         commit_durably(connection)
@@ -358,7 +373,10 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         super().__init__(engine.sync_engine, table)
         self._read_engine = AsyncEngine(self._for_reading)
         self._write_engine = AsyncEngine(self._for_writing)
-        self._turn = asyncio.Lock()
+        # A lock belongs to one event loop; on SQLite the database itself keeps those of several loops apart.
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
         self._postgres = (
             AwaitingReader(engine, self._operations.table) if self._is_plain_postgresql else None
         )
@@ -518,12 +536,13 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         if not are_taken:
             yield
             return
+        turn = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with asyncio.timeout(_WRITE_SECONDS):
-            await self._turn.acquire()
+            await turn.acquire()
         try:
             yield
         finally:
-            self._turn.release()
+            turn.release()
 
 
 def _batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, datetime]]]:
