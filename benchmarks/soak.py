@@ -157,7 +157,13 @@ def _memory(pid: int) -> float:
 
 
 def _files(pid: int) -> float:
-    return float(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+    try:
+        return float(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+    except PermissionError:
+        # Processes of the service are not dumpable.
+        raise RuntimeError(
+            "Only root can count the open files of the service's processes. Run this benchmark as root."
+        ) from None
 
 
 async def soak(it: Deployed, scale: Scale) -> tuple[float, list[dict[str, float]]]:
