@@ -50,10 +50,10 @@ class SyncPorts(Generic[UserT]):
         clock: Clock,
     ) -> None:
         self.store = store
-        self.has_register = _is_register(store)
+        self.has_register: bool = _is_register(store)
         # Asked only where the store offers it.
-        self.register = cast("LeaseRegister", store)
-        self.leases = Leases(
+        self.register: LeaseRegister = cast("LeaseRegister", store)
+        self.leases: Leases[UserT] = Leases(
             cache,
             has_register=self.has_register,
             clock=clock,
@@ -135,9 +135,9 @@ class AsyncPorts(Generic[UserT]):
         from .batching import MAX_BATCH, BatchedReader
 
         self.store = store
-        self.has_register = _is_register(store)
-        self.register = cast("AsyncLeaseRegister", store)
-        self.leases = Leases(
+        self.has_register: bool = _is_register(store)
+        self.register: AsyncLeaseRegister = cast("AsyncLeaseRegister", store)
+        self.leases: Leases[UserT] = Leases(
             cache,
             has_register=self.has_register,
             clock=clock,
