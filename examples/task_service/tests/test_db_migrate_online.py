@@ -21,6 +21,7 @@ from task_service.db.migrate import migrate
 pytestmark = pytest.mark.anyio
 
 INDEX = "ix_runs_state_owner_id_rank_created_at_id"
+OBSOLETE = "ix_runs_owner_id_state"
 TOUCH = "UPDATE runs SET attempt = attempt WHERE id = 'run_1'"
 
 
@@ -95,6 +96,24 @@ async def test_an_index_that_cannot_be_built_is_left_to_the_next_start(
 
     assert await is_valid(db) is True
     assert f"built the index {INDEX}" in caplog.text
+
+
+async def test_an_index_that_was_replaced_is_dropped_when_none_needs_it(
+    db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(f"CREATE INDEX {OBSOLETE} ON runs (owner_id, state)")
+    async with open_transaction(url, TOUCH):
+        with monkeypatch.context() as patch:
+            patch.setattr(migrate_online, "_INDEX_SECONDS", 0.2)
+            await migrate(db)
+    assert f"the index {OBSOLETE} is not needed any more" in caplog.text
+    await migrate(db)
+
+    async with db.read() as connection:
+        left = await connection.scalar(text("SELECT to_regclass(:name)"), {"name": OBSOLETE})
+    assert left is None
 
 
 async def test_a_database_that_fails_while_an_index_is_built_is_an_outage(
