@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.forked import in_child
 from tests.leaks.support import Reporter, World, match, other_kinds, report
 
 from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
     KeyFormat,
     KeyLeaked,
     Sighting,
@@ -21,8 +25,16 @@ from msk_auth import (
     SigningKeysUnavailable,
     StoreUnavailable,
 )
-from msk_auth.leaks import FETCH_PAUSE, KEYS_MAX_AGE, LeakLabel
-from msk_auth.leaks._keys import Claim, read_keys
+from msk_auth.clock import SystemClock
+from msk_auth.leaks import (
+    FETCH_PAUSE,
+    KEYS_MAX_AGE,
+    AsyncGitHubLeakReceiver,
+    GitHubLeakReceiver,
+    LeakLabel,
+)
+from msk_auth.leaks._keys import Claim, PublishedKeys, read_keys
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -268,3 +280,40 @@ def test_a_store_that_fails_is_no_success(world: World, monkeypatch: pytest.Monk
     with pytest.raises(StoreUnavailable):
         send(world, report(match(key)))
     assert world.events == []
+
+
+def test_a_forked_child_does_not_wait_for_a_fetch_of_its_parents() -> None:
+    receiver = GitHubLeakReceiver(
+        Authenticator(MemoryKeyStore(), find_owner=lambda _: None), fetch_keys=GITHUB.document
+    )
+    body = report(match("no key"))
+    signature = GITHUB.sign(body, "k1")
+
+    def receive() -> str:
+        (label,) = receiver.receive(body, key_identifier="k1", signature=signature)
+        return label.document()["label"]
+
+    with receiver._fetching:
+        assert in_child(receive) == "false_positive"
+
+
+def test_one_receiver_serves_several_event_loops() -> None:
+    async def none(_: str) -> None:
+        return None
+
+    async def fetch() -> bytes:
+        await asyncio.sleep(0)
+        return GITHUB.document()
+
+    async def receive() -> list[object]:
+        receiver._keys = PublishedKeys(SystemClock())
+        body = report(match("no key"))
+        signature = GITHUB.sign(body, "k1")
+        return await asyncio.gather(
+            *(receiver.receive(body, key_identifier="k1", signature=signature) for _ in range(3))
+        )
+
+    receiver = AsyncGitHubLeakReceiver(
+        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=none), fetch_keys=fetch
+    )
+    assert [len(asyncio.run(receive())) for _ in range(2)] == [3, 3]

@@ -24,7 +24,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from msk_auth._fork import after_fork_in_child
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 
 from ._keys import (
@@ -65,6 +67,10 @@ class GitHubLeakReceiver:
         self._authenticator = authenticator
         self._fetch_keys = fetch_keys
         self._keys = PublishedKeys(authenticator.clock)
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
         self._fetching = threading.Lock()
 
     def receive(
@@ -118,7 +124,10 @@ class AsyncGitHubLeakReceiver:
         self._authenticator = authenticator
         self._fetch_keys = fetch_keys
         self._keys = PublishedKeys(authenticator.clock)
-        self._fetching = asyncio.Lock()
+        # A lock belongs to one event loop. Several loops may fetch at once, which costs a fetch.
+        self._fetching: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
 
     async def receive(
         self, body: bytes, *, key_identifier: str | None, signature: str | None
@@ -127,7 +136,7 @@ class AsyncGitHubLeakReceiver:
         claim = Claim.read(key_identifier, signature)
         key = self._keys.find(claim.identifier)
         if key is None:
-            async with self._fetching:
+            async with self._fetching.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 key = self._keys.find(claim.identifier)
                 if key is None and self._keys.begin_fetch():
                     with self._keys.fetching():
