@@ -254,7 +254,7 @@ def test_many_keys_are_forgotten_page_by_page_with_one_wait(make_world: MakeWorl
         for query in arguments
         if isinstance(query, KeyQuery)
     ]
-    assert {query.limit for query in queries} == {MAX_PAGE}
+    assert {(query.limit, query.now) for query in queries} == {(MAX_PAGE, NOW)}
     # Three pages, their end, and a last look after the wait.
     assert world.store.calls.count("list") == 5
     assert len(world.clock.slept) == 1
