@@ -142,7 +142,7 @@ async def test_an_asynchronous_writer_does_not_wait_for_ever(
     monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.01)
     engine = async_engine_on(sqlite_url(tmp_path))
     store = AsyncSQLAlchemyKeyStore(engine)
-    async with store._turn:
+    async with store._turns(True):
         with pytest.raises(TimeoutError):
             await store.insert(make_record("k"), max_active=None, now=NOW)
     await store.insert(make_record("k"), max_active=None, now=NOW)

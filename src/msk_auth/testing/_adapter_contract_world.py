@@ -248,9 +248,10 @@ def _make_keys(world: World) -> None:
     make("key_disabled", PEOPLE["dora"])
     make("key_orphan", GONE)
     make("key_admin", PEOPLE["root"])
-    at_work = local_principal(alice, at=START)
-    world.blocking.revoke_key(at_work, world.names["key_revoked_id"])
-    world.blocking.expire_key(at_work, world.names["key_expired_id"], at=START)
+    # In the store itself: an authenticator with a lease would wait its length out, and it is `START` still.
+    stored = world.store.blocking
+    stored.revoke(world.names["key_revoked_id"], owner_id=alice.id, at=START)
+    stored.expire(world.names["key_expired_id"], owner_id=alice.id, at=START)
     fresh = KeyFormat().generate()
     world.names["key_unknown"] = fresh.reveal()
     world.names["id_unknown"] = fresh.id
