@@ -200,14 +200,15 @@ async def test_a_problem_is_answered(make: Make) -> None:
     assert reply.header("retry-after") == "3"
 
 
-@pytest.mark.skipif("fastapi" not in MAKERS, reason="FastAPI is not installed")
-async def test_the_document_of_validation_errors_stays_as_it_was() -> None:
-    before = (await send(fastapi_app(None), "GET", b"/openapi.json")).json
-    after = (await send(fastapi_app(make_world()), "GET", b"/openapi.json")).json
-    assert after["paths"] == before["paths"]
-    assert after["components"]["schemas"].pop("Problem")
-    assert after["components"] == before["components"]
-    assert "HTTPValidationError" in json.dumps(after["paths"])
+if "fastapi" in MAKERS:
+
+    async def test_the_document_of_validation_errors_stays_as_it_was() -> None:
+        before = (await send(fastapi_app(None), "GET", b"/openapi.json")).json
+        after = (await send(fastapi_app(make_world()), "GET", b"/openapi.json")).json
+        assert after["paths"] == before["paths"]
+        assert after["components"]["schemas"].pop("Problem")
+        assert after["components"] == before["components"]
+        assert "HTTPValidationError" in json.dumps(after["paths"])
 
 
 def test_another_choice_is_refused() -> None:
