@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -68,9 +68,11 @@ class World:
     def __init__(self) -> None:
         self.database = Database()
         self.reader = BatchedReader(self.database.find, self.database.find_many)
+        self.look_ups: list[asyncio.Task[ApiKey | None]] = []
 
     async def look_up(self, *key_ids: str) -> list[asyncio.Task[ApiKey | None]]:
         tasks = [asyncio.ensure_future(self.reader.find(each)) for each in key_ids]
+        self.look_ups += tasks
         await settle()
         return tasks
 
@@ -81,8 +83,13 @@ async def settle() -> None:
 
 
 @pytest.fixture
-def here() -> World:
-    return World()
+async def here() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    # The event loop goes on: what a test left waiting would time out in another one.
+    for task in world.look_ups:
+        task.cancel()
+    await asyncio.gather(*world.look_ups, return_exceptions=True)
 
 
 def names(tasks: Sequence[asyncio.Task[ApiKey | None]]) -> list[str | None]:
