@@ -1,4 +1,4 @@
-"""What goes on after a request was admitted ends in every adapter (G2), and what asks again is told the truth."""
+"""What goes on after a request was admitted ends in every adapter (G2), and verifying again gives the present answer."""
 
 from __future__ import annotations
 

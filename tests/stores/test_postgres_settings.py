@@ -53,7 +53,7 @@ def test_a_connection_that_reports_a_standby_is_refused_with_what_to_do() -> Non
 
 @pytest.fixture
 def standby(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The connections that lead to a standby, of whatever kind they are; all of them once it is told so."""
+    """The connections that lead to a standby, of whatever kind they are; all of them from the moment the test says so."""
     known: list[object] = []
     check = _standby.check_primary
 

@@ -278,7 +278,7 @@ async def test_a_body_that_pauses_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Waiting:
-    """An application that answers nothing until it is told to."""
+    """An application that answers nothing until the test lets it."""
 
     def __init__(self) -> None:
         self.under_way = 0

@@ -1,6 +1,6 @@
 """Any number of workers, in any order, dying and cut off at any moment: a run ends once and none is left lying.
 
-And owners take turns: whoever waits and may run more sees each other owner served once at most before it is their turn,
+And owners take turns: an owner who waits and may run more sees each other owner served once at most before it is their turn,
 whatever priorities are used, and no run of a disabled owner begins.
 
 The workers here are what the runner is made of (claims, renewals, the watch over leases, the fence), driven step by

@@ -132,7 +132,7 @@ class Voice:
         *,
         members: Mapping[str, object] | None = None,
     ) -> Answer:
-        """The document for an error that somebody else raised: the framework, for an unknown path, or the application.
+        """The document for an error that the library did not raise: the framework's, for an unknown path, or the application's.
 
         Its type is `about:blank` (RFC 9457, section 4.2.1), and it has no code and no challenge of this library's: those
         stand for what this library found out, and nothing here was.
@@ -169,9 +169,9 @@ class Voice:
 
 
 def close_reason(answer: Answer) -> str:
-    """What a websocket is told that is closed after its handshake: the problem's code (RFC 6455, section 5.5.1).
+    """The reason with which a websocket is closed after its handshake: the problem's code (RFC 6455, section 5.5.1).
 
-    For an error of somebody else's it is the title.
+    For an error that the library did not raise it is the title.
     """
     document: dict[str, str] = json.loads(answer.body)
     return document["code" if "code" in document else "title"][:_MAX_REASON]

@@ -1,4 +1,4 @@
-"""What the system is told about the memory of this process."""
+"""How this process allocates memory, and whether others may read it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Wire:
         self._whole.set()
 
     def lose(self) -> None:
-        """Whatever is on its way, or is sent from now on, on the connections of now is lost, and nobody is told."""
+        """Whatever is on its way, or is sent from now on, on the connections of now is lost, without a reset."""
         self._generation += 1
 
     def close(self) -> None:

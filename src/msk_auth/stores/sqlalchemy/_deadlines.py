@@ -60,7 +60,7 @@ def _abandon(task: asyncio.Task[Any]) -> None:
 def _forget(task: asyncio.Task[Any]) -> None:
     _abandoned.discard(task)
     if not task.cancelled():
-        # Nobody waits for it, and asyncio need not log it.
+        # No look-up waits for it, and asyncio need not log it.
         task.exception()
 
 

@@ -51,7 +51,7 @@ PAUSE_SECONDS: Final = 1.0
 _MAX_IDLE_SECONDS: Final = 60.0
 # After a failover a connection may go on to the old primary. It does not do so for long.
 _MAX_AGE_SECONDS: Final = 600.0
-# A server that is told that an answer is not wanted any more does not go on waiting for a lock, say.
+# After a cancel request the server stops waiting, for a lock for example.
 _CANCEL_SECONDS: Final = 0.5
 # A read takes a tenth of a millisecond: waiting until another thread has its answer is cheaper than SQLAlchemy's way.
 _MAX_WAIT_SECONDS: Final = 0.1

@@ -20,7 +20,7 @@ def select_from_id(table: Table) -> Select[Any]:
     """The rows from the id `key_id` on, of which a look-up takes the first.
 
     It is the one with this id or, if there is none, the next one. So the database does the same whether there is such a
-    key or not: it goes down its index and reads a row. What takes as long tells nobody which ids exist.
+    key or not: it goes down its index and reads a row. Equal time does not show which ids exist.
     """
     return select(*table.c).where(table.c.id >= bindparam("key_id")).order_by(table.c.id)
 

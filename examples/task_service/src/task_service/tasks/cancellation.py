@@ -52,7 +52,7 @@ async def cancel_runs(
         connection: In a write transaction.
         which: Of which runs.
         now: The moment.
-        error: One line that says why, for whoever looks at them; the reason that was given first stays.
+        error: One line that says why, shown with the run; the reason that was given first stays.
 
     Returns:
         The ids of the runs.

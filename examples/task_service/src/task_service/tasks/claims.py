@@ -101,7 +101,7 @@ class Claims:
                         return claim
                     disabled = await correct_place(connection, place)
             if place is not None and disabled:
-                # Apart from the place, which must not be locked by whoever locks runs.
+                # Apart from the place, which must not be locked by a transaction that locks runs.
                 async with self._db.write() as connection:
                     await cancel_runs_of(connection, place.owner_id, self._clock.now())
             # Every place is locked by other workers: wait for one, instead of asking again and again.

@@ -12,8 +12,8 @@ The runs are the truth, and the line only finds the next of them without looking
 run is taken out when their turn comes, and :func:`missing_owners` finds those who have a run and no place, which an
 older version of the service does not write.
 
-A place is locked by whoever acquires a run or adds one (PostgreSQL; SQLite has one writer). That keeps owners to their
-limit, and nobody takes out an owner who is just adding a run.
+The transaction that acquires or adds a run locks the place (PostgreSQL; SQLite has one writer). That keeps owners to their
+limit, and no worker removes an owner who is just adding a run.
 """
 
 from __future__ import annotations
