@@ -467,3 +467,26 @@ def test_the_queue_connects_as_the_service_does(url: str, settings: dict[str, An
     names = ("host", "port", "dbname", "user", "password", "sslmode")
     assert {name: given[name] for name in names if name in given} == settings
     assert given["connect_timeout"] == 5
+
+
+async def test_workers_that_wait_for_places_do_not_block_each_other(deployment: Deployment) -> None:
+    """More workers than owners: all places are locked most of the time, and each of them moves while others wait for it."""
+    deployment.config.settings.max_concurrent_runs_per_user = 100
+    requested = [await deployment.request(who) for _ in range(24) for who in (ANN, BOB)]
+    async with AsyncExitStack() as stack:
+        workers = []
+        for number in range(6):
+            db = Database.open(deployment.url)
+            stack.push_async_callback(db.close)
+            workers.append(
+                Claims(
+                    db,
+                    deployment.clock,
+                    deployment.config,
+                    worker_id=f"w{number}",
+                    lease=LEASE,
+                    doorbell=QueueDoorbell(deployment.url),
+                )
+            )
+        claims = await asyncio.gather(*(worker.acquire() for worker in workers * 8))
+    assert {claim.run_id for claim in claims if claim is not None} == {run.id for run in requested}

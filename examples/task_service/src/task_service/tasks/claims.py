@@ -158,10 +158,10 @@ class Claims:
         """
         async with self._db.read() as connection:
             missing = await missing_owners(connection)
-        if missing:
+        for owner_id in missing:
+            # One place in each transaction: transactions that lock several could block each other.
             async with self._db.write() as connection:
-                for owner_id in missing:
-                    await join_line(connection, owner_id, RunPriority.NORMAL.rank)
+                await join_line(connection, owner_id, RunPriority.NORMAL.rank)
         return len(missing)
 
     async def renew(self, claims: Collection[Claim]) -> frozenset[str]:

@@ -116,15 +116,21 @@ async def lock_first_place(
     Args:
         connection: In a write transaction.
         limit: How many runs of one owner may be running at once.
-        end: Only up to here: who was served by another worker meanwhile has a new place, and waits for the next turn.
-        skip_locked: Pass over places that others have locked; otherwise wait for them.
+        end: Only up to here: an owner served by another worker meanwhile has a new place, and waits for the next turn.
+        skip_locked: Pass over places that others have locked; otherwise wait for the first one.
     """
     last = case((_PLACES.lane == Lane.URGENT.value, end.urgent), else_=end.normal)
-    found = await connection.execute(
-        _first_owner(limit)
-        .where(_PLACES.turn <= last)
-        .with_for_update(of=waiting_owners, skip_locked=skip_locked)
-    )
+    first = _first_owner(limit).where(_PLACES.turn <= last)
+    if skip_locked:
+        found = await connection.execute(first.with_for_update(of=waiting_owners, skip_locked=True))
+    else:
+        # By its key, so that one place is locked and no other: `first` itself would keep the lock of each place that has
+        # moved while it waited, and workers that wait for each other's would block each other for good.
+        owner_id = await connection.scalar(first.with_only_columns(_PLACES.owner_id))
+        place = select(_PLACES.owner_id, _PLACES.lane)
+        found = await connection.execute(
+            place.where(_PLACES.owner_id == owner_id, _PLACES.turn <= last).with_for_update()
+        )
     row = found.one_or_none()
     return None if row is None else Place(row.owner_id, Lane(row.lane))
 
