@@ -33,7 +33,7 @@ from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users
 from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks.claims import Claims
-from task_service.tasks.leases import LeaseWatch, Outcome
+from task_service.tasks.leases import Claim, LeaseWatch, Outcome
 from task_service.tasks.queue import (
     QueueDoorbell,
     listen,
@@ -320,6 +320,33 @@ async def test_a_worker_without_room_leaves_bells_to_others(deployment: Deployme
             release.set()
             for run in (first, second):
                 assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
+
+
+async def test_a_bell_that_waits_for_a_place_gets_it_when_a_look_found_nothing(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, found_nothing = asyncio.Event(), asyncio.Event()
+    acquire = Claims.acquire
+
+    async def look_too_early(self: Claims, *, rung: bool = False) -> Claim | None:
+        if looked.is_set():
+            return await acquire(self, rung=rung)
+        looked.set()
+        await found_nothing.wait()
+        return None
+
+    monkeypatch.setattr(Claims, "acquire", look_too_early)
+    work()
+    async with deployment.machine(concurrency=1) as machine:
+        await looked.wait()
+        run = await deployment.request()
+
+        async def heard() -> bool:
+            return machine.executed == [run.id]
+
+        await eventually(heard)
+        found_nothing.set()
+        assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
 
 async def test_what_a_stopping_worker_gives_back_rings_again(deployment: Deployment) -> None:

@@ -263,6 +263,8 @@ class Runner:
             claim = await self._claims.acquire(rung=rung)
         finally:
             self._acquiring -= 1
+            # The place is free again unless there is a claim, and a bell may wait for it.
+            self._room.set()
         if claim is None:
             return None
         if self._group is None or self._stopping.is_set():
