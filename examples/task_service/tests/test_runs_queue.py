@@ -109,6 +109,19 @@ class Deployment:
         async with self.db.write() as connection:
             await connection.execute(text(statement), values)
 
+    def worker(self, stack: AsyncExitStack, number: int) -> Claims:
+        """What one more worker does with runs, on a pool of its own."""
+        db = Database.open(self.url)
+        stack.push_async_callback(db.close)
+        return Claims(
+            db,
+            self.clock,
+            self.config,
+            worker_id=f"w{number}",
+            lease=LEASE,
+            doorbell=QueueDoorbell(self.url),
+        )
+
     @asynccontextmanager
     async def machine(
         self, *, concurrency: int = 2, poll: timedelta = NEVER, hears: bool = True
@@ -399,20 +412,7 @@ async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_t
         for _ in range(6):
             await deployment.request(who)
     async with AsyncExitStack() as stack:
-        workers = []
-        for number in range(4):
-            db = Database.open(deployment.url)
-            stack.push_async_callback(db.close)
-            workers.append(
-                Claims(
-                    db,
-                    deployment.clock,
-                    deployment.config,
-                    worker_id=f"w{number}",
-                    lease=LEASE,
-                    doorbell=QueueDoorbell(deployment.url),
-                )
-            )
+        workers = [deployment.worker(stack, number) for number in range(4)]
         claims = await asyncio.gather(*(worker.acquire() for worker in workers * 4))
         held = [claim for claim in claims if claim is not None]
         assert len({claim.run_id for claim in held}) == len(held) == 6
@@ -501,19 +501,6 @@ async def test_workers_that_wait_for_places_do_not_block_each_other(deployment: 
     deployment.config.settings.max_concurrent_runs_per_user = 100
     requested = [await deployment.request(who) for _ in range(24) for who in (ANN, BOB)]
     async with AsyncExitStack() as stack:
-        workers = []
-        for number in range(6):
-            db = Database.open(deployment.url)
-            stack.push_async_callback(db.close)
-            workers.append(
-                Claims(
-                    db,
-                    deployment.clock,
-                    deployment.config,
-                    worker_id=f"w{number}",
-                    lease=LEASE,
-                    doorbell=QueueDoorbell(deployment.url),
-                )
-            )
+        workers = [deployment.worker(stack, number) for number in range(6)]
         claims = await asyncio.gather(*(worker.acquire() for worker in workers * 8))
     assert {claim.run_id for claim in claims if claim is not None} == {run.id for run in requested}
