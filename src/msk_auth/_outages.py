@@ -35,7 +35,7 @@ def log_failure(level: int, what: str, error: Exception) -> None:
 
 
 def unavailable_because(error: Exception) -> StoreUnavailable:
-    """The refusal that whatever failed becomes: fail closed. The reason is for the log alone."""
+    """The refusal that every failure becomes: fail closed. The reason is for the log alone."""
     log_failure(logging.ERROR, "authentication cannot answer", error)
     return StoreUnavailable()
 

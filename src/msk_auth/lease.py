@@ -15,7 +15,7 @@ The rules, each of which is needed (`docs/explanation/lease.md` has the argument
 5. A process grants leases only while it knows that the register has it: it has recorded itself within the last
    minute, and seen itself there within the last tenth of a second, before the reads began.
 6. A process that cannot learn the longest lease waits for `MAX_LEASE`.
-7. A process that uses leases waits for its own at least, whatever the register says.
+7. A process that uses leases waits for its own at least, even if the register lacks it.
 8. A process is removed from the register only when its mark has stood still for longer than a record lasts, and a
    lease after it.
 
@@ -262,7 +262,7 @@ class Leases(Generic[UserT]):
     ) -> Flow[Principal[UserT]]:
         if not self._register.allows_leases(self._clock.monotonic()):
             yield from self._confirm(cache.duration)
-        # Rule 1: before the first read, and after whatever was waited for. Rule 5: asked of this moment.
+        # Rule 1: before the first read, and after each wait. Rule 5: asked of this moment.
         began = self._clock.monotonic()
         is_granted = self._register.allows_leases(began)
         return (yield from read(partial(cache.fill, fingerprint, began) if is_granted else None))

@@ -22,7 +22,7 @@ class Flight(NamedTuple):
 
     Attributes:
         place: Where the table has it.
-        landed: A `threading.Event` or an `asyncio.Event`, set when it has ended in whatever way.
+        landed: A `threading.Event` or an `asyncio.Event`, set when it has ended, successfully or not.
         leads: True for the request that makes it, False for one that waits.
     """
 

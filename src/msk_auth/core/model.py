@@ -250,7 +250,7 @@ class KeyPage:
 
 
 def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
-    """A set of permissions or scopes that cannot change, whatever it was given as.
+    """A set of permissions or scopes that cannot change, made of any iterable.
 
     Args:
         given: The permissions.

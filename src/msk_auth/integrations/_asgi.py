@@ -68,7 +68,7 @@ async def admit(
 async def verify_again(
     scope: Memory, authenticator: AsyncAuthenticator[UserT], policy: Policy
 ) -> Principal[UserT]:
-    """The principal of a request or a websocket as it is now, whatever was found before.
+    """The principal of a request or a websocket as it is now, not as it was found before.
 
     Raises:
         Problem: As :func:`admission`.

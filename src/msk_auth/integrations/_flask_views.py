@@ -216,7 +216,7 @@ class Reader:
 def _exposed(endpoint: str) -> ConfigurationError:
     return ConfigurationError(
         f"The guard of the view {endpoint!r} stands above its route and protects nothing. Write the"
-        " route first and @auth.require(…) below it. For a view that somebody else registers, write"
+        " route first and @auth.require(…) below it. For a view that other code registers, write"
         f" auth.declare_view(app, {endpoint!r}, require(…))."
     )
 

@@ -31,7 +31,7 @@ def admit(environ: Memory, authenticator: Authenticator[UserT], policy: Policy) 
 def verify_again(
     environ: Memory, authenticator: Authenticator[UserT], policy: Policy
 ) -> Principal[UserT]:
-    """The principal of a request as it is now, whatever was found before.
+    """The principal of a request as it is now, not as it was found before.
 
     Raises:
         Problem: As :func:`admit`.

@@ -1,7 +1,7 @@
 """Whether a browser says that a page of this service sent a request.
 
 The scheme is that of the base URL: behind a proxy that ends TLS the service itself is spoken to over http, and a request
-does not show what the browser used. Whatever says so in the request could have been written by the client.
+does not show what the browser used. A header of the request that says so could come from the client.
 """
 
 from __future__ import annotations

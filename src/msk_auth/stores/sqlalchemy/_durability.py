@@ -1,4 +1,4 @@
-"""Transactions that are on the disk when they return, whatever the server's default is."""
+"""Transactions that are on the disk when they return, even if the server's default is asynchronous."""
 
 from __future__ import annotations
 

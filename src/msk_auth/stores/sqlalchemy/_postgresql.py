@@ -215,7 +215,7 @@ class BlockingReader:
         # From here on it is not the pool's, which makes another one when it needs it.
         pooled.detach()
         try:
-            # Whatever prepared the connection may have left a transaction open, with a state of its own.
+            # The code that prepared the connection may have left a transaction open, with a state of its own.
             driver.rollback()
             driver.autocommit = True
             return _BlockingConnection(driver)
@@ -339,7 +339,7 @@ class AwaitingReader:
         # From here on it is not the pool's, which makes another one when it needs it.
         pooled.detach()
         try:
-            # Whatever prepared the connection may have left a transaction open, with a state of its own.
+            # The code that prepared the connection may have left a transaction open, with a state of its own.
             await driver.rollback()
             await driver.set_autocommit(True)
         except Exception as error:

@@ -1,7 +1,7 @@
 """How passwords and links are written: one writer at a time, for a login that is still open, over what was read.
 
 A password is verified and hashed outside of any transaction, for tens of milliseconds in which a reset may be
-acknowledged. So whatever writes a credential takes the turn of all such writes, checks in the same transaction that the
+acknowledged. So every writer of a credential takes the turn of all such writes, checks in the same transaction that the
 login it acts for is still open, and replaces only what was verified. What began earlier never overwrites what was
 acknowledged.
 """

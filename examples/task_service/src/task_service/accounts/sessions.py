@@ -351,7 +351,7 @@ async def require_open(
 def check_open(connection: Connection, principal: Principal[Any], now: datetime) -> None:
     """Refuse to write for a login that has ended since its request was authenticated.
 
-    Until the transaction ends the login cannot end either: whatever ends one locks its user first.
+    Until the transaction ends the login cannot end either: every change that ends one locks its user first.
 
     Args:
         connection: In a write transaction, that holds no lock of a session.

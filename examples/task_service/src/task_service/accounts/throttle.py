@@ -62,7 +62,7 @@ class LoginThrottle:
         """
         limits = self._limits(account, address)
         by_pair, by_address, by_account = limits
-        # Read before anything is written, and the address first: it is refused whatever name it tries.
+        # Read before anything is written, and the address first: it is refused for every name it tries.
         for limit, identifiers in (by_address, by_pair, by_account):
             if not await self._limiter.test(limit, *identifiers):
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))

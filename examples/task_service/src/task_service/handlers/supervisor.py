@@ -16,7 +16,7 @@ RULES is the file descriptor of the Landlock rules that the command is confined 
 (:mod:`task_service.handlers.sandbox`), or `None`. Guard and supervisor are not confined, so that the command can neither
 look into them nor, since Linux 6.12, signal them.
 
-Ending means SIGTERM to the command's process group, and SIGKILL to whatever is left three seconds later. When the
+Ending means SIGTERM to the command's process group, and SIGKILL to what is left three seconds later. When the
 command has ended, what it left running in the background is killed, FOLDER is removed and the command's exit status
 passed on: 128 + N for signal N, 126 for a program that could not be started. A command that was ended because UNTIL had
 passed has none: then this program itself ends by :data:`LEASE_OVER`.

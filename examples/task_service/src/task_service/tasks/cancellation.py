@@ -1,4 +1,4 @@
-"""Cancelling many runs at once, in the transaction of whatever makes that necessary.
+"""Cancelling many runs at once, in the transaction of the change that makes it necessary.
 
 Workers notice within a second, on whichever machine: they look into the table, and a signal in this process only tells its
 own worker sooner.
