@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 
+from msk_auth.testing import BackgroundLoop
 from msk_auth.testing.adapter import Reply, Surprise
 
 
@@ -99,3 +100,24 @@ async def send(
     start, *rest = sent
     content = b"".join(message.get("body", b"") for message in rest)
     return Reply(start["status"], tuple(start["headers"]), content)
+
+
+class Driver:
+    """Speaks raw ASGI to an application, on an event loop of its own.
+
+    Args:
+        loop: Where the application runs.
+        app: The application.
+        stays: Whether the client stays connected until it has the whole answer.
+    """
+
+    def __init__(self, loop: BackgroundLoop, app: Any, *, stays: bool = False) -> None:
+        self._loop = loop
+        self._app = app
+        self._stays = stays
+
+    def send(
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> Reply:
+        answer = send(self._app, method, target, list(headers), body, stays=self._stays)
+        return self._loop.run(answer)

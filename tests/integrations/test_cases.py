@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.integrations.adapters import ADAPTERS, send
+from tests.integrations.adapters import ADAPTERS, Driver
 
 from msk_auth.testing import AdapterContract, BackgroundLoop
 from msk_auth.testing._adapter_contract import check
 from msk_auth.testing._adapter_contract_case import bearer
 from msk_auth.testing.adapter import CASES, AdapterDriver, Case, Reply, World, make_world
-
-
-class Driver:
-    """Speaks raw ASGI to an application, on an event loop of its own."""
-
-    def __init__(self, loop: BackgroundLoop, app: Any) -> None:
-        self._loop = loop
-        self._app = app
-
-    def send(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
-    ) -> Reply:
-        return self._loop.run(send(self._app, method, target, list(headers), body))
 
 
 @pytest.fixture(scope="module")

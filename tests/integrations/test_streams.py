@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from tests.integrations.adapters import ADAPTERS, send
+from tests.integrations.adapters import ADAPTERS, Driver
 
 from msk_auth.testing import BackgroundLoop, StreamContract
-from msk_auth.testing.adapter import AdapterDriver, Reply, World
-
-
-class Driver:
-    """Speaks raw ASGI to an application, and stays until it has answered."""
-
-    def __init__(self, loop: BackgroundLoop, app: Any) -> None:
-        self._loop = loop
-        self._app = app
-
-    def send(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
-    ) -> Reply:
-        answer = send(self._app, method, target, list(headers), body, stays=True)
-        return self._loop.run(answer)
+from msk_auth.testing.adapter import AdapterDriver, World
 
 
 @pytest.fixture(scope="module")
@@ -38,4 +23,4 @@ class TestAdapters(StreamContract):
     def driver(
         cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> AdapterDriver:
-        return Driver(loop, ADAPTERS[request.param](world.authenticator))
+        return Driver(loop, ADAPTERS[request.param](world.authenticator), stays=True)
