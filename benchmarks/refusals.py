@@ -148,7 +148,7 @@ def works(store: Any) -> Iterator[tuple[str, Any, str]]:
     )
     yield "authenticate", make(store), "authenticate"
     yield "authenticate, with a lease", make(store, lease=subjects.LONG_LEASE), "authenticate"
-    yield "revoke a presented key", make(store), "revoke_by_possession"
+    yield "revoke a presented key", make(store), "revoke_presented_key"
 
 
 def run(scale: Scale) -> Result:

@@ -631,7 +631,7 @@ def test_an_application_waits_out_leases_after_it_narrowed_access(make_world: Ma
     world = make_world(lease=LEASE)
     world.enter(token())
     world.owners["ann"] = replace(world.owners["ann"], disabled=True)
-    world.call("wait_out_leases")
+    world.call("await_lease_expiry")
     assert len(world.clock.slept) == 1
     with pytest.raises(Problem) as refused:
         world.enter(token())
@@ -649,7 +649,7 @@ class WithRegister:
 
     def wait(self) -> float:
         """For how long it waits after it narrowed access."""
-        waited = self.auth.wait_out_leases()
+        waited = self.auth.await_lease_expiry()
         if waited is not None:
             asyncio.run(waited)
         return self.clock.slept[-1]
@@ -680,7 +680,7 @@ def test_who_uses_a_lease_waits_for_its_own_even_if_the_register_was_lost(
     world = make_world(lease=LEASE)
     world.enter(world.create().value.reveal())
     world.store.inner._leases.clear()
-    world.call("wait_out_leases")
+    world.call("await_lease_expiry")
     assert world.clock.slept[-1] > LEASE.total_seconds()
 
 

@@ -49,9 +49,9 @@ from .core.events import (
     KeyLeaked,
     KeyRevocation,
     KeyRotated,
+    LeakLocation,
     Refusal,
     RevocationCause,
-    Sighting,
 )
 from .core.flows import CreatedKey, Lifetime
 from .core.immutability import immutable
@@ -129,6 +129,7 @@ __all__ = [
     "KeyStore",
     "KeyUnknown",
     "KeyValue",
+    "LeakLocation",
     "LeakedKey",
     "LeaseRegister",
     "Lifetime",
@@ -149,7 +150,6 @@ __all__ = [
     "RequestMalformed",
     "RevocationCause",
     "Session",
-    "Sighting",
     "SignatureInvalid",
     "SigningKey",
     "SigningKeysUnavailable",

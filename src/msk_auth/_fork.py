@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import ref
 
-from ._outages import log_failure
+from ._failures import log_failure
 
 # From a weak reference to an object, by its identity since objects need not be hashable, to the function that renews it.
 _renewals: Final[dict[int, tuple[ref[Any], Callable[[Any], None]]]] = {}

@@ -12,16 +12,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
+from ._failures import unavailable_because
 from ._fork import abandon, after_fork_in_child
-from ._outages import unavailable_because
 from .clock import Clock
 from .core.digest import KeyHasher
 from .core.errors import Problem
 from .core.model import ApiKey, KeyLimits, Owner, Session, UserT
 from .core.steps import Flow, Step, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
-from .lease import LeaseCache, Leases
-from .single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
+from .leases.cache import LeaseCache, Leases
+from .leases.single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class SyncPorts(Generic[UserT]):
     def key_limits(self) -> KeyLimits:
         return self._key_limits if isinstance(self._key_limits, KeyLimits) else self._key_limits()
 
-    def verify_slowly(self, key: str, encoded: str) -> bool:
+    def verify_off_loop(self, key: str, encoded: str) -> bool:
         return self._hasher.verify(key, encoded)
 
     def sleep(self, seconds: float) -> None:
@@ -201,7 +201,7 @@ class AsyncPorts(Generic[UserT]):
             else await self._key_limits()
         )
 
-    async def verify_slowly(self, key: str, encoded: str) -> bool:
+    async def verify_off_loop(self, key: str, encoded: str) -> bool:
         import asyncio
 
         loop = asyncio.get_running_loop()

@@ -49,7 +49,7 @@ from msk_auth import (
     TokenRevoked,
 )
 from msk_auth.core.keys import checksum
-from msk_auth.core.steps import verify_slowly
+from msk_auth.core.steps import verify_off_loop
 
 MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
@@ -189,7 +189,7 @@ def test_an_unknown_key_and_a_wrong_secret_take_the_same_steps(
     world = make_world(lease=lease)
     wrong = with_wrong_secret(world, world.create().record.id)
     unknown = KeyFormat().generate().reveal()
-    for work in (told, lambda _, key: world.call("revoke_by_possession", key)):
+    for work in (told, lambda _, key: world.call("revoke_presented_key", key)):
         for key in (wrong, unknown):
             work(world, key)
         steps = functions_called(lambda: work(world, wrong))  # noqa: B023 - called at once
@@ -286,7 +286,7 @@ def test_a_key_with_another_id_decides_nothing(
         assert type(told(world, created.value.reveal())) is StoreUnavailable
         for call, *arguments in (
             ("get_key", world.login(), created.record.id),
-            ("revoke_by_possession", created.value.reveal()),
+            ("revoke_presented_key", created.value.reveal()),
         ):
             with pytest.raises(StoreUnavailable):
                 world.call(call, *arguments)
@@ -459,7 +459,7 @@ def test_after_a_change_of_brand_the_keys_of_before_still_open(make_world: MakeW
 
 def test_the_step_that_carries_a_key_to_a_slow_scheme_does_not_show_it() -> None:
     key = KeyFormat().generate().reveal()
-    assert key not in repr(next(verify_slowly(key, "$slow$")))
+    assert key not in repr(next(verify_off_loop(key, "$slow$")))
 
 
 # Login tokens.

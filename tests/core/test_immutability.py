@@ -24,7 +24,7 @@ from msk_auth import (
     Owner,
     Refusal,
     StoreUnavailable,
-    _outages,
+    _failures,
     immutable,
 )
 from msk_auth.core.immutability import NotShareable, check_shareable
@@ -252,7 +252,7 @@ def test_under_a_lease_a_user_that_can_change_is_refused_and_logged_once(
     request: pytest.FixtureRequest,
 ) -> None:
     # Whatever ran in this process before.
-    _outages._log_once.cache_clear()
+    _failures._log_once.cache_clear()
     world = make_world(lease=LEASE)
     name = "User" + "".join(filter(str.isalnum, request.node.name))
     presented = world.create().value.reveal() if credential == "key" else token()

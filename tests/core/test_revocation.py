@@ -18,22 +18,22 @@ from msk_auth import (
     KeyRevocation,
     KeyRevoked,
     LeakedKey,
+    LeakLocation,
     RevocationCause,
-    Sighting,
     StoreUnavailable,
 )
 from msk_auth.core.keys import checksum
 
 MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)
-PLACE = Sighting("github", "commit", "https://example.com/a/b/blob/main/.env")
+PLACE = LeakLocation("github", "commit", "https://example.com/a/b/blob/main/.env")
 
 
 def test_whoever_holds_a_key_may_end_it(world: World) -> None:
     created = world.create()
     world.forget_calls()
     world.clock.advance(SECOND)
-    record: ApiKey = world.call("revoke_by_possession", created.value.reveal())
+    record: ApiKey = world.call("revoke_presented_key", created.value.reveal())
     assert record.revoked_at == NOW + SECOND
     assert record == world.store.get(created.record.id)
     # Nobody is logged in, and no owner was asked for.
@@ -47,9 +47,9 @@ def test_whoever_holds_a_key_may_end_it(world: World) -> None:
 
 def test_ending_a_key_again_changes_nothing(world: World) -> None:
     key = world.create().value.reveal()
-    first = world.call("revoke_by_possession", key)
+    first = world.call("revoke_presented_key", key)
     world.clock.advance(SECOND)
-    assert world.call("revoke_by_possession", key) == first
+    assert world.call("revoke_presented_key", key) == first
     assert first.revoked_at == NOW
 
 
@@ -58,7 +58,7 @@ def test_what_its_owner_has_ended_is_ended(world: World, end: str) -> None:
     created = world.create()
     world.call(end, world.login(), created.record.id)
     world.clock.advance(SECOND)
-    record = world.call("revoke_by_possession", created.value.reveal())
+    record = world.call("revoke_presented_key", created.value.reveal())
     assert (record.id, record.revoked_at) == (created.record.id, NOW)
 
 
@@ -66,7 +66,7 @@ def test_an_expired_key_and_that_of_a_disabled_owner_can_be_ended(world: World) 
     created = world.create(lifetime=SECOND)
     world.clock.advance(2 * SECOND)
     world.owners.clear()
-    assert world.call("revoke_by_possession", created.value.reveal()).revoked_at == NOW + 2 * SECOND
+    assert world.call("revoke_presented_key", created.value.reveal()).revoked_at == NOW + 2 * SECOND
 
 
 def wrong_secret(key: str) -> str:
@@ -91,7 +91,7 @@ def test_without_the_secret_nothing_happens_and_nothing_is_learnt(
     for key in (KeyFormat().generate().reveal(), wrong_secret(created.value.reveal())):
         compared.clear()
         world.forget_calls()
-        answer = world.call("revoke_by_possession", key)
+        answer = world.call("revoke_presented_key", key)
         # The same I/O, the same amount of hashing, the same answer, and no event.
         learnt.append((answer, world.store.calls.copy(), len(compared), world.events.copy()))
     assert learnt == [(None, ["find"], 1, [])] * 2
@@ -106,7 +106,7 @@ def test_what_is_no_key_is_told_without_the_store(world: World, wrong: str) -> N
     world.forget_calls()
     shown = {"cut": key[:-1], "typo": key[:-6] + "000000"}.get(wrong, wrong)
     with pytest.raises(KeyMalformed):
-        world.call("revoke_by_possession", shown)
+        world.call("revoke_presented_key", shown)
     assert (world.store.calls, world.events) == ([], [])
 
 
@@ -117,14 +117,14 @@ def test_a_store_that_fails_is_no_success(world: World, method: str) -> None:
     world.forget_calls()
     world.store.fails[method] = ConnectionError("gone")
     with pytest.raises(StoreUnavailable):
-        world.call("revoke_by_possession", key)
+        world.call("revoke_presented_key", key)
     with pytest.raises(StoreUnavailable):
         world.call("revoke_leaked", [LeakedKey(key, PLACE)])
     assert world.events == []
 
 
 def ways(key: str) -> list[tuple[str, tuple[Any, ...]]]:
-    return [("revoke_by_possession", (key,)), ("revoke_leaked", ([LeakedKey(key, PLACE)],))]
+    return [("revoke_presented_key", (key,)), ("revoke_leaked", ([LeakedKey(key, PLACE)],))]
 
 
 @pytest.mark.parametrize("way", [0, 1])
@@ -149,7 +149,7 @@ def test_leaked_keys_are_ended_together(make_world: MakeWorld) -> None:
     world.enter(one.value.reveal())
     world.forget_calls()
     world.clock.slept.clear()
-    elsewhere = Sighting("github", "issue_comment", None)
+    elsewhere = LeakLocation("github", "issue_comment", None)
     records = world.call(
         "revoke_leaked",
         [

@@ -11,8 +11,8 @@ import pytest
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
 from msk_auth import KeyLimits, KeyRevoked, Policy
+from msk_auth.http.admission import known_principal
 from msk_auth.integrations import _asgi
-from msk_auth.integrations._outcome import known_principal
 from msk_auth.testing.adapter import World, make_world
 
 pytestmark = pytest.mark.anyio

@@ -31,7 +31,7 @@ from msk_auth import (
     TooManyAttempts,
     require_interactive,
 )
-from msk_auth.integrations._openapi import document_problems
+from msk_auth.http.openapi import document_problems
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
 from msk_auth.testing.adapter import Surprise, User, World, make_world
 

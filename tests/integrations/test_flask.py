@@ -39,8 +39,8 @@ from msk_auth import (
     require,
     require_interactive,
 )
+from msk_auth.http.admission import known_principal
 from msk_auth.integrations import _wsgi, flask
-from msk_auth.integrations._outcome import known_principal
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.testing.adapter import START, World, make_world

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msk_auth import InputInvalid, KeyValue, LoginTooOld, Problem, TooManyAttempts
-from msk_auth.integrations._http import Answer, Voice, bearer_challenge, close_reason
-from msk_auth.integrations._key_routes import (
+from msk_auth.http.answers import Answer, ProblemRenderer, bearer_challenge, close_reason
+from msk_auth.http.key_routes import (
     CreateRequest,
     ListRequest,
     RotateRequest,
@@ -21,7 +21,7 @@ from msk_auth.integrations._key_routes import (
     parse_rotate,
 )
 
-VOICE = Voice("api", "https://example.test/errors/")
+VOICE = ProblemRenderer("api", "https://example.test/errors/")
 
 
 class LoginFailed(Problem):
@@ -60,8 +60,12 @@ def test_what_is_written_once_is_the_same_for_the_same_words_only() -> None:
     once = VOICE.answer(LoginFailed())
     assert VOICE.answer(LoginFailed()) is once
     assert VOICE.answer(LoginFailed("Try again.")).body != once.body
-    assert Voice("other", VOICE.problem_base).answer(LoginFailed()).headers != once.headers
-    assert Voice(VOICE.realm, "https://other.test/").answer(LoginFailed()).body != once.body
+    assert (
+        ProblemRenderer("other", VOICE.problem_base).answer(LoginFailed()).headers != once.headers
+    )
+    assert (
+        ProblemRenderer(VOICE.realm, "https://other.test/").answer(LoginFailed()).body != once.body
+    )
     limits = [VOICE.answer(LoginTooOld(timedelta(seconds=n))).headers for n in (1, 2)]
     assert limits[0] != limits[1]
     waits = [dict(VOICE.answer(TooManyAttempts(n)).headers)["retry-after"] for n in (1, 2)]

@@ -12,7 +12,7 @@ from tests.integrations.leak_apps import LEAK_APPS
 from tests.leaks.support import Reporter, match, report
 
 from msk_auth import ConfigurationError, KeyLeaked, KeyRevocation, TooManyAttempts
-from msk_auth._audit.audit import list_routes
+from msk_auth._route_audit.audit import list_routes
 from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.testing.adapter import START, Reply, World, make_world
 

@@ -212,7 +212,7 @@ if "fastapi" in MAKERS:
 
 
 def test_another_choice_is_refused() -> None:
-    from msk_auth.integrations._http import answers_all
+    from msk_auth.http.answers import answers_all
 
     with pytest.raises(ConfigurationError, match="errors='some' does not work"):
         answers_all("some")  # type: ignore[arg-type]

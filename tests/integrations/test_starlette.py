@@ -33,8 +33,8 @@ from msk_auth import (
     require,
     require_interactive,
 )
+from msk_auth.http.answers import Answer, ProblemRenderer
 from msk_auth.integrations import _starlette_base
-from msk_auth.integrations._http import Answer, Voice
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
 from msk_auth.testing.adapter import User, World, make_world
 
@@ -127,13 +127,13 @@ class TestRefusals:
     ) -> None:
         """Frames of a traceback hold each other, and the credentials."""
         made: list[weakref.ref[Problem]] = []
-        answer = Voice.answer
+        answer = ProblemRenderer.answer
 
-        def spy(voice: Voice, problem: Problem) -> Answer:
+        def spy(renderer: ProblemRenderer, problem: Problem) -> Answer:
             made.append(weakref.ref(problem))
-            return answer(voice, problem)
+            return answer(renderer, problem)
 
-        monkeypatch.setattr(Voice, "answer", spy)
+        monkeypatch.setattr(ProblemRenderer, "answer", spy)
         app = serve(
             auth,
             Route("/at-once", auth.require()(ok)),

@@ -20,7 +20,7 @@ from msk_auth import (
     Authenticator,
     KeyFormat,
     KeyLeaked,
-    Sighting,
+    LeakLocation,
     SignatureInvalid,
     SigningKeysUnavailable,
     StoreUnavailable,
@@ -33,7 +33,7 @@ from msk_auth.leaks import (
     GitHubLeakReceiver,
     LeakLabel,
 )
-from msk_auth.leaks._keys import Claim, PublishedKeys, read_keys
+from msk_auth.leaks._keys import PublishedKeys, SignatureHeaders, read_keys
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -75,7 +75,7 @@ def test_a_leaked_key_is_revoked_and_its_place_told(world: World) -> None:
     assert record.revoked_at == NOW
     assert world.events == [
         KeyLeaked(
-            NOW, record, Sighting("github", "commit", "https://github.com/o/r/blob/1/***.env")
+            NOW, record, LeakLocation("github", "commit", "https://github.com/o/r/blob/1/***.env")
         )
     ]
     assert key not in repr((labels, world.events))
@@ -143,11 +143,11 @@ def test_a_report_that_is_not_signed_is_refused(
 @given(st.text(max_size=200), st.text(max_size=250))
 def test_headers_are_read_or_refused(identifier: str, signature: str) -> None:
     try:
-        claim = Claim.read(identifier, signature)
+        presented = SignatureHeaders.read(identifier, signature)
     except SignatureInvalid:
         return
-    assert claim.identifier == identifier
-    assert base64.b64encode(claim.signature).decode() == signature
+    assert presented.identifier == identifier
+    assert base64.b64encode(presented.signature).decode() == signature
 
 
 @pytest.mark.parametrize("kind", ["p384", "rsa", "ed25519", "broken", "text"])

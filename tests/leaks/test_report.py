@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.leaks.support import match, report
 
-from msk_auth import InputInvalid, KeyFormat, Sighting
+from msk_auth import InputInvalid, KeyFormat, LeakLocation
 from msk_auth.leaks import MAX_MATCHES, MAX_REPORT
 from msk_auth.leaks._report import read_report, trimmed_url
 
@@ -87,7 +87,7 @@ def test_a_report_has_bounds() -> None:
 )
 def test_the_source_is_a_word(source: object, told: str) -> None:
     (found,) = read_report(report({"token": "x", "source": source}))
-    assert found.sighting == Sighting("github", told, None)
+    assert found.sighting == LeakLocation("github", told, None)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from msk_auth import (
     RecordedLease,
     local_principal,
 )
-from msk_auth.single_flight import Flight
+from msk_auth.leases.single_flight import Flight
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = KeyFormat().generate()
@@ -218,7 +218,7 @@ class Process:
             return
         self.world.owner_disabled = True
         restores = self.world.restores
-        await self.authenticator.wait_out_leases()
+        await self.authenticator.await_lease_expiry()
         self.world.narrowed |= restores == self.world.restores
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from msk_auth import Owner, Principal, local_principal
-from msk_auth.lease import LeaseCache
+from msk_auth.leases.cache import LeaseCache
 from msk_auth.testing import FrozenClock
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -23,11 +23,12 @@ from hypothesis.stateful import (
 )
 from tests.lease.simulation import RATES, Process, SimStore, World
 
-from msk_auth import AsyncAuthenticator, Principal, RecordedLease, lease, lease_register, ports
+from msk_auth import AsyncAuthenticator, Principal, RecordedLease, ports
 from msk_auth.authenticator import driver
 from msk_auth.core.steps import Flow
-from msk_auth.lease import Fingerprint, LeaseCache, Leases
-from msk_auth.lease_register import LeaseRegisterView
+from msk_auth.leases import cache, register
+from msk_auth.leases.cache import Fingerprint, LeaseCache, Leases
+from msk_auth.leases.register import LeaseRegisterView
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
@@ -40,9 +41,9 @@ AWAY = 0.5
 @pytest.fixture(autouse=True)
 def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record lasts for little longer than a lease, so that a search of few steps comes to its end."""
-    monkeypatch.setattr(lease_register, "RECORD_SECONDS", 1.0)
-    monkeypatch.setattr(lease_register, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(lease_register, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(register, "RECORD_SECONDS", 1.0)
+    monkeypatch.setattr(register, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(register, "_RETRY_SECONDS", 0.05)
     # Thousands of lost connections are reported.
     monkeypatch.setattr(logging.getLogger("msk_auth"), "disabled", True)
 
@@ -143,7 +144,7 @@ def test_no_interleaving_accepts_what_was_narrowed() -> None:
     run_state_machine_as_test(Deployment, settings=settings(SEARCH, max_examples=100))
 
 
-# The mutants: each breaks one rule of `msk_auth.lease` or `msk_auth.batching`, and the same search must find out.
+# The mutants: each breaks one rule of `msk_auth.leases.cache` or `msk_auth.batching`, and the same search must find out.
 
 
 class StartsTheLeaseAfterTheReads(Leases[str]):
@@ -236,7 +237,7 @@ class NeverLooksAgain(LeaseRegisterView):
     """Breaks rule 5: what it recorded within the last minute may have been lost."""
 
     def allows_leases(self, at: float) -> bool:
-        return at - self._confirmation.recorded_at <= lease_register.RECORD_SECONDS
+        return at - self._confirmation.recorded_at <= register.RECORD_SECONDS
 
 
 class TakesAnyMarkForItsOwn(LeaseRegisterView):
@@ -348,7 +349,7 @@ def explore_the_register(episodes: int) -> list[str]:
                     user.start(user.verify())
                 case 1:
                     writer.start(
-                        chance.choice([writer.revoke, writer.authenticator.wait_out_leases])()
+                        chance.choice([writer.revoke, writer.authenticator.await_lease_expiry])()
                     )
                 case 2:
                     world.advance(chance.choice([0.001, 0.02, 0.3, 0.7, 1.1]))
@@ -398,7 +399,7 @@ def test_it_finds_every_broken_rule(
 def test_it_finds_a_process_that_may_not_be_in_the_register(
     mutant: type[LeaseRegisterView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LeaseRegisterView", mutant)
+    monkeypatch.setattr(cache, "LeaseRegisterView", mutant)
     assert explore_the_register(4000) != []
 
 
@@ -423,7 +424,7 @@ class Play:
         self.settle(self.user)
 
     def look_at_the_register(self) -> None:
-        self.writer.start(self.writer.authenticator.wait_out_leases())
+        self.writer.start(self.writer.authenticator.await_lease_expiry())
         self.settle(self.writer)
 
     def revoke(self, process: Process | None = None) -> None:
@@ -455,7 +456,7 @@ def forget_what_was_just_recorded_anew() -> list[str]:
     play.verify()
     play.look_at_the_register()
     play.world.advance(1.5)
-    play.writer.start(play.writer.authenticator.wait_out_leases())
+    play.writer.start(play.writer.authenticator.await_lease_expiry())
     for _ in range(2):
         play.world.release(0)
     assert [what for _, what, _ in play.world.stopped] == ["commit that a lease is forgotten"]
@@ -493,7 +494,7 @@ def test_a_process_whose_old_mark_was_restored_records_itself_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert restore_an_old_mark() == []
-    monkeypatch.setattr(lease, "LeaseRegisterView", TakesAnyMarkForItsOwn)
+    monkeypatch.setattr(cache, "LeaseRegisterView", TakesAnyMarkForItsOwn)
     assert restore_an_old_mark() != []
 
 
@@ -521,7 +522,7 @@ def test_a_process_is_not_removed_before_its_last_lease_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert narrow_while_a_lease_is_alive(0.45) == []
-    monkeypatch.setattr(lease_register, "_seconds_until_unused", lambda _: 0.4)
+    monkeypatch.setattr(register, "_seconds_until_unused", lambda _: 0.4)
     assert narrow_while_a_lease_is_alive(0.45) != []
 
 
@@ -565,7 +566,7 @@ def revoke_without_an_answer_of_the_register() -> list[str]:
 
 def test_the_wait_has_a_margin_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     assert revoke_between_clocks_that_differ() == []
-    monkeypatch.setattr(lease, "seconds_to_wait", lambda longest: longest.total_seconds())
+    monkeypatch.setattr(cache, "seconds_to_wait", lambda longest: longest.total_seconds())
     assert revoke_between_clocks_that_differ() != []
 
 

@@ -199,7 +199,7 @@ def test_a_forked_child_runs_an_event_loop_and_threads_of_its_own() -> None:
     digest = KeyHasher().digest(KEY.reveal())
 
     def use() -> tuple[str, bool]:
-        verified = asyncio.run(auth._ports.verify_slowly(KEY.reveal(), digest))
+        verified = asyncio.run(auth._ports.verify_off_loop(KEY.reveal(), digest))
         return asyncio.run(outcome(auth)), verified
 
     never = threading.Event()

@@ -24,7 +24,7 @@ from msk_auth.stores.sqlalchemy._postgresql import (
     _AwaitingConnection,
     _LoopConnections,
 )
-from msk_auth.stores.sqlalchemy._rows import NotNow
+from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
 from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
@@ -399,7 +399,7 @@ async def test_the_number_of_connections_is_bounded(store: AsyncSQLAlchemyKeySto
         # All of them stall by now or not: more are opened only for those that do.
         for each in here(store).busy:
             here(store).busy[each] = asyncio.get_running_loop().time() + 60
-        with pytest.raises(NotNow):
+        with pytest.raises(FastPathUnavailable):
             await find_held(store, "k1")
         for each in here(store).busy:
             here(store).busy[each] = 0.0
@@ -408,7 +408,7 @@ async def test_the_number_of_connections_is_bounded(store: AsyncSQLAlchemyKeySto
             await until_waiting_for_a_lock(store, len(reads))
             for each in here(store).busy:
                 here(store).busy[each] = 0.0
-        with pytest.raises(NotNow):
+        with pytest.raises(FastPathUnavailable):
             await find_held(store, "k1")
     assert await asyncio.gather(*reads) == [FULL] * len(reads)
     assert len(here(store).idle) == _postgresql.MAX_HELD
@@ -507,10 +507,10 @@ async def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
     def _leave_a_block_open(connection: Any, _record: object, _proxy: object) -> None:
         connection.driver_connection._num_transactions = 1
 
-    with pytest.raises(NotNow):
+    with pytest.raises(FastPathUnavailable):
         await find_held(store, "k1")
     event.remove(pool, "checkout", _leave_a_block_open)
-    with pytest.raises(NotNow):
+    with pytest.raises(FastPathUnavailable):
         await find_held(store, "k1")
     reader_of(store)._closed_until = 0.0
     assert await find_held(store, "k1") == FULL

@@ -21,7 +21,7 @@ from msk_auth import ApiKey
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, _postgresql, _stores
 from msk_auth.stores.sqlalchemy._deadlines import CLOCK
 from msk_auth.stores.sqlalchemy._postgresql import BlockingReader, _BlockingConnection
-from msk_auth.stores.sqlalchemy._rows import NotNow
+from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
 from msk_auth.testing._store_contract import NOW, OWNER
 
 
@@ -185,7 +185,7 @@ def test_one_thread_holds_one_connection_outside_of_the_pool(postgres_url: URL) 
         store.close()
         assert held.driver.closed
         assert store.find("k1") == FULL
-        with pytest.raises(NotNow):
+        with pytest.raises(FastPathUnavailable):
             find_held(store, "k1")
 
 
@@ -217,7 +217,7 @@ def test_when_all_connections_are_taken_the_long_way_is(
     reader = reader_of(store)
     taken = [reader._take() for _ in range(_postgresql.MAX_HELD)]
     monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 0.01)
-    with pytest.raises(NotNow):
+    with pytest.raises(FastPathUnavailable):
         find_held(store, "k1")
     assert store.find("k1") == FULL
     monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 10.0)
@@ -395,11 +395,11 @@ def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
     def _leave_a_block_open(connection: Any, _record: object, _proxy: object) -> None:
         connection._num_transactions = 1
 
-    with pytest.raises(NotNow):
+    with pytest.raises(FastPathUnavailable):
         find_held(store, "k1")
     event.remove(pool, "checkout", _leave_a_block_open)
     assert store.find("k1") == FULL
-    with pytest.raises(NotNow):
+    with pytest.raises(FastPathUnavailable):
         find_held(store, "k1")
     reader_of(store)._closed_until = 0.0
     assert find_held(store, "k1") == FULL

@@ -56,8 +56,8 @@ def test_an_unknown_id_and_a_wrong_secret_take_the_same_steps(
         assert ("call", "verify") in steps
         assert ("call", "first_record" if short_way else "_record") in steps
         assert functions_called(refuse(authenticator, unknown)) == steps
-        present = functions_called(lambda: authenticator.revoke_by_possession(wrong))
-        absent = functions_called(lambda: authenticator.revoke_by_possession(unknown))
+        present = functions_called(lambda: authenticator.revoke_presented_key(wrong))
+        absent = functions_called(lambda: authenticator.revoke_presented_key(unknown))
         assert absent == present
         store.close()
 

@@ -25,8 +25,8 @@ from msk_auth import (
     KeyNotActive,
     KeyNotFound,
     LeakedKey,
+    LeakLocation,
     Principal,
-    Sighting,
     StoreUnavailable,
     TokenRevoked,
 )
@@ -162,7 +162,7 @@ async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
     ):
         with pytest.raises(KeyNotFound):
             await refused
-    assert await authenticator.revoke_by_possession(KeyFormat().generate().reveal()) is None
+    assert await authenticator.revoke_presented_key(KeyFormat().generate().reveal()) is None
     # The store by itself: its caller has looked for the predecessor, which is gone a moment later.
     successor = (await authenticator.create_key(ann, name="next")).record
     later = keys.it.clock.now()
@@ -200,7 +200,7 @@ async def test_a_change_whose_entry_cannot_be_written_does_not_happen(keys: Keys
     it, ann, authenticator = keys.it, keys.ann, keys.authenticator
     created = await authenticator.create_key(ann, name="CI")
     made, shown = created.record, created.value.reveal()
-    found = LeakedKey(shown, Sighting("github", "commit", "https://example.com/a"))
+    found = LeakedKey(shown, LeakLocation("github", "commit", "https://example.com/a"))
     before, trail = await keys.records(), await keys.trail()
     soon = it.clock.now() + timedelta(days=1)
     changes: list[Callable[[], Awaitable[object]]] = [
@@ -208,7 +208,7 @@ async def test_a_change_whose_entry_cannot_be_written_does_not_happen(keys: Keys
         lambda: authenticator.rotate_key(ann, made.id),
         lambda: authenticator.rotate_key(ann, made.id, overlap=timedelta(hours=1)),
         lambda: authenticator.expire_key(ann, made.id, at=soon),
-        lambda: authenticator.revoke_by_possession(shown),
+        lambda: authenticator.revoke_presented_key(shown),
         lambda: authenticator.revoke_leaked([found]),
         lambda: authenticator.revoke_key(ann, made.id),
         lambda: authenticator.delete_key(ann, made.id),
@@ -229,9 +229,9 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
     first = await authenticator.create_key(keys.ann, name="n")
     second = await authenticator.create_key(keys.ann, name="m")
     for _ in range(2):
-        await authenticator.revoke_by_possession(first.value.reveal())
+        await authenticator.revoke_presented_key(first.value.reveal())
         for url in ("https://example.com/a", "https://example.com/b", None, None):
-            sighting = Sighting("github", "commit", url)
+            sighting = LeakLocation("github", "commit", url)
             for created in (first, second):
                 await authenticator.revoke_leaked([LeakedKey(created.value.reveal(), sighting)])
         keys.it.clock.sleep(1)
@@ -256,7 +256,7 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
     }
     assert {details["revoked"] for details in of_second[1:]} <= {True, False}
     for number in range(MAX_LEAKS):
-        sighting = Sighting("github", "commit", f"https://example.com/{number}")
+        sighting = LeakLocation("github", "commit", f"https://example.com/{number}")
         await authenticator.revoke_leaked([LeakedKey(first.value.reveal(), sighting)])
     leaks = await keys.it.audit.list(
         AuditQuery(action="key.leaked", target=first.record.id), limit=200
@@ -271,7 +271,7 @@ async def test_a_report_of_many_keys_tells_of_each_its_own_places(keys: Keys) ->
     strange = KeyFormat().generate().reveal()
     forged = _with_id(first.record.id)
     report = [
-        LeakedKey(shown, Sighting("github", "commit", url))
+        LeakedKey(shown, LeakLocation("github", "commit", url))
         for shown, url in (
             (first.value.reveal(), "https://example.com/1"),
             (second.value.reveal(), "https://example.com/2"),

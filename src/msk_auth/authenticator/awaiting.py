@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msk_auth._outages import log_failure, unavailable_because
+from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import flows, revocation
 from msk_auth.core.digest import KeyHasher
@@ -32,7 +32,6 @@ from msk_auth.core.steps import Flow
 from msk_auth.core.store import AsyncKeyStore
 from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import AsyncPorts
-from msk_auth.set_up import check_awaited, check_parts, not_a_list_of_values
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
 from .driver import (
@@ -43,6 +42,7 @@ from .driver import (
     Driver,
     refusal,
 )
+from .validation import check_awaited, not_a_list_of_values, validate_components
 
 # `asyncio` takes as long to load as everything else here together, and a blocking application has no use for it: it is
 # imported where a loop is running, in the functions below.
@@ -77,7 +77,7 @@ class AsyncAuthenticator(Driver[UserT]):
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
         lease: For how long a verification may be reused; None reads the store each time. Whatever
-            narrows access then takes that much longer to return: see `msk_auth.lease`. What
+            narrows access then takes that much longer to return: see `msk_auth.leases.cache`. What
             `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are kept; each takes about 1 KiB.
         watch_interval: How often what is open is verified, by :meth:`watch`; at most a second.
@@ -104,7 +104,7 @@ class AsyncAuthenticator(Driver[UserT]):
         lease_entries: int = 10_000,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
-        check_parts(
+        validate_components(
             store=store,
             find_owner=find_owner,
             find_session=find_session,
@@ -180,8 +180,8 @@ class AsyncAuthenticator(Driver[UserT]):
         """As :meth:`Authenticator.watch`, for websockets and event streams on an event loop."""
         return self._watches.watch(principal, policy)
 
-    async def wait_out_leases(self) -> None:
-        """As :meth:`Authenticator.wait_out_leases`."""
+    async def await_lease_expiry(self) -> None:
+        """As :meth:`Authenticator.await_lease_expiry`."""
         await self._ports.await_lease_expiry()
 
     async def create_key(
@@ -221,9 +221,9 @@ class AsyncAuthenticator(Driver[UserT]):
         """As :meth:`Authenticator.expire_key`."""
         return await self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
 
-    async def revoke_by_possession(self, key: str) -> ApiKey | None:
-        """As :meth:`Authenticator.revoke_by_possession`."""
-        flow = revocation.revoke_by_possession(self.rules, key, self.clock.now())
+    async def revoke_presented_key(self, key: str) -> ApiKey | None:
+        """As :meth:`Authenticator.revoke_presented_key`."""
+        flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
         return (await self._end(flow))[0]
 
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
-from msk_auth._outages import log_failure, unavailable_because
+from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import flows, revocation
 from msk_auth.core.digest import KeyHasher
@@ -32,7 +32,6 @@ from msk_auth.core.steps import Flow
 from msk_auth.core.store import KeyStore
 from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import SyncPorts
-from msk_auth.set_up import check_blocking, check_parts, not_a_list_of_values
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
 from .driver import (
@@ -43,6 +42,7 @@ from .driver import (
     Driver,
     refusal,
 )
+from .validation import check_blocking, not_a_list_of_values, validate_components
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Authenticator(Driver[UserT]):
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
         lease: For how long a verification may be reused; None reads the store each time. Whatever
-            narrows access then takes that much longer to return: see `msk_auth.lease`. What
+            narrows access then takes that much longer to return: see `msk_auth.leases.cache`. What
             `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are kept; each takes about 1 KiB.
         watch_interval: How often what is open is verified, by :meth:`watch`; at most a second.
@@ -92,7 +92,7 @@ class Authenticator(Driver[UserT]):
         lease_entries: int = 10_000,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
-        check_parts(
+        validate_components(
             store=store,
             find_owner=find_owner,
             find_session=find_session,
@@ -187,7 +187,7 @@ class Authenticator(Driver[UserT]):
         """
         return self._watches.watch(principal, policy)
 
-    def wait_out_leases(self) -> None:
+    def await_lease_expiry(self) -> None:
         """Return when no process can still use anything it read before this call.
 
         Call it after the application itself narrowed access and committed: disabled a user, took
@@ -259,7 +259,7 @@ class Authenticator(Driver[UserT]):
         """Bring a key's end forward to `at`, never put it off; raises as :meth:`revoke_key`."""
         return self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
 
-    def revoke_by_possession(self, key: str) -> ApiKey | None:
+    def revoke_presented_key(self, key: str) -> ApiKey | None:
         """Revoke the key that somebody shows, without a login: holding it is enough to end it.
 
         Safe to repeat. No verification that starts after this returned succeeds.
@@ -275,7 +275,7 @@ class Authenticator(Driver[UserT]):
             KeyMalformed: It is no complete key; anybody can tell that.
             StoreUnavailable: Whether it was revoked is not known; try again.
         """
-        flow = revocation.revoke_by_possession(self.rules, key, self.clock.now())
+        flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
         return self._end(flow)[0]
 
     def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:

@@ -18,9 +18,10 @@ from msk_auth.core.model import KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Flow
 from msk_auth.core.tokens import ParsedToken, TokenProfile
-from msk_auth.lease import Keep, LeaseCache, Leases
-from msk_auth.set_up import check_users_shareable
-from msk_auth.usage import UsageBuffer
+from msk_auth.leases.cache import Keep, LeaseCache, Leases
+
+from .usage import UsageBuffer
+from .validation import check_users_shareable
 
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
 """What the `type` of problem documents begins with by default; `#` and the code are added."""

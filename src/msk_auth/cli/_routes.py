@@ -10,8 +10,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from msk_auth._audit.audit import list_routes
-from msk_auth._audit.report import AuditedRoute, RouteReport
+from msk_auth._route_audit.audit import list_routes
+from msk_auth._route_audit.report import AuditedRoute, RouteReport
 
 from ._terminal import CommandFailed, Commands, complain, say, shown
 

@@ -82,7 +82,7 @@ class KeyRevocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LeakLocation:
     """Where a key was found that somebody published.
 
     Attributes:
@@ -106,7 +106,7 @@ class KeyLeaked:
 
     at: datetime
     record: ApiKey
-    sighting: Sighting
+    sighting: LeakLocation
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def verify_key(rules: Rules, presented: KeyValue) -> Flow[ApiKey]:
     record = yield from steps.find_key(presented.id)
     digest = rules.hasher.decoy if record is None else record.digest
     if rules.hasher.is_slow(digest):
-        matches = yield from steps.verify_slowly(credential, digest)
+        matches = yield from steps.verify_off_loop(credential, digest)
     else:
         matches = rules.hasher.verify(credential, digest)
     if record is None or matches is not True:

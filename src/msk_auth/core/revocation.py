@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from . import steps
 from .errors import KeyMalformed, KeyUnknown
-from .events import Event, KeyLeaked, KeyRevocation, RevocationCause, Sighting
+from .events import Event, KeyLeaked, KeyRevocation, LeakLocation, RevocationCause
 from .flows import MAX_PAGE, Rules, find_presented
 from .model import ApiKey, KeyQuery
 from .steps import Flow
@@ -30,7 +30,7 @@ class LeakedKey:
     """
 
     key: str = field(repr=False)
-    sighting: Sighting
+    sighting: LeakLocation
 
 
 class Ended(NamedTuple):
@@ -46,7 +46,7 @@ class Ended(NamedTuple):
     events: tuple[Event, ...]
 
 
-def revoke_by_possession(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
+def revoke_presented_key(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
     """Revoke the key that is shown.
 
     Raises:

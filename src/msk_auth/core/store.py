@@ -134,7 +134,7 @@ class RecordedLease(NamedTuple):
 
 
 class LeaseRegister(Protocol):
-    """What a store adds so that processes may use leases (`msk_auth.lease`).
+    """What a store adds so that processes may use leases (`msk_auth.leases.cache`).
 
     A store without it works, and cannot be used with a lease.
     """

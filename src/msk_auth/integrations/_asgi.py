@@ -9,8 +9,7 @@ from typing import Any, Final, TypeAlias
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
-
-from ._outcome import Memory, admit_answered, admit_at_once
+from msk_auth.http.admission import Memory, admit_answered, admit_at_once
 
 HANDSHAKE: Final = "msk_auth.handshake"
 """Where the scope of a websocket keeps its :class:`Handshake`."""

@@ -13,9 +13,8 @@ from msk_auth.authenticator import Authenticator
 from msk_auth.core.errors import Problem
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
-
-from ._http import Answer, ContentTooLarge, broken_body
-from ._key_routes import (
+from msk_auth.http.answers import Answer, ContentTooLarge, broken_body
+from msk_auth.http.key_routes import (
     MANAGE,
     MAX_BODY,
     NO_CONTENT,

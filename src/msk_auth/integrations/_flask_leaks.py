@@ -9,11 +9,8 @@ from flask import Request, request
 
 from msk_auth.authenticator import Authenticator
 from msk_auth.core.errors import KeyMalformed
-from msk_auth.leaks import MAX_REPORT, GitHubLeakReceiver
-
-from ._flask_keys import read_body
-from ._http import Answer
-from ._leak_routes import (
+from msk_auth.http.answers import Answer
+from msk_auth.http.leak_routes import (
     IDENTIFIER_HEADER,
     MAX_REVOCATION,
     REVOKED,
@@ -24,6 +21,9 @@ from ._leak_routes import (
     not_a_key,
     parse_revocation,
 )
+from msk_auth.leaks import MAX_REPORT, GitHubLeakReceiver
+
+from ._flask_keys import read_body
 
 Throttle: TypeAlias = Callable[[Request], object]
 """Counts a request that nobody has to log in for, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
@@ -45,7 +45,7 @@ def revocation_view(
         body = read_body(MAX_REVOCATION)
         token = parse_revocation(body, request.environ.get("CONTENT_TYPE"))
         try:
-            authenticator.revoke_by_possession(token)
+            authenticator.revoke_presented_key(token)
         except KeyMalformed:
             raise not_a_key() from None
         return REVOKED

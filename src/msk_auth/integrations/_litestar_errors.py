@@ -15,10 +15,10 @@ from litestar.exceptions import responses as litestar_responses
 from litestar.types import Message, Scope, Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
+from msk_auth.http.admission import Memory
+from msk_auth.http.answers import Answer, ProblemRenderer, close_reason
 
 from ._asgi import HANDSHAKE, Handshake
-from ._http import Answer, Voice, close_reason
-from ._outcome import Memory
 
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
@@ -35,12 +35,12 @@ class ErrorAnswers:
     """The exception handlers of an application.
 
     Args:
-        voice: Writes the documents.
+        renderer: Writes the documents.
         all_errors: Answers what others raise too.
     """
 
-    def __init__(self, voice: Voice, *, all_errors: bool) -> None:
-        self._voice = voice
+    def __init__(self, renderer: ProblemRenderer, *, all_errors: bool) -> None:
+        self._renderer = renderer
         self._all_errors = all_errors
 
     def add_to(self, handlers: dict[Any, Any]) -> None:
@@ -54,7 +54,7 @@ class ErrorAnswers:
 
     def on_problem(self, _request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
         """A problem as its document."""
-        return to_response(self._voice.answer(error))
+        return to_response(self._renderer.answer(error))
 
     def on_http_exception(
         self, request: Request[Any, Any, Any], error: HTTPException
@@ -75,7 +75,7 @@ class ErrorAnswers:
         if request.app.debug:
             shown: Response[Any] = _untyped_responses.create_debug_response(request, error)
             return shown
-        return to_response(self._voice.http_error(_INTERNAL))
+        return to_response(self._renderer.http_error(_INTERNAL))
 
     async def remember(self, error: Exception, scope: Scope) -> None:
         """Called by Litestar for what was raised, before it closes a websocket."""
@@ -83,7 +83,7 @@ class ErrorAnswers:
         if memory["type"] != "websocket":
             return
         if isinstance(error, Problem):
-            memory[_RAISED] = self._voice.answer(error)
+            memory[_RAISED] = self._renderer.answer(error)
         elif (
             self._all_errors and isinstance(error, HTTPException) and error.status_code != _INTERNAL
         ):
@@ -110,18 +110,18 @@ class ErrorAnswers:
 
     async def deny_websocket(self, scope: Memory, send: Send, problem: Problem) -> None:
         """Refuse a handshake: with the whole answer if the server can send it, else with a bare 403."""
-        await _deny(scope, send, self._voice.answer(problem))
+        await _deny(scope, send, self._renderer.answer(problem))
 
     def _answer(self, error: HTTPException) -> Answer:
         if isinstance(error, ValidationException):
-            return self._voice.answer(InputInvalid(_fields(error)))
+            return self._renderer.answer(InputInvalid(_fields(error)))
         if isinstance(error.__cause__, SerializationException):
-            return self._voice.answer(InputInvalid.of("", "The body is not valid JSON."))
+            return self._renderer.answer(InputInvalid.of("", "The body is not valid JSON."))
         # Some of Litestar's errors have a text of their own that says no more than their status.
         default = getattr(type(error), "detail", None)
         said = None if error.detail == default else error.detail
         members = {} if error.extra is None else {"context": error.extra}
-        return self._voice.http_error(error.status_code, said, members=members)
+        return self._renderer.http_error(error.status_code, said, members=members)
 
 
 async def _deny(scope: Memory, send: Send, answer: Answer) -> None:

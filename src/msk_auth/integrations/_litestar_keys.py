@@ -14,9 +14,9 @@ from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import Problem
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
-
-from ._http import ContentTooLarge, broken_body
-from ._key_routes import (
+from msk_auth.http.admission import Memory
+from msk_auth.http.answers import ContentTooLarge, broken_body
+from msk_auth.http.key_routes import (
     MANAGE,
     MAX_BODY,
     NO_CONTENT,
@@ -26,9 +26,9 @@ from ._key_routes import (
     parse_list,
     parse_rotate,
 )
+from msk_auth.http.openapi import describe_key_route
+
 from ._litestar_errors import to_response
-from ._openapi import describe_key_route
-from ._outcome import Memory
 
 Keys: TypeAlias = Request[Any, Any, Any]
 Admit: TypeAlias = Callable[[Keys, Policy], Awaitable[Principal[Any]]]

@@ -10,9 +10,8 @@ from litestar.handlers import HTTPRouteHandler, post
 
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import KeyMalformed
-from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver
-
-from ._leak_routes import (
+from msk_auth.http.admission import Memory
+from msk_auth.http.leak_routes import (
     IDENTIFIER_HEADER,
     MAX_REVOCATION,
     REPORT,
@@ -26,9 +25,10 @@ from ._leak_routes import (
     only_value,
     parse_revocation,
 )
+from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver
+
 from ._litestar_errors import to_response
 from ._litestar_keys import operation_class, read_body
-from ._outcome import Memory
 
 Throttle: TypeAlias = Callable[[Request[Any, Any, Any]], Awaitable[object]]
 """Counts a request that nobody has to log in for, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
@@ -47,18 +47,18 @@ def revocation_handler(
     """
     check_path(path)
 
-    async def revoke_by_possession(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def revoke_presented_key(request: Request[Any, Any, Any]) -> Response[bytes]:
         if throttle is not None:
             await throttle(request)
         body = await read_body(request, MAX_REVOCATION)
         token = parse_revocation(body, request.headers.get("content-type"))
         try:
-            await authenticator.revoke_by_possession(token)
+            await authenticator.revoke_presented_key(token)
         except KeyMalformed:
             raise not_a_key() from None
         return to_response(REVOKED)
 
-    return post(path, **_options(REVOKE, public))(revoke_by_possession)
+    return post(path, **_options(REVOKE, public))(revoke_presented_key)
 
 
 def leak_handler(

@@ -18,10 +18,10 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
+from msk_auth.http.answers import Answer, Errors, ProblemRenderer, answers_all, close_reason
 from msk_auth.watch import AsyncWatch
 
 from . import _asgi
-from ._http import Answer, Errors, Voice, answers_all, close_reason
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -55,7 +55,7 @@ class StarletteBase(Generic[UserT]):
                 f"{type(self).__name__} needs an AsyncAuthenticator, not {type(given).__name__}."
             )
         self.authenticator = authenticator
-        self._voice = Voice(authenticator.realm, authenticator.problem_base)
+        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
         self._installed_on: object = _NOWHERE
 
     def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
@@ -150,7 +150,7 @@ class StarletteBase(Generic[UserT]):
 
     def _to_response(self, problem: Problem) -> Response:
         problem.__traceback__ = None  # as in `_on_problem`
-        return to_response(self._voice.answer(problem))
+        return to_response(self._renderer.answer(problem))
 
     async def admit(self, connection: HTTPConnection, policy: Policy) -> Principal[UserT]:
         """The principal of a request or websocket, if the policy lets it pass.
@@ -234,7 +234,7 @@ class StarletteBase(Generic[UserT]):
         # Its frames refer to each other and to the credentials: without this, all of them would stay until the garbage
         # collector comes, and it would come more often.
         error.__traceback__ = None
-        return await _send(connection, self._voice.answer(error))
+        return await _send(connection, self._renderer.answer(error))
 
     async def _on_http_exception(
         self, connection: HTTPConnection, error: HTTPException
@@ -247,13 +247,13 @@ class StarletteBase(Generic[UserT]):
         return await _send(connection, answer.with_headers(headers.items()))
 
     def _http_error(self, error: HTTPException) -> Answer:
-        return self._voice.http_error(error.status_code, str(error.detail))
+        return self._renderer.http_error(error.status_code, str(error.detail))
 
     async def _on_exception(self, connection: HTTPConnection, error: Exception) -> Response | None:
         # Starlette logs it through the server, after this. A problem comes here from a middleware.
         if isinstance(error, Problem):
-            return await _send(connection, self._voice.answer(error))
-        return await _send(connection, self._voice.http_error(500))
+            return await _send(connection, self._renderer.answer(error))
+        return await _send(connection, self._renderer.http_error(500))
 
 
 def declare(endpoint: EndpointT, policy: Policy) -> EndpointT:

@@ -13,9 +13,8 @@ from starlette.responses import Response
 from msk_auth.core.errors import Problem
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
-
-from ._http import Answer, ContentTooLarge, broken_body
-from ._key_routes import (
+from msk_auth.http.answers import Answer, ContentTooLarge, broken_body
+from msk_auth.http.key_routes import (
     MANAGE,
     MAX_BODY,
     NO_CONTENT,
@@ -26,6 +25,7 @@ from ._key_routes import (
     parse_list,
     parse_rotate,
 )
+
 from ._starlette_base import StarletteBase, declare, to_response
 
 Handler: TypeAlias = Callable[[Principal[Any], Request], Awaitable[Answer]]

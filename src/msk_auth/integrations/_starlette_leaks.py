@@ -9,9 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from msk_auth.core.errors import KeyMalformed
-from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver
-
-from ._leak_routes import (
+from msk_auth.http.leak_routes import (
     IDENTIFIER_HEADER,
     MAX_REVOCATION,
     REVOKED,
@@ -23,6 +21,8 @@ from ._leak_routes import (
     only_value,
     parse_revocation,
 )
+from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver
+
 from ._starlette_base import StarletteBase, to_response
 from ._starlette_keys import read_body
 
@@ -47,7 +47,7 @@ def revocation_endpoint(auth: StarletteBase[Any], path: str, throttle: Throttle 
         body = await read_body(request, MAX_REVOCATION)
         token = parse_revocation(body, request.headers.get("content-type"))
         try:
-            await authenticator.revoke_by_possession(token)
+            await authenticator.revoke_presented_key(token)
         except KeyMalformed:
             raise not_a_key() from None
         return to_response(REVOKED)

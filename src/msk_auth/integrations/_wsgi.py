@@ -10,8 +10,7 @@ from __future__ import annotations
 from msk_auth.authenticator import Authenticator
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
-
-from ._outcome import Memory, admit_answered, admit_at_once
+from msk_auth.http.admission import Memory, admit_answered, admit_at_once
 
 
 def admit(environ: Memory, authenticator: Authenticator[UserT], policy: Policy) -> Principal[UserT]:

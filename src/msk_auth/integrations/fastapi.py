@@ -51,11 +51,16 @@ from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.http.answers import Answer, Errors
+from msk_auth.http.leak_routes import REPORT, REVOKE
+from msk_auth.http.openapi import (
+    BEARER_DESCRIPTION,
+    SCHEME_NAME,
+    describe_key_route,
+    document_problems,
+)
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from ._http import Answer, Errors
-from ._leak_routes import REPORT, REVOKE
-from ._openapi import BEARER_DESCRIPTION, SCHEME_NAME, describe_key_route, document_problems
 from ._starlette_base import AppT, StarletteBase
 from ._starlette_keys import key_routes
 from ._starlette_leaks import Endpoint, Throttle, leak_endpoint, revocation_endpoint
@@ -281,7 +286,7 @@ class FastAPIAuth(StarletteBase[UserT]):
             return super()._http_error(error)
         # FastAPI lets an application raise any JSON; `detail` of a problem document is text.
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
-        return self._voice.http_error(error.status_code, members=members)
+        return self._renderer.http_error(error.status_code, members=members)
 
     def _guard(self, policy: Policy) -> Security:
         # The same object for the same policy, so that FastAPI asks it once per request.

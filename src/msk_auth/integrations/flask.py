@@ -40,6 +40,9 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.http.admission import known_principal
+from msk_auth.http.answers import Answer, Errors, ProblemRenderer, answers_all
+from msk_auth.http.key_routes import check_prefix
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.watch import Watch
 
@@ -48,9 +51,6 @@ from ._flask_keys import KeyView, key_views
 from ._flask_leaks import Throttle, leak_view, revocation_view
 from ._flask_policies import ViewT, check_view, declare_guard, declare_public
 from ._flask_views import Views
-from ._http import Answer, Errors, Voice, answers_all
-from ._key_routes import check_prefix
-from ._outcome import known_principal
 
 __all__ = ["FlaskAuth"]
 
@@ -102,7 +102,7 @@ class FlaskAuth(Generic[UserT]):
                 f"FlaskAuth needs an Authenticator, not {type(given).__name__}."
             )
         self.authenticator = authenticator
-        self._voice = Voice(authenticator.realm, authenticator.problem_base)
+        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
         self._views = Views()
         self._installed_on: Flask | None = None
         # Flask does not tell anybody that it ends.
@@ -444,7 +444,7 @@ class FlaskAuth(Generic[UserT]):
     def _on_problem(self, error: Problem) -> Response:
         # Its frames refer to each other and to the credentials, and would stay until the garbage collector comes.
         error.__traceback__ = None
-        return _to_response(self._voice.answer(error))
+        return _to_response(self._renderer.answer(error))
 
     def _on_http_exception(self, error: HTTPException) -> ResponseReturnValue:
         if error.response is not None or error.code is None or error.code < 400:
@@ -453,7 +453,7 @@ class FlaskAuth(Generic[UserT]):
         default = default_exceptions.get(error.code, HTTPException).description
         said = None if error.description is None else str(error.description)
         response = _to_response(
-            self._voice.http_error(error.code, None if said == default else said)
+            self._renderer.http_error(error.code, None if said == default else said)
         )
         for name, values in _headers(error).items():
             response.headers.setlist(name, values)

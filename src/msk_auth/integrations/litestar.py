@@ -47,17 +47,23 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.http.admission import Memory, known_principal
+from msk_auth.http.answers import Errors, ProblemRenderer, answers_all
+from msk_auth.http.key_routes import check_prefix
+from msk_auth.http.openapi import (
+    BEARER_DESCRIPTION,
+    INVALID,
+    SCHEME_NAME,
+    document_problems,
+    operations,
+)
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 from msk_auth.watch import AsyncWatch
 
 from . import _asgi
-from ._http import Errors, Voice, answers_all
-from ._key_routes import check_prefix
 from ._litestar_errors import ErrorAnswers
 from ._litestar_keys import key_handlers
 from ._litestar_leaks import Throttle, leak_handler, revocation_handler
-from ._openapi import BEARER_DESCRIPTION, INVALID, SCHEME_NAME, document_problems, operations
-from ._outcome import Memory, known_principal
 
 __all__ = ["Guard", "LitestarAuth"]
 
@@ -142,8 +148,8 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         self._docs = docs
         self._installed_on: Litestar | None = None
         self._all_errors = answers_all(errors)
-        voice = Voice(authenticator.realm, authenticator.problem_base)
-        self._errors = ErrorAnswers(voice, all_errors=self._all_errors)
+        renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
+        self._errors = ErrorAnswers(renderer, all_errors=self._all_errors)
 
     @property
     def public(self) -> dict[str, Any]:

@@ -38,11 +38,11 @@ from starlette.routing import BaseRoute, Route
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.http.admission import known_principal
+from msk_auth.http.leak_routes import REPORT, REVOKE
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
 from . import _asgi
-from ._leak_routes import REPORT, REVOKE
-from ._outcome import known_principal
 from ._starlette_base import StarletteBase, declare
 from ._starlette_keys import key_routes
 from ._starlette_leaks import Throttle, leak_endpoint, revocation_endpoint

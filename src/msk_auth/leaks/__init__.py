@@ -34,8 +34,8 @@ from ._keys import (
     GITHUB_KEYS_URL,
     KEYS_MAX_AGE,
     MAX_KEYS_DOCUMENT,
-    Claim,
     PublishedKeys,
+    SignatureHeaders,
 )
 from ._report import MAX_MATCHES, MAX_REPORT, LeakLabel, labels, read_report
 
@@ -92,16 +92,16 @@ class GitHubLeakReceiver:
             InputInvalid: It is no report, or too long.
             StoreUnavailable: Whether all keys were revoked is not known; GitHub may send it again.
         """
-        claim = Claim.read(key_identifier, signature)
-        key = self._keys.find(claim.identifier)
+        presented = SignatureHeaders.read(key_identifier, signature)
+        key = self._keys.find(presented.identifier)
         if key is None:
             with self._fetching:
-                key = self._keys.find(claim.identifier)
+                key = self._keys.find(presented.identifier)
                 if key is None and self._keys.begin_fetch():
                     with self._keys.fetching():
                         self._keys.fill(self._fetch_keys())
-                    key = self._keys.find(claim.identifier)
-        claim.check(key, body)
+                    key = self._keys.find(presented.identifier)
+        presented.check(key, body)
         matches = read_report(body)
         found = self._authenticator.revoke_leaked([match.leaked() for match in matches])
         return labels(matches, found)
@@ -133,16 +133,16 @@ class AsyncGitHubLeakReceiver:
         self, body: bytes, *, key_identifier: str | None, signature: str | None
     ) -> tuple[LeakLabel, ...]:
         """As :meth:`GitHubLeakReceiver.receive`."""
-        claim = Claim.read(key_identifier, signature)
-        key = self._keys.find(claim.identifier)
+        presented = SignatureHeaders.read(key_identifier, signature)
+        key = self._keys.find(presented.identifier)
         if key is None:
             async with self._fetching.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                key = self._keys.find(claim.identifier)
+                key = self._keys.find(presented.identifier)
                 if key is None and self._keys.begin_fetch():
                     with self._keys.fetching():
                         self._keys.fill(await self._fetch_keys())
-                    key = self._keys.find(claim.identifier)
-        claim.check(key, body)
+                    key = self._keys.find(presented.identifier)
+        presented.check(key, body)
         matches = read_report(body)
         found = await self._authenticator.revoke_leaked([match.leaked() for match in matches])
         return labels(matches, found)

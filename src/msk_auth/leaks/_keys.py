@@ -39,7 +39,7 @@ _log = logging.getLogger("msk_auth")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SignatureHeaders:
     """Which key a report says that it is signed with, and the signature.
 
     Attributes:
@@ -51,7 +51,7 @@ class Claim:
     signature: bytes = field(repr=False)
 
     @classmethod
-    def read(cls, key_identifier: str | None, signature: str | None) -> Claim:
+    def read(cls, key_identifier: str | None, signature: str | None) -> SignatureHeaders:
         """Read the two headers.
 
         Raises:

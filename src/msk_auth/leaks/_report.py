@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from msk_auth.core.errors import InputInvalid
-from msk_auth.core.events import Sighting
+from msk_auth.core.events import LeakLocation
 from msk_auth.core.model import ApiKey
 from msk_auth.core.revocation import LeakedKey
 from msk_auth.redaction import redact
@@ -57,7 +57,7 @@ class Match:
 
     token: str = field(repr=False)
     token_type: str
-    sighting: Sighting
+    sighting: LeakLocation
 
     def leaked(self) -> LeakedKey:
         """As the authenticator takes it."""
@@ -106,7 +106,7 @@ def _match(token: str, entry: dict[str, object]) -> Match:
     return Match(
         token=token,
         token_type=token_type[:_MAX_TYPE] if isinstance(token_type, str) else "",
-        sighting=Sighting(
+        sighting=LeakLocation(
             "github",
             cast("str", source).lower() if known else "unknown",
             trimmed_url(url, token) if isinstance(url, str) else None,

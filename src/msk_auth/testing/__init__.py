@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import pytest
 
-from msk_auth._audit.audit import audit_routes, list_routes
-from msk_auth._audit.report import Access, AuditedRoute, RouteAuditFailed, RouteReport
+from msk_auth._route_audit.audit import audit_routes, list_routes
+from msk_auth._route_audit.report import Access, AuditedRoute, RouteAuditFailed, RouteReport
 
 # Before they are imported: a contract that fails then shows the values it compared.
 pytest.register_assert_rewrite(

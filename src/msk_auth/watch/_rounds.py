@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from msk_auth._outages import log_failure
+from msk_auth._failures import log_failure
 from msk_auth.clock import Clock
 from msk_auth.core.errors import StoreUnavailable
 from msk_auth.core.flows import Rules

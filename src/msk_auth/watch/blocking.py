@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
-from msk_auth._outages import log_failure
 from msk_auth.clock import Clock
 from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.flows import Rules

@@ -280,7 +280,7 @@ class Services:
         db = Database.open(settings.database_url)
 
         async def access_narrowed() -> None:
-            await authenticator.wait_out_leases()
+            await authenticator.await_lease_expiry()
 
         attempts = DatabaseAttempts(db, clock)
         redis = None

@@ -3,7 +3,7 @@
 A held connection comes from the engine's pool and is taken out of it, so whatever the application does to new
 connections was done to it. It is in autocommit: each read is one by itself, and sees what was committed when it began.
 One read at a time is on it. When none is free, and whenever anything else is in doubt, a reader raises
-:class:`~msk_auth.stores.sqlalchemy._rows.NotNow`, and the store reads through SQLAlchemy.
+:class:`~msk_auth.stores.sqlalchemy._rows.FastPathUnavailable`, and the store reads through SQLAlchemy.
 
 A server that is frozen, or behind a network that was cut, keeps its connections and answers nothing. Every cursor of
 psycopg waits in the method `wait` of its connection, so that is where the deadline is.
@@ -27,7 +27,7 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.model import ApiKey
 
 from ._deadlines import CLOCK, bounded, no_answer, within
-from ._rows import NotNow, first_record, records, select_from_id
+from ._rows import FastPathUnavailable, first_record, records, select_from_id
 from ._standby import check_primary
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class BlockingReader:
             deadline: By `CLOCK`. Only psycopg's `connect_timeout` bounds how long opening a connection takes.
 
         Raises:
-            NotNow: No connection is free, or fit for reading.
+            FastPathUnavailable: No connection is free, or fit for reading.
             TimeoutError: The server does not answer.
         """
         parameter = _checked(key_id)
@@ -187,7 +187,7 @@ class BlockingReader:
         try:
             return self._idle.get(timeout=_MAX_WAIT_SECONDS)
         except Empty:
-            raise NotNow from None
+            raise FastPathUnavailable from None
 
     def _give_back(self, connection: _BlockingConnection | None) -> None:
         if connection is None or connection.driver.closed:
@@ -209,7 +209,7 @@ class BlockingReader:
 
     def _open(self) -> _BlockingConnection:
         if self._is_closed or CLOCK.monotonic() < self._closed_until:
-            raise NotNow
+            raise FastPathUnavailable
         pooled = self._engine.raw_connection()
         driver = cast("Connection[Any]", pooled.driver_connection)
         # From here on it is not the pool's, which makes another one when it needs it.
@@ -222,7 +222,7 @@ class BlockingReader:
         except Exception as error:
             driver.close()
             self._closed_until = CLOCK.monotonic() + PAUSE_SECONDS
-            raise NotNow from error
+            raise FastPathUnavailable from error
 
 
 class _BlockingConnection(_Held):
@@ -254,7 +254,7 @@ class _BlockingConnection(_Held):
         except Exception as error:
             self.close()
             reading.note_failure(error)
-            raise NotNow from error
+            raise FastPathUnavailable from error
         except BaseException:
             # An interrupt: an answer is still on its way, and it must not be the next one's.
             self.close()
@@ -321,7 +321,7 @@ class AwaitingReader:
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline: float) -> _AwaitingConnection:
         if self._is_closed or loop.time() < self._closed_until:
-            raise NotNow
+            raise FastPathUnavailable
         here = self._loops.get(loop)
         if here is None:
             self._close_ended()
@@ -345,7 +345,7 @@ class AwaitingReader:
         except Exception as error:
             await driver.close()
             self._closed_until = loop.time() + PAUSE_SECONDS
-            raise NotNow from error
+            raise FastPathUnavailable from error
         except BaseException:
             await driver.close()
             raise
@@ -382,12 +382,12 @@ class _LoopConnections:
         """Room for one more connection, to be freed again.
 
         Raises:
-            NotNow: There is none.
+            FastPathUnavailable: There is none.
         """
         now = self.loop.time()
         answering = sum(now - since < STALL_SECONDS for since in self.busy.values())
         if answering >= MAX_HELD or len(self.busy) >= MAX_STALLED:
-            raise NotNow
+            raise FastPathUnavailable
         opening = object()
         self.busy[opening] = now
         return opening
@@ -462,7 +462,7 @@ class _AwaitingConnection(_Held):
         except Exception as error:
             self._here.drop(self)
             reading.note_failure(error)
-            raise NotNow from error
+            raise FastPathUnavailable from error
         except BaseException:
             # Cancelled. Its answer is still on its way, and must not be the next one's.
             self._here.leave(self._finish())
@@ -540,8 +540,8 @@ def _checked(key_id: str) -> str:
     """An id that can be one of ours.
 
     Raises:
-        NotNow: It is none, and the driver would refuse a NUL or half a surrogate.
+        FastPathUnavailable: It is none, and the driver would refuse a NUL or half a surrogate.
     """
     if not (key_id.isascii() and key_id.isalnum()):
-        raise NotNow
+        raise FastPathUnavailable
     return key_id

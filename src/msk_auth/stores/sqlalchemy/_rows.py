@@ -12,7 +12,7 @@ from msk_auth.core.model import ApiKey
 from ._types import from_microseconds, parse_scopes
 
 
-class NotNow(Exception):
+class FastPathUnavailable(Exception):
     """The short way is not open at the moment; the long one through SQLAlchemy is."""
 
 

@@ -17,7 +17,7 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.clock import SystemClock
 from msk_auth.core.model import ApiKey
 
-from ._rows import NotNow, first_record, select_from_id
+from ._rows import FastPathUnavailable, first_record, select_from_id
 
 _PATIENCE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.005
@@ -160,7 +160,7 @@ class SQLiteReader:
 
     It reads one row by primary key on a connection of its own, in the calling thread, which may be the event
     loop's: handing the work to a thread and back takes longer than the work. It never waits there: the busy
-    timeout is 0, and whenever anything is in doubt it says :class:`NotNow` and the store reads as usual.
+    timeout is 0, and whenever anything is in doubt it says :class:`FastPathUnavailable` and the store reads as usual.
 
     It sees what was committed last, because each read is its own transaction, ended when it returns. It is not
     used for databases in memory, which belong to one connection. A file that was replaced, by restoring a backup,
@@ -195,18 +195,18 @@ class SQLiteReader:
         """The record with this id, or None if there is none.
 
         Raises:
-            NotNow: It cannot be told this way.
+            FastPathUnavailable: It cannot be told this way.
         """
         path = self._path
         if path is None:
-            raise NotNow
+            raise FastPathUnavailable
         with self._lock:
             try:
                 # To the end of the result: a statement left in its middle keeps its transaction open.
                 rows = self._current(path).execute(self._sql, (key_id,)).fetchall()
             except (sqlite3.Error, OSError) as error:
                 self._drop()
-                raise NotNow from error
+                raise FastPathUnavailable from error
         return first_record(rows, key_id)
 
     def close(self) -> None:

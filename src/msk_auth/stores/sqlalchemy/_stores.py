@@ -30,7 +30,7 @@ from ._deadlines import CLOCK, bounded, within
 from ._durability import commit_durably
 from ._operations import KeyOperations
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
-from ._rows import NotNow
+from ._rows import FastPathUnavailable
 from ._schema import api_key_table
 from ._sqlite import SQLiteReader, begin_immediate, check_file, note_file
 from ._standby import check_primary_of
@@ -181,7 +181,7 @@ class SQLAlchemyKeyStore(_Shared):
                 return self._reader.find(key_id)
             if self._postgres is not None:
                 return self._postgres.find(key_id, deadline)
-        except NotNow:
+        except FastPathUnavailable:
             pass
         return self._read_until(deadline, self._find, key_id)
 
@@ -384,11 +384,11 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         if self._reader is not None:
-            with suppress(NotNow):
+            with suppress(FastPathUnavailable):
                 return self._reader.find(key_id)
         deadline = asyncio.get_running_loop().time() + READ_SECONDS
         if self._postgres is not None:
-            with suppress(NotNow):
+            with suppress(FastPathUnavailable):
                 return await self._postgres.find(key_id, deadline)
         return await self._read_until(deadline, self._find, key_id)
 
@@ -396,7 +396,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         """See :class:`~msk_auth.AsyncBatchStore`."""
         deadline = asyncio.get_running_loop().time() + READ_SECONDS
         if self._postgres is not None:
-            with suppress(NotNow):
+            with suppress(FastPathUnavailable):
                 return await self._postgres.find_many(key_ids, deadline)
         return await self._read_until(deadline, self._operations.find_many, key_ids)
 

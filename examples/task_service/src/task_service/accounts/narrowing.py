@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 AccessNarrowed = Callable[[], Awaitable[None]]
-"""Awaited after the commit of a change that takes access away: `AsyncAuthenticator.wait_out_leases`."""
+"""Awaited after the commit of a change that takes access away: `AsyncAuthenticator.await_lease_expiry`."""
 
 
 async def nothing_is_reused() -> None:

@@ -23,10 +23,10 @@ from msk_auth import (
     CreatedKey,
     KeyMalformed,
     LeakedKey,
+    LeakLocation,
     Lifetime,
     Principal,
     RevocationCause,
-    Sighting,
 )
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.db import schema
@@ -50,7 +50,7 @@ class _Act:
 
     principal: Principal[Any] | None = None
     by_possession: bool = False
-    sightings: Callable[[Row[Any]], Sequence[Sighting]] | None = None
+    sightings: Callable[[Row[Any]], Sequence[LeakLocation]] | None = None
 
 
 # Both follow a request into the transactions that it begins, and no other task sees them.
@@ -141,7 +141,12 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
             self._add(connection, "key.revoked", row, **why)
 
     def _leaked(
-        self, connection: Connection, row: Row[Any], sightings: Iterable[Sighting], *, revoked: bool
+        self,
+        connection: Connection,
+        row: Row[Any],
+        sightings: Iterable[LeakLocation],
+        *,
+        revoked: bool,
     ) -> None:
         known = select(_AUDIT.details).where(_AUDIT.action == "key.leaked", _AUDIT.target == row.id)
         urls = [details.get("url") for details in connection.scalars(known.limit(MAX_LEAKS))]
@@ -224,15 +229,15 @@ class WitnessedAuthenticator(AsyncAuthenticator[User]):
         with _by(_Act(principal)):
             return await super().expire_key(principal, key_id, at=at)
 
-    async def revoke_by_possession(self, key: str) -> ApiKey | None:
+    async def revoke_presented_key(self, key: str) -> ApiKey | None:
         """See :class:`~msk_auth.AsyncAuthenticator`."""
         with _by(_Act(by_possession=True)):
-            return await super().revoke_by_possession(key)
+            return await super().revoke_presented_key(key)
 
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """See :class:`~msk_auth.AsyncAuthenticator`."""
 
-        def sightings(row: Row[Any]) -> Sequence[Sighting]:
+        def sightings(row: Row[Any]) -> Sequence[LeakLocation]:
             # Not by the id alone: somebody may have published the id with a secret of their own making.
             return [found.sighting for found in leaked if self._is_key_of(found.key, row)]
 

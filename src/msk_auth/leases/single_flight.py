@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from ._fork import after_fork_in_child
+from msk_auth._fork import after_fork_in_child
 
 MAX_WAIT_SECONDS: Final = 1.0
 """How long a request waits for another one's verification before it makes its own."""

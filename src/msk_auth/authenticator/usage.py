@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple
 
-from ._fork import after_fork_in_child
-from ._outages import log_failure
+from msk_auth._failures import log_failure
+from msk_auth._fork import after_fork_in_child
 
 
 class Batch(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, cast
 
-from ._http import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
+from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
 
 Json: TypeAlias = dict[str, Any]
 
@@ -214,7 +214,7 @@ _KEY_ROUTES: Final[dict[str, Json]] = {
         "parameters": [_ID],
         "responses": {"204": {"description": "It is gone."}, "404": _NOT_FOUND},
     },
-    "revoke_by_possession": {
+    "revoke_presented_key": {
         "summary": "Revoke an API key by showing it",
         "description": "For whoever holds a key, without a login. The answer is the same whether there is such a key.",
         "requestBody": {

@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid
 from msk_auth.leaks import LeakLabel
 
-from ._http import FORM_TYPE, Answer, json_answer
-from ._key_routes import read_object, unknown_members
+from .answers import FORM_TYPE, Answer, json_answer
+from .key_routes import read_object, unknown_members
 
-REVOKE: Final = "revoke_by_possession"
+REVOKE: Final = "revoke_presented_key"
 REPORT: Final = "receive_leak_report"
 """The names of the routes."""
 

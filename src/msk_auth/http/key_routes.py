@@ -29,7 +29,7 @@ from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import ApiKey, KeyPage, KeyStatus
 from msk_auth.core.policy import Policy, require, require_interactive
 
-from ._http import NO_STORE, Answer, json_answer
+from .answers import NO_STORE, Answer, json_answer
 
 MAX_BODY: Final = 65_536
 """How many bytes of a body are read. A name and a hundred scopes need less than 15,000."""

@@ -13,12 +13,12 @@ import typing
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from .core.digest import KeyHasher
-from .core.errors import ConfigurationError
-from .core.immutability import NotShareable, is_mutable_class
-from .core.keys import KeyFormat
-from .core.model import KeyLimits, Owner
-from .core.tokens import TokenProfile
+from msk_auth.core.digest import KeyHasher
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.immutability import NotShareable, is_mutable_class
+from msk_auth.core.keys import KeyFormat
+from msk_auth.core.model import KeyLimits, Owner
+from msk_auth.core.tokens import TokenProfile
 
 _MEANT_FOR: Final[Mapping[str, str]] = {
     "find_owner": "a function that returns the Owner with an id, or None",
@@ -27,7 +27,7 @@ _MEANT_FOR: Final[Mapping[str, str]] = {
 }
 
 
-def check_parts(
+def validate_components(
     *,
     store: object,
     find_owner: object,

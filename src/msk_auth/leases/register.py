@@ -24,12 +24,12 @@ from datetime import timedelta
 from itertools import count
 from typing import Final, NamedTuple
 
-from ._fork import after_fork_in_child
-from ._outages import log_failure
-from .clock import Clock
-from .core import steps
-from .core.steps import Flow
-from .core.store import RecordedLease
+from msk_auth._failures import log_failure
+from msk_auth._fork import after_fork_in_child
+from msk_auth.clock import Clock
+from msk_auth.core import steps
+from msk_auth.core.steps import Flow
+from msk_auth.core.store import RecordedLease
 
 RECORD_SECONDS: Final = 60.0
 """For how long leases may be granted on one record in the register."""

@@ -98,7 +98,7 @@ def broken_body() -> RequestMalformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class ProblemRenderer:
     """How one application speaks in its errors.
 
     Attributes:
@@ -180,15 +180,15 @@ def close_reason(answer: Answer) -> str:
 _What: TypeAlias = tuple[int, str, str, str, tuple[tuple[str, str], ...] | None, int | None]
 
 
-def _write(voice: Voice, what: _What, members: Mapping[str, object]) -> Answer:
+def _write(renderer: ProblemRenderer, what: _What, members: Mapping[str, object]) -> Answer:
     status, code, title, detail, challenge, retry_after = what
     headers = [("content-type", PROBLEM_TYPE), NO_STORE]
     if challenge is not None:
-        headers.append(("www-authenticate", bearer_challenge(voice.realm, dict(challenge))))
+        headers.append(("www-authenticate", bearer_challenge(renderer.realm, dict(challenge))))
     if retry_after is not None:
         headers.append(("retry-after", str(retry_after)))
     document: dict[str, object] = {
-        "type": f"{voice.problem_base}#{code}",
+        "type": f"{renderer.problem_base}#{code}",
         "title": title,
         "status": status,
         "detail": detail,
@@ -199,9 +199,9 @@ def _write(voice: Voice, what: _What, members: Mapping[str, object]) -> Answer:
 
 
 @lru_cache(maxsize=256)
-def _write_once(voice: Voice, what: _What) -> Answer:
+def _write_once(renderer: ProblemRenderer, what: _What) -> Answer:
     """The same words are the same answer: what refuses a flood of requests is written once."""
-    return _write(voice, what, {})
+    return _write(renderer, what, {})
 
 
 def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:

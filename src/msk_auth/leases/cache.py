@@ -19,7 +19,7 @@ The rules, each of which is needed (`docs/explanation/lease.md` has the argument
 8. A process is removed from the register only when its mark has stood still for longer than a record lasts, and a
    lease after it.
 
-Rules 5 and 8 are in `msk_auth.lease_register`.
+Rules 5 and 8 are in `msk_auth.leases.register`.
 
 Leases are an application of C. Gray and D. Cheriton, "Leases" (1989), with the writer waiting.
 """
@@ -36,16 +36,17 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeAlias
 
-from ._fork import after_fork_in_child
-from ._outages import log_failure
-from .clock import Clock
-from .core import steps
-from .core.errors import ConfigurationError
-from .core.keys import KeyValue
-from .core.model import Principal, UserT
-from .core.steps import Flow
-from .core.tokens import ParsedToken
-from .lease_register import DRIFT, LeaseRegisterView
+from msk_auth._failures import log_failure
+from msk_auth._fork import after_fork_in_child
+from msk_auth.clock import Clock
+from msk_auth.core import steps
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.keys import KeyValue
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.steps import Flow
+from msk_auth.core.tokens import ParsedToken
+
+from .register import DRIFT, LeaseRegisterView
 from .single_flight import SingleFlight
 
 MAX_LEASE: Final = timedelta(seconds=5)
