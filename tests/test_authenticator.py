@@ -516,16 +516,24 @@ def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) ->
     ]
 
 
-def test_what_is_under_a_lease_can_be_recalled(make_world: MakeWorld) -> None:
+def test_the_principal_of_a_leased_credential_is_cached(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE, on_event=None)
     for credential in (world.create().value.reveal(), token()):
         header = [f"Bearer {credential}"]
-        assert world.auth.recall(header) is None
+        assert world.auth.cached_principal(header) is None
         principal = world.enter(credential)
-        assert world.auth.recall(header) is world.auth.recall([header[0].encode()]) is principal
-        assert world.auth.recall([header[0] + "x"]) is world.auth.recall(header * 2) is None
+        assert (
+            world.auth.cached_principal(header)
+            is world.auth.cached_principal([header[0].encode()])
+            is principal
+        )
+        assert (
+            world.auth.cached_principal([header[0] + "x"])
+            is world.auth.cached_principal(header * 2)
+            is None
+        )
     world.clock.advance(LEASE)
-    assert world.auth.recall(header) is None
+    assert world.auth.cached_principal(header) is None
 
 
 def test_all_spellings_of_a_header_share_one_entry(make_world: MakeWorld) -> None:
@@ -552,10 +560,10 @@ def test_an_entry_is_found_whatever_spelling_made_it(make_world: MakeWorld) -> N
     world = make_world(lease=LEASE, on_event=None)
     key = world.create().value.reveal()
     principal = world.call("authenticate", [f"bearer   {key}"])
-    assert world.auth.recall([f"Bearer {key}"]) is principal
+    assert world.auth.cached_principal([f"Bearer {key}"]) is principal
     assert world.enter(key) is principal
-    # Of another spelling only `authenticate` can tell: to recall is to look once.
-    assert world.auth.recall([f"bearer   {key}"]) is None
+    # Only `authenticate` reads other spellings.
+    assert world.auth.cached_principal([f"bearer   {key}"]) is None
 
 
 class Forwards:
@@ -570,13 +578,13 @@ class Forwards:
     [{"on_event": None}, {"lease": LEASE}, {"lease": LEASE, "on_event": None, "mixin": Forwards}],
     ids=["without a lease", "with a hook", "in another way"],
 )
-def test_nothing_is_recalled_past_whoever_has_to_be_asked(
+def test_no_principal_is_cached_without_a_lease_with_a_hook_or_with_an_own_authenticate(
     make_world: MakeWorld, options: dict[str, Any]
 ) -> None:
     world = make_world(**options)
     key = world.create().value.reveal()
     assert world.enter(key).owner.id == "ann"
-    assert world.auth.recall([f"Bearer {key}"]) is None
+    assert world.auth.cached_principal([f"Bearer {key}"]) is None
 
 
 def test_a_login_is_used_again_too(make_world: MakeWorld) -> None:
@@ -935,7 +943,7 @@ async def test_many_requests_with_one_credential_read_once() -> None:
     with pytest.raises(Problem):
         await here.auth.authenticate(["Bearer x"])
     # What is waited for is forgotten when it is done, also where it failed.
-    assert under_way(here.auth) == {}
+    assert flights(here.auth) == {}
 
 
 class SlowToAnswer(MemoryKeyStore):
@@ -960,11 +968,11 @@ class SlowToAnswer(MemoryKeyStore):
 
 def waiting_threads(auth: Authenticator[str]) -> Callable[[], int]:
     """How many threads wait for another one's verification."""
-    return lambda: sum(len(landed._cond._waiters) for landed in under_way(auth).values())
+    return lambda: sum(len(finished._cond._waiters) for finished in flights(auth).values())
 
 
-def under_way(auth: Any) -> dict[Any, Any]:
-    table: dict[Any, Any] = auth._leases._under_way._under_way
+def flights(auth: Any) -> dict[Any, Any]:
+    table: dict[Any, Any] = auth._leases._single_flight._flights
     return table
 
 
@@ -1004,7 +1012,7 @@ def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failu
     key_id = created.record.id
     assert results == ["unavailable" if fails else key_id] + [key_id] * 7
     assert len(store.reads) > 1 if fails else len(store.reads) == 1
-    assert under_way(auth) == {}
+    assert flights(auth) == {}
 
 
 # The async driver's own: its flusher, cancellation, slow digests off the loop.

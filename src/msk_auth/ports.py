@@ -57,7 +57,7 @@ class SyncPorts(Generic[UserT]):
             cache,
             has_register=self.has_register,
             clock=clock,
-            under_way=SingleFlight(threading.Event, lambda: None),
+            single_flight=SingleFlight(threading.Event, lambda: None),
         )
         self._find_owner = find_owner
         self._find_session = find_session
@@ -104,7 +104,7 @@ class SyncPorts(Generic[UserT]):
         self._clock.sleep(seconds)
 
     def wait_for(self, flight: Flight) -> None:
-        flight.landed.wait(MAX_WAIT_SECONDS)
+        flight.finished.wait(MAX_WAIT_SECONDS)
 
     def await_lease_expiry(self) -> None:
         self.run(self.leases.await_expiry())
@@ -141,7 +141,7 @@ class AsyncPorts(Generic[UserT]):
             cache,
             has_register=self.has_register,
             clock=clock,
-            under_way=SingleFlight(asyncio.Event, asyncio.get_running_loop),
+            single_flight=SingleFlight(asyncio.Event, asyncio.get_running_loop),
         )
         self._find_many: Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]] | None
         self._find_many = offered(store, "find_many")
@@ -215,7 +215,7 @@ class AsyncPorts(Generic[UserT]):
 
         with suppress(TimeoutError):
             async with asyncio.timeout(MAX_WAIT_SECONDS):
-                await flight.landed.wait()
+                await flight.finished.wait()
 
     async def await_lease_expiry(self) -> None:
         await self.run(self.leases.await_expiry())

@@ -142,12 +142,12 @@ class Process:
 
     async def wait_for(self, flight: Flight) -> None:
         """Until the flight has ended, or the scheduler says that it took too long."""
-        landed = asyncio.ensure_future(flight.landed.wait())
+        finished = asyncio.ensure_future(flight.finished.wait())
         gives_up = asyncio.ensure_future(self.stop("give up waiting"))
         try:
-            await asyncio.wait([landed, gives_up], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([finished, gives_up], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for waiting in (landed, gives_up):
+            for waiting in (finished, gives_up):
                 waiting.cancel()
 
     # The clock.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from random import Random
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from hypothesis.stateful import (
 from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal, RecordedLease, ports
-from msk_auth.authenticator import driver
+from msk_auth.authenticator import base
 from msk_auth.core.steps import Flow
 from msk_auth.leases import cache, register
 from msk_auth.leases.cache import Fingerprint, LeaseCache, Leases
@@ -150,15 +149,13 @@ def test_no_interleaving_accepts_what_was_narrowed() -> None:
 class StartsTheLeaseAfterTheReads(Leases[str]):
     """Breaks rule 1."""
 
-    def _fill(
-        self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
+    def _verify_and_keep(
+        self, cache: LeaseCache[str], fingerprint: Fingerprint, verify_by_store: Any
     ) -> Flow[Principal[str]]:
         yield from self._confirm(cache.duration)
-
-        def keep(principal: Principal[str], valid_until: datetime | None) -> None:
-            cache.fill(fingerprint, self._clock.monotonic(), principal, valid_until)
-
-        return (yield from read(keep))
+        principal, valid_until, _ = yield from verify_by_store()
+        cache.fill(fingerprint, self._clock.monotonic(), principal, valid_until)
+        return cast("Principal[str]", principal)
 
 
 class WithoutCheck(LeaseCache[str]):
@@ -204,26 +201,30 @@ class DoesNotWait(Leases[str]):
 class UsesTheLeaseBeforeItIsRecorded(Leases[str]):
     """Breaks rule 5."""
 
-    def _fill(
-        self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
+    def _verify_and_keep(
+        self, cache: LeaseCache[str], fingerprint: Fingerprint, verify_by_store: Any
     ) -> Flow[Principal[str]]:
-        keep = partial(cache.fill, fingerprint, self._clock.monotonic())
-        principal = yield from read(keep)
+        began = self._clock.monotonic()
+        principal, valid_until, _ = yield from verify_by_store()
+        cache.fill(fingerprint, began, principal, valid_until)
         yield from self._confirm(cache.duration)
-        return principal
+        return cast("Principal[str]", principal)
 
 
 class GrantsOnALookThatIsLongAgo(Leases[str]):
     """Breaks rule 5 for a process that is paused."""
 
-    def _fill(
-        self, cache: LeaseCache[str], fingerprint: Fingerprint, read: Any
+    def _verify_and_keep(
+        self, cache: LeaseCache[str], fingerprint: Fingerprint, verify_by_store: Any
     ) -> Flow[Principal[str]]:
         if not self._register.allows_leases(self._clock.monotonic()):
             yield from self._confirm(cache.duration)
         is_granted = self._register.allows_leases(self._clock.monotonic())
         began = self._clock.monotonic()
-        return (yield from read(partial(cache.fill, fingerprint, began) if is_granted else None))
+        principal, valid_until, _ = yield from verify_by_store()
+        if is_granted:
+            cache.fill(fingerprint, began, principal, valid_until)
+        return cast("Principal[str]", principal)
 
 
 class RecordsItselfOnce(LeaseRegisterView):
@@ -527,7 +528,7 @@ def test_a_process_is_not_removed_before_its_last_lease_has_ended(
 
 
 def test_it_finds_entries_that_are_used_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "LeaseCache", WithoutCheck)
+    monkeypatch.setattr(base, "LeaseCache", WithoutCheck)
     assert explore(Process, 4000) != []
 
 

@@ -101,7 +101,7 @@ def test_a_loop_that_was_closed_while_requests_waited_holds_up_no_other() -> Non
     del tasks, task
     gc.collect()
     assert asyncio.run(outcome(auth)) == KEY.id
-    assert auth._leases._under_way._under_way == {}
+    assert auth._leases._single_flight._flights == {}
 
 
 def test_a_cancelled_request_leaves_those_that_waited_for_it_to_themselves() -> None:
@@ -120,7 +120,7 @@ def test_a_cancelled_request_leaves_those_that_waited_for_it_to_themselves() -> 
         return await asyncio.gather(*others)
 
     assert asyncio.run(cancel_the_first()) == [KEY.id] * 3
-    assert auth._leases._under_way._under_way == {}
+    assert auth._leases._single_flight._flights == {}
 
 
 def test_a_request_does_not_wait_long_for_one_that_got_stuck(

@@ -276,7 +276,7 @@ def test_a_backup_that_is_restored_under_a_running_process_cannot_lose_its_lease
         # A look at the register finds the replaced file, and the one a second later renews the entry.
         clock.advance(timedelta(seconds=2))
         auth.authenticate([f"Bearer {key.reveal()}"])
-    assert auth.recall([f"Bearer {key.reveal()}"]) is not None
+    assert auth.cached_principal([f"Bearer {key.reveal()}"]) is not None
     with engine_on_file(path) as other:
         (recorded,) = SQLAlchemyKeyStore(other).recorded_leases()
     assert recorded.duration == timedelta(milliseconds=250)

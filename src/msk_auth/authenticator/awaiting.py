@@ -12,7 +12,7 @@ from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import flows, revocation
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
@@ -34,15 +34,8 @@ from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import AsyncPorts
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
-from .driver import (
-    FLUSH_SECONDS,
-    NO_LIMITS,
-    NO_REGISTER,
-    PROBLEM_BASE,
-    Driver,
-    refusal,
-)
-from .validation import check_awaited, not_a_list_of_values, validate_components
+from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
+from .validation import not_a_list_of_values
 
 # `asyncio` takes as long to load as everything else here together, and a blocking application has no use for it: it is
 # imported where a loop is running, in the functions below.
@@ -52,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAuthenticator(Driver[UserT]):
+class AsyncAuthenticator(BaseAuthenticator[UserT]):
     """Authenticates requests and manages keys, on an asyncio event loop.
 
     As an asynchronous context manager it writes times of last use once a minute while it is open,
@@ -104,28 +97,13 @@ class AsyncAuthenticator(Driver[UserT]):
         lease_entries: int = 10_000,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
-        validate_components(
+        super().__init__(
             store=store,
             find_owner=find_owner,
             find_session=find_session,
             key_limits=key_limits,
             on_event=on_event,
-            key_format=key_format,
-            hasher=hasher,
             tokens=tokens,
-        )
-        check_awaited(
-            {
-                "store.find": store.find,
-                "find_owner": find_owner,
-                "find_session": find_session,
-                "key_limits": key_limits,
-            }
-        )
-        super().__init__(
-            find_owner=find_owner,
-            tokens=tokens,
-            checks_sessions=find_session is not None,
             key_format=key_format,
             hasher=hasher,
             realm=realm,
@@ -133,8 +111,9 @@ class AsyncAuthenticator(Driver[UserT]):
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
-            may_recall=on_event is None
-            and type(self).authenticate is AsyncAuthenticator[Any].authenticate,
+            awaits=True,
+            overrides_authenticate=type(self).authenticate
+            is not AsyncAuthenticator[Any].authenticate,
         )
         self._ports = AsyncPorts(
             store,
@@ -149,8 +128,6 @@ class AsyncAuthenticator(Driver[UserT]):
         self._watches = AsyncWatches(
             self.rules, self._ports, self.clock, check_interval(watch_interval)
         )
-        if lease is not None and not self._ports.has_register:
-            raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
         self._flusher: asyncio.Task[None] | None = None
 

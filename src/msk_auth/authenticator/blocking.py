@@ -12,7 +12,7 @@ from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import flows, revocation
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
@@ -34,20 +34,13 @@ from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import SyncPorts
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
-from .driver import (
-    FLUSH_SECONDS,
-    NO_LIMITS,
-    NO_REGISTER,
-    PROBLEM_BASE,
-    Driver,
-    refusal,
-)
-from .validation import check_blocking, not_a_list_of_values, validate_components
+from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
+from .validation import not_a_list_of_values
 
 T = TypeVar("T")
 
 
-class Authenticator(Driver[UserT]):
+class Authenticator(BaseAuthenticator[UserT]):
     """Authenticates requests and manages keys, blocking. Safe to use from several threads.
 
     Args:
@@ -92,29 +85,13 @@ class Authenticator(Driver[UserT]):
         lease_entries: int = 10_000,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
-        validate_components(
+        super().__init__(
             store=store,
             find_owner=find_owner,
             find_session=find_session,
             key_limits=key_limits,
             on_event=on_event,
-            key_format=key_format,
-            hasher=hasher,
             tokens=tokens,
-        )
-        check_blocking(
-            {
-                "store.find": store.find,
-                "find_owner": find_owner,
-                "find_session": find_session,
-                "key_limits": key_limits,
-                "on_event": on_event,
-            }
-        )
-        super().__init__(
-            find_owner=find_owner,
-            tokens=tokens,
-            checks_sessions=find_session is not None,
             key_format=key_format,
             hasher=hasher,
             realm=realm,
@@ -122,8 +99,8 @@ class Authenticator(Driver[UserT]):
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
-            may_recall=on_event is None
-            and type(self).authenticate is Authenticator[Any].authenticate,
+            awaits=False,
+            overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
         )
         self._ports = SyncPorts(
             store,
@@ -136,8 +113,6 @@ class Authenticator(Driver[UserT]):
         )
         self._leases = self._ports.leases
         self._watches = Watches(self.rules, self._ports, self.clock, check_interval(watch_interval))
-        if lease is not None and not self._ports.has_register:
-            raise ConfigurationError(NO_REGISTER)
         self._on_event = on_event
         self._last_flush = self.clock.monotonic()
 

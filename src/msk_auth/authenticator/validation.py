@@ -37,11 +37,12 @@ def validate_components(
     key_format: object,
     hasher: object,
     tokens: object,
+    awaits: bool,
 ) -> None:
-    """Refuse parts that are of the wrong kind.
+    """Refuse components of the wrong kind. `awaits` tells whether the authenticator awaits the store and the look-ups.
 
     Raises:
-        ConfigurationError: One is; the message says what to write.
+        ConfigurationError: A component is of the wrong kind; the message says what to write.
     """
     if isinstance(store, type | str) or not callable(getattr(store, "find", None)):
         # Not what it is instead: somebody's database URL has a password in it.
@@ -68,9 +69,19 @@ def validate_components(
             "tokens must be a TokenProfile or a list of them: who issues the JWTs that are accepted,"
             " and with which keys. Leave it out to accept none."
         )
+    called = {
+        "store.find": getattr(store, "find", None),
+        "find_owner": find_owner,
+        "find_session": find_session,
+        "key_limits": key_limits,
+    }
+    if awaits:
+        _check_awaited(called)
+    else:
+        _check_blocking(called | {"on_event": on_event})
 
 
-def check_blocking(functions: Mapping[str, object]) -> None:
+def _check_blocking(functions: Mapping[str, object]) -> None:
     """Refuse what has to be awaited.
 
     Args:
@@ -86,7 +97,7 @@ def check_blocking(functions: Mapping[str, object]) -> None:
             )
 
 
-def check_awaited(functions: Mapping[str, object]) -> None:
+def _check_awaited(functions: Mapping[str, object]) -> None:
     """Refuse what certainly cannot be awaited.
 
     Args:

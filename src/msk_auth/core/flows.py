@@ -167,8 +167,8 @@ def authenticate(
 ) -> Flow[Authenticated]:
     """Turn what a request presents into a principal (steps 3 to 5)."""
     if isinstance(presented, KeyValue):
-        return (yield from _authenticate_key(rules, presented, now))
-    return (yield from _authenticate_token(rules, presented, now))
+        return _authenticate_key(rules, presented, now)
+    return _authenticate_token(rules, presented, now)
 
 
 def _authenticate_key(rules: Rules, presented: KeyValue, now: datetime) -> Flow[Authenticated]:

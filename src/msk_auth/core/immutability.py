@@ -13,11 +13,9 @@ Anything else can, as far as this module knows: it refuses what it cannot judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import date, time, timedelta, tzinfo
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from types import MemberDescriptorType
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
@@ -77,32 +75,41 @@ def check_shareable(value: object, path: str) -> None:
         path: What to call it.
 
     Raises:
-        NotShareable: A part of it can change, as far as is known.
+        NotShareable: A part of it can change, or this module cannot judge it.
     """
+    found = _find_changing(value)
+    if found is not None:
+        suffix, kind = found
+        raise NotShareable(path + suffix, kind)
+
+
+def _find_changing(value: object) -> tuple[str, type[object]] | None:
+    """Where a value can change, such as `.user.roles`, and the class of that part; None if it cannot."""
     kind: type[object] = type(value)
     if kind in _unchanging() or isinstance(value, Enum) or kind in _declared:
-        return
-    attributes = tuple(_attributes(value, kind))
-    members: Iterable[tuple[str, object]]
+        return None
+    attributes = _attributes(value, kind)
     if isinstance(value, _CONTAINERS):
         if attributes:
-            raise NotShareable(path, kind)
+            return "", kind
         held = cast("tuple[object, ...] | frozenset[object]", value)
-        members = ((f"{path}[{index}]", member) for index, member in enumerate(held))
-    elif is_frozen_class(kind):
+        for index, member in enumerate(held):
+            found = _find_changing(member)
+            if found is not None:
+                return f"[{index}]{found[0]}", found[1]
+        return None
+    if is_frozen_class(kind):
+        # `frozen` does not cover a pydantic model's private attributes.
         if getattr(value, "__pydantic_private__", None):
-            # Of a model's private attributes `frozen` says nothing.
-            raise NotShareable(path, kind)
+            return "", kind
         extra: dict[str, object] = getattr(value, "__pydantic_extra__", None) or {}
-        named = (*attributes, *extra.items())
-        members = ((f"{path}.{name}", member) for name, member in named)
-    elif isinstance(value, _unchanging()) and not attributes:
-        # Of a subclass, such as that of a library for dates, and nothing hangs on the instance.
-        return
-    else:
-        raise NotShareable(path, kind)
-    for where, member in members:
-        check_shareable(member, where)
+        for name, member in (*attributes, *extra.items()):
+            found = _find_changing(member)
+            if found is not None:
+                return f".{name}{found[0]}", found[1]
+        return None
+    # An instance of a subclass, such as that of a library for dates, is as good if it has no attributes of its own.
+    return None if isinstance(value, _unchanging()) and not attributes else ("", kind)
 
 
 def is_frozen_class(kind: type[object]) -> bool:
@@ -147,18 +154,25 @@ def _unchanging() -> tuple[type, ...]:
     return (type(None), bool, int, float, complex, *text, *times, Decimal, UUID)
 
 
-def _attributes(value: object, kind: type) -> Iterator[tuple[str, object]]:
-    """What hangs on an instance beyond what its built-in class holds, by name."""
-    yield from getattr(value, "__dict__", {}).items()
-    for cls in kind.__mro__:
-        # Classes written in C have members without `__slots__`, and keep them.
-        if "__slots__" not in vars(cls) or cls in _unchanging():
+def _attributes(value: object, kind: type) -> list[tuple[str, object]]:
+    """The attributes of an instance, by name, without what its built-in class holds."""
+    attributes: list[tuple[str, object]] = [*getattr(value, "__dict__", {}).items()]
+    for name, slot in _slots(kind):
+        try:
+            attributes.append((name, slot.__get__(value, kind)))
+        except AttributeError:  # it was never set
             continue
-        for name, member in vars(cls).items():
-            if isinstance(member, MemberDescriptorType) and name not in _BOOKKEEPING:
-                # A slot that was never set has no value.
-                with suppress(AttributeError):
-                    yield name, member.__get__(value, kind)
+    return attributes
 
 
-# Of pydantic: what was set explicitly, and the two that are judged by themselves.
+@lru_cache(maxsize=256)
+def _slots(kind: type) -> tuple[tuple[str, MemberDescriptorType], ...]:
+    # Under a lease each verification judges an owner, and finding the slots of its classes would take most of that time.
+    return tuple(
+        (name, member)
+        for cls in kind.__mro__
+        # Classes written in C have members without `__slots__`, and keep them.
+        if "__slots__" in vars(cls) and cls not in _unchanging()
+        for name, member in vars(cls).items()
+        if isinstance(member, MemberDescriptorType) and name not in _BOOKKEEPING
+    )

@@ -9,7 +9,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
 
-from msk_auth.authenticator.driver import Driver
+from msk_auth.authenticator.base import BaseAuthenticator
 from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
@@ -31,7 +31,9 @@ _log = logging.getLogger("msk_auth.integrations")
 _log.addFilter(RedactingFilter())
 
 
-def known_principal(memory: Memory, authenticator: Driver[UserT]) -> Principal[UserT] | None:
+def known_principal(
+    memory: Memory, authenticator: BaseAuthenticator[UserT]
+) -> Principal[UserT] | None:
     """What was found for a request, or None if nobody asked yet.
 
     An application mounted in this one may have users of its own.
@@ -48,7 +50,7 @@ def known_principal(memory: Memory, authenticator: Driver[UserT]) -> Principal[U
 
 def admit_at_once(
     memory: Memory,
-    authenticator: Driver[UserT],
+    authenticator: BaseAuthenticator[UserT],
     authorization: tuple[str | bytes, ...],
     policy: Policy,
 ) -> Principal[UserT] | None:
@@ -65,10 +67,10 @@ def admit_at_once(
         result = outcome[2]
         principal = result if isinstance(result, Principal) else _refuse(result)
     else:
-        recalled = authenticator.recall(authorization)
-        if recalled is None:
+        cached = authenticator.cached_principal(authorization)
+        if cached is None:
             return None
-        principal = recalled
+        principal = cached
         memory[_OUTCOME] = (authenticator, authorization, principal)
     authenticator.authorize(principal, policy)
     return principal
@@ -76,7 +78,7 @@ def admit_at_once(
 
 def admit_answered(
     memory: Memory,
-    authenticator: Driver[UserT],
+    authenticator: BaseAuthenticator[UserT],
     authorization: tuple[str | bytes, ...],
     policy: Policy,
     answer: object,

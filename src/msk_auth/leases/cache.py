@@ -33,14 +33,14 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Final, Generic, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple
 
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
 from msk_auth.core import steps
 from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.flows import Authenticated
 from msk_auth.core.keys import KeyValue
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.steps import Flow
@@ -195,18 +195,17 @@ def usual_header(presented: KeyValue | ParsedToken) -> str:
     return f"Bearer {presented.reveal()}"
 
 
-Keep: TypeAlias = Callable[[Principal[UserT], datetime | None], None]
-"""Keeps a verification that succeeded, until the credential itself ends at the latest."""
-
-
 class Leases(Generic[UserT]):
-    """The flows that keep the rules, written once for both drivers.
+    """The flows that keep the rules, written once for both authenticators.
 
     Args:
         cache: What was verified; None if this process uses no lease.
-        has_register: Whether the store can tell of the leases of other processes; needed for a cache.
+        has_register: Whether the store has a register of leases.
         clock: Where the time comes from.
-        under_way: The verifications that others may wait for.
+        single_flight: The verifications and reads that other requests may wait for.
+
+    Raises:
+        ConfigurationError: There is a cache, and the store has no register.
     """
 
     def __init__(
@@ -215,27 +214,33 @@ class Leases(Generic[UserT]):
         *,
         has_register: bool,
         clock: Clock,
-        under_way: SingleFlight,
+        single_flight: SingleFlight,
     ) -> None:
+        if cache is not None and not has_register:
+            raise ConfigurationError(
+                "This store cannot record leases. Give it recorded_leases(), record_lease() and"
+                " forget_lease(), or leave the lease out."
+            )
         self.cache = cache
         self._has_register = has_register
         self._clock = clock
-        self._under_way = under_way
+        self._single_flight = single_flight
         self._register = LeaseRegisterView(clock)
 
     def verify(
         self,
-        cache: LeaseCache[UserT],
         presented: KeyValue | ParsedToken,
-        read: Callable[[Keep[UserT] | None], Flow[Principal[UserT]]],
+        verify_by_store: Callable[[], Flow[Authenticated]],
     ) -> Flow[Principal[UserT]]:
-        """Verify under a lease, or wait for another request that does so with the same credential.
+        """The principal of a credential: from the cache, or from another request's verification, or by the store.
 
         Args:
-            cache: That of this process.
             presented: The credential.
-            read: Verifies by the store, and has a success kept if it is given something that keeps it.
+            verify_by_store: Verifies it by the store, and raises if it is refused.
         """
+        cache = self.cache
+        if cache is None:
+            return (yield from verify_by_store()).principal
         header = usual_header(presented)
         usual = (header,)
         # It may have been verified under another spelling of its header.
@@ -243,40 +248,42 @@ class Leases(Generic[UserT]):
         if principal is not None:
             return principal
         fingerprint = cache.fingerprint(header)
-        flight = self._under_way.join(fingerprint.digest)
-        if flight.leads:
-            try:
-                return (yield from self._fill(cache, fingerprint, read))
-            finally:
-                self._under_way.land(flight)
-        yield from steps.wait_for(flight)
-        principal = cache.find(usual)
-        if principal is not None:
-            return principal
-        return (yield from self._fill(cache, fingerprint, read))
+        flight = self._single_flight.join(fingerprint.digest)
+        try:
+            if not flight.leads:
+                yield from steps.wait_for(flight)
+                principal = cache.find(usual)
+                if principal is not None:
+                    return principal
+            return (yield from self._verify_and_keep(cache, fingerprint, verify_by_store))
+        finally:
+            self._single_flight.finish(flight)
 
-    def _fill(
+    def _verify_and_keep(
         self,
         cache: LeaseCache[UserT],
         fingerprint: Fingerprint,
-        read: Callable[[Keep[UserT] | None], Flow[Principal[UserT]]],
+        verify_by_store: Callable[[], Flow[Authenticated]],
     ) -> Flow[Principal[UserT]]:
         if not self._register.allows_leases(self._clock.monotonic()):
             yield from self._confirm(cache.duration)
-        # Rule 1: before the first read, and after each wait. Rule 5: asked of this moment.
+        # Rule 1: before the first read, and after each wait. Rule 5: whether a lease may begin at this moment.
         began = self._clock.monotonic()
         is_granted = self._register.allows_leases(began)
-        return (yield from read(partial(cache.fill, fingerprint, began) if is_granted else None))
+        outcome = yield from verify_by_store()
+        if is_granted:
+            cache.fill(fingerprint, began, outcome.principal, outcome.valid_until)
+        return outcome.principal
 
     def _confirm(self, duration: timedelta) -> Flow[None]:
-        flight = self._under_way.join(LeaseRegisterView)
-        if not flight.leads:
-            yield from steps.wait_for(flight)
-            return
+        flight = self._single_flight.join(LeaseRegisterView)
         try:
-            yield from self._register.confirm(duration)
+            if flight.leads:
+                yield from self._register.confirm(duration)
+            else:
+                yield from steps.wait_for(flight)
         finally:
-            self._under_way.land(flight)
+            self._single_flight.finish(flight)
 
     def await_expiry(self) -> Flow[None]:
         """Return when no process can still use anything it read before this call."""

@@ -1,4 +1,4 @@
-"""What both authenticators know, and how they speak of it."""
+"""What the two authenticators have in common: their configuration, and the flow from a credential to its principal."""
 
 from __future__ import annotations
 
@@ -12,48 +12,54 @@ from msk_auth.core import flows
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
 from msk_auth.core.events import Refusal
-from msk_auth.core.flows import Rules
+from msk_auth.core.flows import Authenticated, Rules
 from msk_auth.core.keys import KeyFormat, KeyValue
 from msk_auth.core.model import KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Flow
 from msk_auth.core.tokens import ParsedToken, TokenProfile
-from msk_auth.leases.cache import Keep, LeaseCache, Leases
+from msk_auth.leases.cache import LeaseCache, Leases
 
 from .usage import UsageBuffer
-from .validation import check_users_shareable
+from .validation import check_users_shareable, validate_components
 
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
 """What the `type` of problem documents begins with by default; `#` and the code are added."""
 
 NO_LIMITS: Final = KeyLimits()
-NO_REGISTER: Final = (
-    "This store cannot record leases: give it recorded_leases(), record_lease() and forget_lease(),"
-    " or leave the lease out."
-)
 FLUSH_SECONDS: Final = 60.0
-"""How long collected times of last use may wait to be written."""
+"""How often collected times of last use are written."""
 
 
-class Driver(Generic[UserT]):
-    """The part of an authenticator that neither blocks nor awaits."""
+class BaseAuthenticator(Generic[UserT]):
+    """Holds the configuration of an authenticator. It neither blocks nor awaits: the subclasses run the flows.
+
+    Args:
+        awaits: Whether the subclass awaits the store and the look-ups.
+        overrides_authenticate: Whether a subclass of the application authenticates in its own way.
+
+    The other arguments are those of :class:`Authenticator`.
+    """
 
     _leases: Leases[UserT]
 
-    recall: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
-    """What was verified for these header values, under a lease that has not ended; None if only `authenticate` can tell.
+    cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
+    """The principal of these header values, if a lease on it has not ended; None if `authenticate` has to decide.
 
-    It neither blocks nor awaits, and `authenticate` begins with the same look. It is always None without a lease, with
-    an `on_event` hook, which has to be told, and in a subclass with an `authenticate` of its own; whoever replaces that
-    method on an object replaces this as well.
+    It neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None without a lease,
+    with an `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace
+    `authenticate` on an object, replace this method as well.
     """
 
     def __init__(
         self,
         *,
+        store: object,
         find_owner: Callable[[str], object],
+        find_session: Callable[[str], object] | None,
+        key_limits: object,
+        on_event: object,
         tokens: TokenProfile | Sequence[TokenProfile],
-        checks_sessions: bool,
         key_format: KeyFormat | None,
         hasher: KeyHasher | None,
         realm: str,
@@ -61,15 +67,27 @@ class Driver(Generic[UserT]):
         clock: Clock | None,
         lease: timedelta | None,
         lease_entries: int,
-        may_recall: bool,
+        awaits: bool,
+        overrides_authenticate: bool,
     ) -> None:
+        validate_components(
+            store=store,
+            find_owner=find_owner,
+            find_session=find_session,
+            key_limits=key_limits,
+            on_event=on_event,
+            key_format=key_format,
+            hasher=hasher,
+            tokens=tokens,
+            awaits=awaits,
+        )
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
             raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
         self.rules: Rules = Rules(
             key_format=KeyFormat() if key_format is None else key_format,
             hasher=KeyHasher() if hasher is None else hasher,
             tokens=(tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens),
-            checks_sessions=checks_sessions,
+            checks_sessions=find_session is not None,
             shares_principals=lease is not None,
         ).check()
         self.realm = realm
@@ -80,39 +98,36 @@ class Driver(Generic[UserT]):
         if lease is not None:
             check_users_shareable(find_owner)
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
-        self.recall = _nothing if self._cache is None or not may_recall else self._cache.find
+        self.cached_principal = (
+            _no_principal
+            if self._cache is None or on_event is not None or overrides_authenticate
+            else self._cache.find
+        )
 
     def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
         """Let the principal pass, or raise what :meth:`Policy.check` raises."""
-        # Only the age of a login is a question of time, and most requests are not asked it.
+        # Only the age of a login depends on the time, and most policies do not limit it.
         now = principal.authenticated_at if policy.max_age is None else self.clock.now()
         policy.check(principal, now)
 
     def _verify(self, presented: KeyValue | ParsedToken) -> Flow[Principal[UserT]]:
-        """The principal of a credential: by the store, or by what a lease allows to use again."""
-        if self._cache is None:
-            return self._read(presented)
-        return self._leases.verify(self._cache, presented, partial(self._read, presented))
+        """The principal of a credential: under a lease what was verified before, otherwise by the store."""
+        return self._leases.verify(presented, partial(self._verify_by_store, presented))
 
-    def _read(
-        self, presented: KeyValue | ParsedToken, keep: Keep[UserT] | None = None
-    ) -> Flow[Principal[UserT]]:
-        """Verify by the store, and hand on what a success leaves behind."""
+    def _verify_by_store(self, presented: KeyValue | ParsedToken) -> Flow[Authenticated]:
         now = self.clock.now()
         outcome = yield from flows.authenticate(self.rules, presented, now)
-        principal: Principal[UserT] = outcome.principal
-        if principal.key_id is not None:
-            self._usage.note(principal.key_id, now, outcome.upgrade)
-        if keep is not None:
-            keep(principal, outcome.valid_until)
-        return principal
+        key_id = outcome.principal.key_id
+        if key_id is not None:
+            self._usage.note(key_id, now, outcome.upgrade)
+        return outcome
 
 
-def _nothing(_authorization: Sequence[str | bytes]) -> None:
-    """Recall nothing."""
+def _no_principal(_authorization: Sequence[str | bytes]) -> None:
+    """Nothing is cached."""
 
 
 def refusal(problem: Problem, now: datetime) -> Refusal:
-    """The event that tells of a problem."""
+    """The event of a refused request."""
     key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
     return Refusal(now, problem.code, key_id)
