@@ -13,32 +13,35 @@ from typing import Any
 import pytest
 from sqlalchemy import (
     URL,
+    BigInteger,
     Column,
     Connection,
-    Engine,
     MetaData,
     NullPool,
+    String,
     Table,
+    Text,
     create_engine,
     event,
+    select,
     text,
 )
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
+from sqlalchemy.exc import IntegrityError
 from tests.stores.support import async_engine_on, engine_on, sqlite_url
 
 from msk_auth import ConfigurationError, KeyQuery
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
-    UtcMicroseconds,
     _standby,
     _stores,
     api_key_table,
+    read_record,
 )
 from msk_auth.stores.sqlalchemy._operations import FIELDS, KeyOperations
 from msk_auth.stores.sqlalchemy._standby import StandbyError
-from msk_auth.stores.sqlalchemy._types import ExactText
 from msk_auth.testing import StoreContract
 from msk_auth.testing._store_contract import NOW, OWNER, add, count_active, ids, make_record
 
@@ -192,7 +195,7 @@ def test_another_database_is_refused() -> None:
 
 
 def test_a_table_of_another_make_is_refused(tmp_path: Path) -> None:
-    table = Table("keys", MetaData(), Column("id", ExactText(64), primary_key=True))
+    table = Table("keys", MetaData(), Column("id", String(64), primary_key=True))
     with (
         engine_on(sqlite_url(tmp_path)) as engine,
         pytest.raises(ConfigurationError, match="make it with api_key_table"),
@@ -216,45 +219,72 @@ def test_what_the_columns_hold(tmp_path: Path) -> None:
     assert rows == [('["a","b","\\u00fc"]', microseconds), ("[]", None)]
 
 
-class TestUtcMicroseconds:
-    @pytest.fixture
-    def table(self, tmp_path: Path) -> Iterator[tuple[Engine, Table]]:
-        table = Table("moments", MetaData(), Column("at", UtcMicroseconds))
-        engine = create_engine(sqlite_url(tmp_path))
-        table.create(engine)
-        yield engine, table
-        engine.dispose()
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(2026, 3, 1, 12, 0, 0, 1, timezone(timedelta(hours=-8))),
+        datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
+    ],
+)
+def test_a_moment_comes_back_exactly_and_in_utc(url: URL, moment: datetime) -> None:
+    with engine_on(url) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        add(store, "k", created_at=moment, expires_at=moment)
+        # By the short way, and through SQLAlchemy.
+        for found in (store.find("k"), *store.list(KeyQuery(OWNER, NOW))):
+            assert found is not None
+            assert found.created_at == found.expires_at == moment
+            assert found.created_at.tzinfo is UTC
+            assert found.revoked_at is None
 
-    @pytest.mark.parametrize(
-        "moment",
-        [
-            datetime(1, 1, 1, tzinfo=UTC),
-            datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
-            datetime(1970, 1, 1, tzinfo=UTC),
-            datetime(2026, 3, 1, 12, 0, 0, 1, timezone(timedelta(hours=-8))),
-            datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
-            None,
-        ],
-    )
-    def test_a_moment_comes_back_exactly_and_in_utc(
-        self, table: tuple[Engine, Table], moment: datetime | None
-    ) -> None:
-        engine, moments = table
-        with engine.begin() as connection:
-            connection.execute(moments.insert().values(at=moment))
-            stored = connection.scalar(moments.select())
-        assert stored == moment
-        assert stored is None or stored.tzinfo is UTC
 
-    def test_a_moment_without_a_zone_is_refused(self, table: tuple[Engine, Table]) -> None:
-        engine, moments = table
-        naive = NOW.replace(tzinfo=None)
+def test_a_moment_without_a_zone_is_refused(tmp_path: Path) -> None:
+    naive = NOW.replace(tzinfo=None)
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        add(store, "k")
+        for work in (
+            lambda: add(store, "other", created_at=naive),
+            lambda: store.touch({"k": naive}),
+            lambda: store.revoke("k", owner_id=OWNER, at=naive),
+            lambda: store.list(KeyQuery(OWNER, NOW, after=(naive, "k"))),
+        ):
+            with pytest.raises(ValueError, match=r"without a time zone.* Use datetime.now\(UTC\)"):
+                work()
+        assert store.find("k") == make_record("k")
+        assert store.find("other") is None
+
+
+@pytest.mark.parametrize("text_of_scopes", ['"read"', "[1]", "read", '{"read": 1}'])
+def test_a_key_with_scopes_that_the_library_does_not_write_is_not_read(
+    tmp_path: Path, text_of_scopes: str
+) -> None:
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        add(store, "k")
         with engine.begin() as connection:
-            with pytest.raises(StatementError, match="without a time zone"):
-                connection.execute(moments.insert().values(at=naive))
-            with pytest.raises(StatementError, match="without a time zone"):
-                connection.execute(moments.select().where(moments.c.at < naive))
-            assert connection.execute(moments.select()).all() == []
+            connection.execute(
+                text("UPDATE msk_auth_api_keys SET scopes = :scopes"), {"scopes": text_of_scopes}
+            )
+        for work in (lambda: store.find("k"), lambda: store.list(KeyQuery(OWNER, NOW))):
+            with pytest.raises(ValueError, match=r"JSON array of strings|Expecting value"):
+                work()
+
+
+def test_a_row_of_a_query_of_the_application_becomes_a_record(url: URL) -> None:
+    keys = api_key_table(MetaData())
+    with engine_on(url) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        add(store, "k", scopes=frozenset({"a b", "c"}), expires_at=NOW)
+        with engine.connect() as connection:
+            row = connection.execute(select(*keys.c).where(keys.c.id == "k")).one()
+        assert read_record(row) == store.find("k")
+
+
+def test_the_columns_are_of_types_of_sqlalchemy_itself() -> None:
+    metadata = MetaData()
+    api_key_table(metadata)
+    columns = [column for table in metadata.tables.values() for column in table.c]
+    assert {type(column.type) for column in columns} == {String, Text, BigInteger}
 
 
 @pytest.mark.parametrize(
@@ -262,19 +292,27 @@ class TestUtcMicroseconds:
     [
         (sqlite.dialect(), "VARCHAR(64)"),
         (postgresql.dialect(), 'VARCHAR(64) COLLATE "C"'),
-        (
-            mysql.dialect(is_mariadb=True),
-            "VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin",
-        ),
-        (
-            mysql.dialect(is_mariadb=False),
-            "VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin",
-        ),
+        # Whether a server of MariaDB is reached as one or as MySQL: the same.
+        (mysql.dialect(is_mariadb=True), "VARCHAR(64) COLLATE utf8mb4_bin"),
+        (mysql.dialect(is_mariadb=False), "VARCHAR(64) COLLATE utf8mb4_bin"),
+        (MariaDBDialect(), "VARCHAR(64) COLLATE utf8mb4_bin"),
         (mssql.dialect(), "VARCHAR(64)"),
     ],
 )
-def test_exact_text_compares_exactly_in_every_database(dialect: Any, expected: str) -> None:
-    assert ExactText(64).compile(dialect) == expected
+def test_ids_compare_exactly_in_every_database(dialect: Any, expected: str) -> None:
+    keys = api_key_table(MetaData())
+    assert keys.c.id.type.compile(dialect) == expected
+
+
+class TestMariaDBUnderTheNameOfMySQL(StoreContract):
+    """As most URLs have it."""
+
+    @pytest.fixture
+    def store(self, mysql_url: URL) -> Iterator[SQLAlchemyKeyStore]:
+        with engine_on(mysql_url) as engine:
+            other = create_engine(engine.url.set(drivername="mysql+pymysql"))
+            yield SQLAlchemyKeyStore(other)
+            other.dispose()
 
 
 @pytest.mark.parametrize("state", ["1,0", "0,1", "ON,OFF", "OFF,ON", "READ_ONLY,OFF"])

@@ -10,16 +10,16 @@ On SQLite call :func:`prepare_sqlite` with the engine first.
 from __future__ import annotations
 
 from ._durability import commit_durably
+from ._rows import read_record
 from ._schema import api_key_table
 from ._sqlite import prepare_sqlite
 from ._stores import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
-from ._types import UtcMicroseconds
 
 __all__ = [
     "AsyncSQLAlchemyKeyStore",
     "SQLAlchemyKeyStore",
-    "UtcMicroseconds",
     "api_key_table",
     "commit_durably",
     "prepare_sqlite",
+    "read_record",
 ]

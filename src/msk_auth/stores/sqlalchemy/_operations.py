@@ -21,7 +21,6 @@ from typing import Any, Final
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Select,
     Table,
     and_,
@@ -44,7 +43,7 @@ from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActi
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
 from msk_auth.core.store import RecordedLease
 
-from ._rows import first_record, select_from_id
+from ._rows import first_record, read_record, select_from_id, to_microseconds, to_row
 from ._schema import registers_of
 
 FIELDS: Final = tuple(field.name for field in fields(ApiKey))
@@ -77,6 +76,7 @@ class KeyOperations:
         self._keys = table.c
         self._registers = registers_of(table)
         self._dialect = dialect
+        self._is_mysql = dialect in {"mysql", "mariadb"}
         self._columns = [table.c[name] for name in FIELDS]
         self._find = select_from_id(table).limit(1)
         self._find_many = select(*self._columns).where(
@@ -84,15 +84,11 @@ class KeyOperations:
         )
 
     def find(self, connection: Connection, key_id: str) -> ApiKey | None:
-        row = connection.execute(self._find, {"key_id": key_id}).one_or_none()
-        if row is None:
-            return first_record((), key_id)
-        record = _record(row)
-        return record if record.id == key_id else None
+        return first_record(connection.execute(self._find, {"key_id": key_id}).all(), key_id)
 
     def find_many(self, connection: Connection, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         rows = connection.execute(self._find_many, {"key_ids": list(key_ids)}).all()
-        return [_record(row) for row in rows]
+        return [read_record(row) for row in rows]
 
     def insert(
         self, connection: Connection, record: ApiKey, *, max_active: int | None, now: datetime
@@ -103,25 +99,28 @@ class KeyOperations:
 
     def list(self, connection: Connection, query: KeyQuery) -> Sequence[ApiKey]:
         rows = connection.execute(self._page(query)).all()
-        return [_record(row) for row in rows]
+        return [read_record(row) for row in rows]
 
     def revoke(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
     ) -> ApiKey | None:
         own = self._is_own(key_id, owner_id)
         connection.execute(
-            update(self.table).where(own, self._keys.revoked_at.is_(None)).values(revoked_at=at)
+            update(self.table)
+            .where(own, self._keys.revoked_at.is_(None))
+            .values(revoked_at=to_microseconds(at))
         )
         return self._find_where(connection, own)
 
     def delete(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
     ) -> ApiKey | None:
-        revoked_at = func.coalesce(self._keys.revoked_at, self._moment(at))
+        moment = to_microseconds(at)
+        revoked_at = func.coalesce(self._keys.revoked_at, moment)
         changed = connection.execute(
             update(self.table)
             .where(self._is_own(key_id, owner_id))
-            .values(revoked_at=revoked_at, deleted_at=at)
+            .values(revoked_at=revoked_at, deleted_at=moment)
         )
         return self.find(connection, key_id) if changed.rowcount else None
 
@@ -129,8 +128,9 @@ class KeyOperations:
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
     ) -> ApiKey | None:
         own = self._is_own(key_id, owner_id)
-        later = or_(self._keys.expires_at.is_(None), self._keys.expires_at > at)
-        connection.execute(update(self.table).where(own, later).values(expires_at=at))
+        moment = to_microseconds(at)
+        later = or_(self._keys.expires_at.is_(None), self._keys.expires_at > moment)
+        connection.execute(update(self.table).where(own, later).values(expires_at=moment))
         return self._find_where(connection, own)
 
     def rotate(
@@ -166,7 +166,9 @@ class KeyOperations:
             .where(self._keys.id == bindparam("key_id"), earlier)
             .values(last_used_at=at)
         )
-        parameters = [{"key_id": key_id, "used_at": used_at} for key_id, used_at in last_used]
+        parameters = [
+            {"key_id": key_id, "used_at": to_microseconds(used_at)} for key_id, used_at in last_used
+        ]
         connection.execute(statement, parameters)
 
     def replace_digest(self, connection: Connection, key_id: str, *, old: str, new: str) -> None:
@@ -198,24 +200,30 @@ class KeyOperations:
 
     def _is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
         keys = self._keys
-        return and_(keys.id == key_id, keys.owner_id == owner_id, keys.deleted_at.is_(None))
+        return and_(keys.id == key_id, self._is_owned_by(owner_id), keys.deleted_at.is_(None))
+
+    def _is_owned_by(self, owner_id: str) -> ColumnElement[bool]:
+        column = self._keys.owner_id
+        if not self._is_mysql:
+            return column == owner_id
+        # To the collation "ann" and "ann " are one owner; their lengths differ.
+        return and_(column == owner_id, func.char_length(column) == len(owner_id))
 
     def _find_where(self, connection: Connection, where: ColumnElement[bool]) -> ApiKey | None:
         row = connection.execute(select(*self._columns).where(where)).one_or_none()
-        return None if row is None else _record(row)
+        return None if row is None else read_record(row)
 
     def _end(self, ends_at: datetime, now: datetime) -> dict[str, Any]:
         """What retires a predecessor: revoking it now, or an end that is never put off."""
         if ends_at <= now:
-            return {"revoked_at": now}
-        expires_at, end = self._keys.expires_at, self._moment(ends_at)
+            return {"revoked_at": to_microseconds(now)}
+        expires_at, end = self._keys.expires_at, to_microseconds(ends_at)
         return {"expires_at": case((expires_at < end, expires_at), else_=end)}
 
     def _add(
         self, connection: Connection, record: ApiKey, max_active: int | None, now: datetime
     ) -> None:
-        values = {name: getattr(record, name) for name in FIELDS}
-        connection.execute(insert(self.table).values(values))
+        connection.execute(insert(self.table).values(to_row(record)))
         # Counted afterwards, so that what is counted is what the owner would have.
         if max_active is not None:
             active = self.count_active(connection, record.owner_id, now, up_to=max_active + 1)
@@ -230,10 +238,7 @@ class KeyOperations:
         However many keys there are, ended ones or active ones, no more than twice `up_to` are looked at.
         """
         stretches = (
-            select(literal(1))
-            .where(self._keys.owner_id == owner_id, stretch)
-            .limit(up_to)
-            .subquery()
+            select(literal(1)).where(self._is_owned_by(owner_id), stretch).limit(up_to).subquery()
             for stretch in self._active_stretches(now)
         )
         never, later = (
@@ -247,7 +252,7 @@ class KeyOperations:
         not_revoked = keys.revoked_at.is_(None)
         return (
             and_(not_revoked, keys.expires_at.is_(None)),
-            and_(not_revoked, keys.expires_at > now),
+            and_(not_revoked, keys.expires_at > to_microseconds(now)),
         )
 
     def _take_turn(self, connection: Connection, owner_id: str) -> None:
@@ -284,7 +289,9 @@ class KeyOperations:
             case KeyStatus.REVOKED:
                 state = keys.revoked_at.is_not(None)
             case KeyStatus.EXPIRED:
-                state = and_(keys.revoked_at.is_(None), keys.expires_at <= query.now)
+                state = and_(
+                    keys.revoked_at.is_(None), keys.expires_at <= to_microseconds(query.now)
+                )
             case None:
                 state = true()
         return self._newest(query, keys.deleted_at.is_(None), state, same=[keys.deleted_at])
@@ -314,18 +321,16 @@ class KeyOperations:
         """
         keys = self._keys
         order = [column.desc() for column in (*same, keys.created_at, keys.id)]
-        statement = select(*self._columns).where(keys.owner_id == query.owner_id, *where)
+        statement = select(*self._columns).where(self._is_owned_by(query.owner_id), *where)
         if query.after is not None:
             created_at, key_id = query.after
-            place = tuple_(self._moment(created_at), literal(key_id, keys.id.type))
+            moment = to_microseconds(created_at)
+            place = tuple_(literal(moment), literal(key_id, keys.id.type))
             statement = statement.where(tuple_(keys.created_at, keys.id) < place)
-            if self._dialect in {"mysql", "mariadb"}:
+            if self._is_mysql:
                 # They do not look up pairs in an index.
-                statement = statement.where(keys.created_at <= created_at)
+                statement = statement.where(keys.created_at <= moment)
         return statement.order_by(*order).limit(query.limit)
-
-    def _moment(self, at: datetime) -> ColumnElement[Any]:
-        return literal(at, self._keys.created_at.type)
 
 
 def _lease_name(lease: RecordedLease) -> str:
@@ -335,7 +340,3 @@ def _lease_name(lease: RecordedLease) -> str:
 def _recorded_lease(name: str, mark: int) -> RecordedLease:
     microseconds, _, holder = name.removeprefix(_LEASE).partition(":")
     return RecordedLease(timedelta(microseconds=int(microseconds)), holder, mark)
-
-
-def _record(row: Row[Any]) -> ApiKey:
-    return ApiKey(*tuple[Any, ...](row))

@@ -1,15 +1,18 @@
-"""What the short ways of reading, past SQLAlchemy, have in common."""
+"""What a row means: the one place where a record becomes a row and a row a record, whichever way it is read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
 
 from sqlalchemy import Select, Table, bindparam, select
 
 from msk_auth.core.model import ApiKey
 
-from ._types import from_microseconds, parse_scopes
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class FastPathUnavailable(Exception):
@@ -46,7 +49,20 @@ def records(rows: Sequence[Sequence[Any]], count: int) -> list[ApiKey]:
 
 
 def read_record(row: Sequence[Any]) -> ApiKey:
-    """As SQLAlchemy would read it, column by column in the order of the table."""
+    """The record that a row of the table of keys holds.
+
+    For queries of your own, such as a join with your users: `read_record(row)` of `select(*api_keys.c)`.
+
+    Args:
+        row: The columns of the table in its order: a row of SQLAlchemy, or what a driver returned.
+
+    Raises:
+        ValueError: The scopes are not what the library writes. A key of which it is not known what it may do must not be
+            accepted.
+
+    Returns:
+        The record. Its times are in UTC.
+    """
     (
         key_id,
         name,
@@ -66,14 +82,67 @@ def read_record(row: Sequence[Any]) -> ApiKey:
         name,
         owner_id,
         digest,
-        parse_scopes(scopes),
-        from_microseconds(created),
-        None if expires is None else from_microseconds(expires),
-        None if used is None else from_microseconds(used),
-        None if revoked is None else from_microseconds(revoked),
+        None if scopes is None else _parse_scopes(scopes),
+        _from_microseconds(created),
+        None if expires is None else _from_microseconds(expires),
+        None if used is None else _from_microseconds(used),
+        None if revoked is None else _from_microseconds(revoked),
         replaced_by,
-        None if deleted is None else from_microseconds(deleted),
+        None if deleted is None else _from_microseconds(deleted),
     )
+
+
+def to_row(record: ApiKey) -> dict[str, Any]:
+    """The columns of a record, as they are stored.
+
+    Raises:
+        ValueError: A time has no time zone.
+    """
+    return {
+        "id": record.id,
+        "name": record.name,
+        "owner_id": record.owner_id,
+        "digest": record.digest,
+        # JSON rather than words with spaces between, because a scope is any string of the application: one that holds a
+        # space must not come back as two.
+        "scopes": None
+        if record.scopes is None
+        else json.dumps(sorted(record.scopes), separators=(",", ":")),
+        "created_at": to_microseconds(record.created_at),
+        "expires_at": _optional(record.expires_at),
+        "last_used_at": _optional(record.last_used_at),
+        "revoked_at": _optional(record.revoked_at),
+        "replaced_by": record.replaced_by,
+        "deleted_at": _optional(record.deleted_at),
+    }
+
+
+def to_microseconds(moment: datetime) -> int:
+    """Microseconds since the Unix epoch.
+
+    Raises:
+        ValueError: The moment has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise ValueError("A time without a time zone cannot be stored. Use datetime.now(UTC).")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _optional(moment: datetime | None) -> int | None:
+    return None if moment is None else to_microseconds(moment)
+
+
+def _from_microseconds(value: int) -> datetime:
+    return _EPOCH + timedelta(0, 0, value)  # by position: it is done for every record that is read
+
+
+def _parse_scopes(text: str) -> frozenset[str]:
+    scopes: object = json.loads(text)
+    if not isinstance(scopes, list) or not all(
+        isinstance(scope, str) for scope in cast("list[object]", scopes)
+    ):
+        raise ValueError("The scopes of a stored key are not a JSON array of strings.")
+    return frozenset(cast("list[str]", scopes))
 
 
 # What most keys look like.

@@ -1,14 +1,16 @@
-"""The tables: one of keys, and a small one of numbers that processes share."""
+"""The tables: one of keys, and a small one of numbers that processes share.
+
+Their columns are of SQLAlchemy's own types, so that a migration that alembic generates from them runs as it is and
+imports nothing of the library. What the values mean, and how they become a record, is in `_rows`.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Index, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Index, MetaData, String, Table, Text
 
 from msk_auth.core.errors import ConfigurationError
-
-from ._types import ExactText, ScopeSet, UtcMicroseconds
 
 _MAX_ID: Final = 64
 _MAX_OWNER_ID: Final = 255
@@ -21,6 +23,23 @@ _MYSQL: Final[dict[str, Any]] = {
     for dialect in ("mysql", "mariadb")
     for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"))
 }
+
+
+def exact_text(length: int) -> String:
+    """Text that is compared by code point: ids that differ in case, or in an accent, are different.
+
+    PostgreSQL would sort by the rules of a language, and MariaDB and MySQL would ignore case. `utf8mb4_bin` is the one
+    collation that MariaDB and MySQL both have; it ignores spaces at the end, which the operations therefore compare
+    themselves.
+
+    Args:
+        length: How many characters it may have.
+    """
+    return (
+        String(length)
+        .with_variant(String(length, collation="C"), "postgresql")
+        .with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+    )
 
 
 def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
@@ -39,18 +58,20 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     table = Table(
         name,
         metadata,
-        Column("id", ExactText(_MAX_ID), primary_key=True),
+        Column("id", exact_text(_MAX_ID), primary_key=True),
         Column("name", Text, nullable=False),
-        Column("owner_id", ExactText(_MAX_OWNER_ID), nullable=False),
-        Column("digest", ExactText(_MAX_DIGEST), nullable=False),
-        # NULL: everything the owner may. An empty array: nothing.
-        Column("scopes", ScopeSet),
-        Column("created_at", UtcMicroseconds, nullable=False),
-        Column("expires_at", UtcMicroseconds),
-        Column("last_used_at", UtcMicroseconds),
-        Column("revoked_at", UtcMicroseconds),
-        Column("replaced_by", ExactText(_MAX_ID)),
-        Column("deleted_at", UtcMicroseconds),
+        Column("owner_id", exact_text(_MAX_OWNER_ID), nullable=False),
+        Column("digest", exact_text(_MAX_DIGEST), nullable=False),
+        # A JSON array. NULL: everything the owner may. An empty array: nothing.
+        Column("scopes", Text),
+        # All times are whole microseconds since the Unix epoch: a number compares, sorts and indexes alike in every
+        # database, where their own types differ in precision and in what they make of a time zone.
+        Column("created_at", BigInteger, nullable=False),
+        Column("expires_at", BigInteger),
+        Column("last_used_at", BigInteger),
+        Column("revoked_at", BigInteger),
+        Column("replaced_by", exact_text(_MAX_ID)),
+        Column("deleted_at", BigInteger),
         # A page of a listing is read off this one from its end, past no deleted key.
         Index(f"ix_{name}_listed", "owner_id", "deleted_at", "created_at", "id"),
         # The active ones are two stretches of this one (no expiry, and a later one), past no ended key.
@@ -60,7 +81,7 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     Table(
         f"{name}{_REGISTERS}",
         metadata,
-        Column("name", ExactText(_MAX_ID + _MAX_OWNER_ID), primary_key=True),
+        Column("name", exact_text(_MAX_ID + _MAX_OWNER_ID), primary_key=True),
         Column("value", BigInteger, nullable=False),
         **_MYSQL,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, event, insert, select
+from sqlalchemy import Connection, event, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth import (
@@ -28,7 +28,7 @@ from msk_auth import (
     Principal,
     RevocationCause,
 )
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, read_record
 from task_service.db import schema
 
 from .audit import Audit
@@ -50,7 +50,7 @@ class _Act:
 
     principal: Principal[Any] | None = None
     by_possession: bool = False
-    sightings: Callable[[Row[Any]], Sequence[LeakLocation]] | None = None
+    sightings: Callable[[ApiKey], Sequence[LeakLocation]] | None = None
 
 
 # Both follow a request into the transactions that it begins, and no other task sees them.
@@ -119,36 +119,38 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
         self._add(connection, "key.created", record, scopes=scopes, **more)
 
     def _rotated(self, connection: Connection, key_id: str, successor: ApiKey) -> None:
-        row = _row(connection, key_id, successor.owner_id)
-        if row is None or row.replaced_by != successor.id:
+        record = _record(connection, key_id, successor.owner_id)
+        if record is None or record.replaced_by != successor.id:
             return
         # The trail of the new key begins with where it comes from.
         self._created(connection, successor, predecessor=key_id)
-        self._add(connection, "key.rotated", row, successor=successor.id)
+        self._add(connection, "key.rotated", record, successor=successor.id)
 
     def _revoked(self, connection: Connection, key_id: str, owner_id: str, at: datetime) -> None:
-        row = _row(connection, key_id, owner_id)
-        if row is None:
+        record = _record(connection, key_id, owner_id)
+        if record is None:
             return
         act = _acting.get()
         # Revoking again is no error and changes nothing, so there is nothing to record.
-        revoked = row.revoked_at == at
+        revoked = record.revoked_at == at
         if act is not None and act.sightings is not None:
-            self._leaked(connection, row, act.sightings(row), revoked=revoked)
+            self._leaked(connection, record, act.sightings(record), revoked=revoked)
         elif revoked:
             by_possession = act is not None and act.by_possession
             why = {"cause": RevocationCause.POSSESSION.value} if by_possession else {}
-            self._add(connection, "key.revoked", row, **why)
+            self._add(connection, "key.revoked", record, **why)
 
     def _leaked(
         self,
         connection: Connection,
-        row: Row[Any],
+        record: ApiKey,
         sightings: Iterable[LeakLocation],
         *,
         revoked: bool,
     ) -> None:
-        known = select(_AUDIT.details).where(_AUDIT.action == "key.leaked", _AUDIT.target == row.id)
+        known = select(_AUDIT.details).where(
+            _AUDIT.action == "key.leaked", _AUDIT.target == record.id
+        )
         urls = [details.get("url") for details in connection.scalars(known.limit(MAX_LEAKS))]
         for sighting in sightings:
             # A report that is sent again, or a key that is copied all over the place, must not fill the log.
@@ -158,7 +160,7 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
             self._add(
                 connection,
                 "key.leaked",
-                row,
+                record,
                 reporter=sighting.reporter,
                 source=sighting.source,
                 url=sighting.url,
@@ -166,18 +168,18 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
             )
 
     def _deleted(self, connection: Connection, key_id: str, owner_id: str, at: datetime) -> None:
-        row = _row(connection, key_id, owner_id)
-        if row is not None and row.deleted_at == at:
-            self._add(connection, "key.deleted", row)
+        record = _record(connection, key_id, owner_id)
+        if record is not None and record.deleted_at == at:
+            self._add(connection, "key.deleted", record)
 
     def _expiry_set(self, connection: Connection, key_id: str, owner_id: str) -> None:
-        row = _row(connection, key_id, owner_id)
-        if row is not None and row.deleted_at is None:
-            expires_at = None if row.expires_at is None else row.expires_at.isoformat()
-            self._add(connection, "key.expiry_set", row, expires_at=expires_at)
+        record = _record(connection, key_id, owner_id)
+        if record is not None and record.deleted_at is None:
+            expires_at = None if record.expires_at is None else record.expires_at.isoformat()
+            self._add(connection, "key.expiry_set", record, expires_at=expires_at)
 
     def _add(
-        self, connection: Connection, action: str, key: ApiKey | Row[Any], **details: object
+        self, connection: Connection, action: str, key: ApiKey | ApiKey, **details: object
     ) -> None:
         act = _acting.get()
         principal = None if act is None else act.principal
@@ -237,19 +239,19 @@ class WitnessedAuthenticator(AsyncAuthenticator[User]):
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """See :class:`~msk_auth.AsyncAuthenticator`."""
 
-        def sightings(row: Row[Any]) -> Sequence[LeakLocation]:
+        def sightings(record: ApiKey) -> Sequence[LeakLocation]:
             # Not by the id alone: somebody may have published the id with a secret of their own making.
-            return [found.sighting for found in leaked if self._is_key_of(found.key, row)]
+            return [found.sighting for found in leaked if self._is_key_of(found.key, record)]
 
         with _by(_Act(sightings=sightings)):
             return await super().revoke_leaked(leaked)
 
-    def _is_key_of(self, key: str, row: Row[Any]) -> bool:
+    def _is_key_of(self, key: str, record: ApiKey) -> bool:
         try:
             presented = self.rules.key_format.parse(key)
         except KeyMalformed:
             return False
-        return presented.id == row.id and self.rules.hasher.verify(key, row.digest)
+        return presented.id == record.id and self.rules.hasher.verify(key, record.digest)
 
 
 def _write_down(connection: Connection) -> None:
@@ -259,10 +261,11 @@ def _write_down(connection: Connection) -> None:
         write_down(connection)
 
 
-def _row(connection: Connection, key_id: str, owner_id: str) -> Row[Any] | None:
+def _record(connection: Connection, key_id: str, owner_id: str) -> ApiKey | None:
     """The key as the transaction leaves it."""
     own = select(schema.api_keys).where(_KEYS.id == key_id, _KEYS.owner_id == owner_id)
-    return connection.execute(own).one_or_none()
+    row = connection.execute(own).one_or_none()
+    return None if row is None else read_record(row)
 
 
 @contextmanager

@@ -20,7 +20,9 @@ from sqlalchemy import (
     text,
 )
 
-from msk_auth.stores.sqlalchemy import UtcMicroseconds, api_key_table
+from msk_auth.stores.sqlalchemy import api_key_table
+
+from .types import UtcMicroseconds
 
 metadata = MetaData(
     naming_convention={

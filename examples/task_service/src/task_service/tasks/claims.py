@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock
-from msk_auth.stores.sqlalchemy import UtcMicroseconds
 from task_service.db.engine import Database
 from task_service.db.schema import run_log, runs
+from task_service.db.types import UtcMicroseconds
 from task_service.handlers import Progress
 
 from .cancellation import cancel_runs_of

@@ -7,8 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from msk_auth.stores.sqlalchemy._types import ExactText
-
 revision = "0001"
 down_revision = None
 
@@ -20,19 +18,27 @@ _MYSQL: dict[str, Any] = {
 }
 
 
+def _exact_text(length: int) -> sa.String:
+    return (
+        sa.String(length)
+        .with_variant(sa.String(length, collation="C"), "postgresql")
+        .with_variant(sa.String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+    )
+
+
 def upgrade() -> None:
     op.create_table(
         "msk_auth_api_keys",
-        sa.Column("id", ExactText(64), primary_key=True),
+        sa.Column("id", _exact_text(64), primary_key=True),
         sa.Column("name", sa.Text, nullable=False),
-        sa.Column("owner_id", ExactText(255), nullable=False),
-        sa.Column("digest", ExactText(255), nullable=False),
+        sa.Column("owner_id", _exact_text(255), nullable=False),
+        sa.Column("digest", _exact_text(255), nullable=False),
         sa.Column("scopes", sa.Text),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("expires_at", sa.BigInteger),
         sa.Column("last_used_at", sa.BigInteger),
         sa.Column("revoked_at", sa.BigInteger),
-        sa.Column("replaced_by", ExactText(64)),
+        sa.Column("replaced_by", _exact_text(64)),
         sa.Column("deleted_at", sa.BigInteger),
         **_MYSQL,
     )
@@ -48,7 +54,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "msk_auth_api_keys_registers",
-        sa.Column("name", ExactText(319), primary_key=True),
+        sa.Column("name", _exact_text(319), primary_key=True),
         sa.Column("value", sa.BigInteger, nullable=False),
         **_MYSQL,
     )
