@@ -116,7 +116,7 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
     clock = FrozenClock(START)
     narrowed: list[None] = []
 
-    async def access_narrowed() -> None:
+    async def await_lease_expiry() -> None:
         narrowed.append(None)
 
     tokens = TokenProfile(
@@ -126,12 +126,21 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
         max_lifetime=MAX_SESSION_LIFETIME,
     )
     audit = Audit(db, clock)
-    users = Users(db, clock, audit=audit, passwords=passwords, access_narrowed=access_narrowed)
-    invitations = Invitations(
-        db, clock, users=users, audit=audit, passwords=passwords, access_narrowed=access_narrowed
+    users = Users(
+        db, clock, audit=audit, passwords=passwords, await_lease_expiry=await_lease_expiry
     )
-    sessions = Sessions(db, clock, tokens=tokens, audit=audit, access_narrowed=access_narrowed)
-    config = ConfigStore(db, clock, audit=audit, access_narrowed=access_narrowed)
+    invitations = Invitations(
+        db,
+        clock,
+        users=users,
+        audit=audit,
+        passwords=passwords,
+        await_lease_expiry=await_lease_expiry,
+    )
+    sessions = Sessions(
+        db, clock, tokens=tokens, audit=audit, await_lease_expiry=await_lease_expiry
+    )
+    config = ConfigStore(db, clock, audit=audit, await_lease_expiry=await_lease_expiry)
     throttle = LoginThrottle(clock)
     login = Login(
         db,
@@ -142,7 +151,7 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
         config=config,
         audit=audit,
         throttle=throttle,
-        access_narrowed=access_narrowed,
+        await_lease_expiry=await_lease_expiry,
     )
     return World(
         db=db,

@@ -19,8 +19,8 @@ from examples.task_service.tests.accounts_support import (
 from sqlalchemy import func, select
 
 from task_service import cli
+from task_service.accounts.credentials import MAX_FIRST_LINKS
 from task_service.accounts.invitations import Invitation
-from task_service.accounts.password_links import MAX_FIRST_LINKS
 from task_service.app import Services, create_app
 from task_service.db import schema
 from task_service.errors import LinkInvalid

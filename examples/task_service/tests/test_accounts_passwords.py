@@ -76,7 +76,7 @@ def test_a_long_unusual_password_is_accepted_whatever_it_is_made_of(password: st
     ],
 )
 def test_what_is_tried_first_is_refused(password: str) -> None:
-    with pytest.raises(InputInvalid, match="first passwords that are tried"):
+    with pytest.raises(InputInvalid, match="easy to guess"):
         check_password(password, "ann")
 
 
@@ -102,8 +102,8 @@ def test_a_short_user_name_does_not_forbid_its_letters() -> None:
     assert check_password("nine violet submarines", "s")
 
 
-def test_half_a_character_is_refused() -> None:
-    with pytest.raises(InputInvalid, match="half a character"):
+def test_a_lone_surrogate_is_refused() -> None:
+    with pytest.raises(InputInvalid, match="lone surrogate"):
         check_password("nine violet \ud800 submarines", "ann")
 
 

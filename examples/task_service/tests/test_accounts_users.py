@@ -22,9 +22,7 @@ from sqlalchemy import update
 
 from msk_auth import InputInvalid
 from task_service.accounts.roles import ROLE_PERMISSIONS
-from task_service.accounts.user_query import UserQuery
-from task_service.accounts.usernames import normalised_username
-from task_service.accounts.users import User, check_user
+from task_service.accounts.users import User, UserQuery, check_user, normalised_username
 from task_service.db import schema
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 

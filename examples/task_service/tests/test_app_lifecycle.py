@@ -25,7 +25,6 @@ from examples.task_service.tests.test_cli import run
 
 from msk_auth import ConfigurationError, StoreUnavailable
 from task_service import app as app_module
-from task_service.accounts import tidying
 from task_service.accounts.audit import AuditQuery
 from task_service.handlers import sandbox
 
@@ -156,16 +155,16 @@ async def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(
         old = (await service.services.audit.list(AuditQuery())).items
         assert len(old) == 2  # the users of the template, kept without the setting
         service.clock.advance(days=29)
-        await tidying._purge_audit(service.services.audit, service.clock, 30)
+        await app_module._purge_audit(service.services.audit, service.clock, 30)
         await service.services.audit.record("user.young")
         service.clock.advance(days=1, seconds=60)
-        await tidying._purge_audit(service.services.audit, service.clock, 30)
+        await app_module._purge_audit(service.services.audit, service.clock, 30)
         left = (await service.services.audit.list(AuditQuery())).items
     assert [entry.action for entry in left] == ["user.young"]
     assert "deleted 2 entries of the audit log that are older than 30 days" in caplog.text
 
 
-async def test_old_sessions_are_tidied_up_even_after_a_failure(
+async def test_old_sessions_are_purged_even_after_a_failure(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     purged, calls = asyncio.Event(), []
@@ -176,18 +175,14 @@ async def test_old_sessions_are_tidied_up_even_after_a_failure(
             raise StoreUnavailable
         purged.set()
 
-    monkeypatch.setattr(tidying, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(app_module, "_PURGE_SECONDS", 0.0)
     monkeypatch.setattr(service.services.sessions, "purge", purge)
     it = service.services
-    task = asyncio.create_task(
-        tidying.tidy_for_ever(
-            it.sessions, it.attempts, it.audit, it.clock, audit_retention_days=None
-        )
-    )
+    task = asyncio.create_task(app_module.purge_periodically(it))
     async with asyncio.timeout(5):
         await purged.wait()
     task.cancel()
-    # Nothing was said of the audit log, and so it is kept.
+    # Without a retention the audit log is kept.
     assert len((await it.audit.list(AuditQuery())).items) == 2
 
 

@@ -29,6 +29,7 @@ from msk_auth import (
     NotFound,
     Problem,
     Refusal,
+    StoreUnavailable,
     SystemClock,
     TokenProfile,
 )
@@ -38,21 +39,18 @@ from . import background
 from .accounts.attempts import DatabaseAttempts, RedisAttempts
 from .accounts.audit import Audit
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
-from .accounts.github_keys import GitHubKeys
 from .accounts.invitations import Invitations
 from .accounts.login import Login
 from .accounts.passwords import OWASP, Passwords
-from .accounts.public_throttle import LEAK_REPORTS, REVOCATIONS, PublicThrottle
 from .accounts.sessions import Sessions
-from .accounts.throttle import LoginThrottle
-from .accounts.tidying import tidy_for_ever
+from .accounts.throttle import LEAK_REPORTS, REVOCATIONS, LoginThrottle, PublicThrottle
 from .accounts.users import User, Users
 from .accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
 from .api.admin import admin_router
 from .api.auth import auth_router
 from .api.health import health_router
 from .api.key_trail import key_trail_router
-from .api.leaks import leak_routers
+from .api.leaks import GitHubKeys, leak_routers
 from .api.runs import runs_router
 from .api.tasks import tasks_router
 from .db.engine import Database
@@ -96,6 +94,7 @@ RUN_GRACE: Final = timedelta(seconds=5)
 """How long runs may go on when the service stops; then they go back into the queue."""
 
 _RUNNER_PAUSE_SECONDS: Final = 5.0
+_PURGE_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +278,7 @@ class Services:
         )
         db = Database.open(settings.database_url)
 
-        async def access_narrowed() -> None:
+        async def await_lease_expiry() -> None:
             await authenticator.await_lease_expiry()
 
         attempts = DatabaseAttempts(db, clock)
@@ -295,20 +294,24 @@ class Services:
             db,
             clock,
             audit=audit,
-            access_narrowed=access_narrowed,
+            await_lease_expiry=await_lease_expiry,
             # Workers elsewhere judge by their own machine.
             command_sandbox=None if settings.execute_runs == "never" else sandbox,
         )
-        users = Users(db, clock, audit=audit, passwords=passwords, access_narrowed=access_narrowed)
+        users = Users(
+            db, clock, audit=audit, passwords=passwords, await_lease_expiry=await_lease_expiry
+        )
         invitations = Invitations(
             db,
             clock,
             users=users,
             audit=audit,
             passwords=passwords,
-            access_narrowed=access_narrowed,
+            await_lease_expiry=await_lease_expiry,
         )
-        sessions = Sessions(db, clock, tokens=tokens, audit=audit, access_narrowed=access_narrowed)
+        sessions = Sessions(
+            db, clock, tokens=tokens, audit=audit, await_lease_expiry=await_lease_expiry
+        )
         login = Login(
             db,
             clock,
@@ -318,7 +321,7 @@ class Services:
             config=config,
             audit=audit,
             throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
-            access_narrowed=access_narrowed,
+            await_lease_expiry=await_lease_expiry,
         )
         key_store = WitnessedKeyStore(db.engine, audit)
         authenticator = WitnessedAuthenticator(
@@ -539,16 +542,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await services.worker.check_commands()
     stop = asyncio.Event()
     async with services.sessions, services.audit.backlog:
-        tidying = background.begin(
-            tidy_for_ever(
-                services.sessions,
-                services.attempts,
-                services.audit,
-                services.clock,
-                audit_retention_days=services.settings.audit_retention_days,
-            ),
-            name="tidy",
-        )
+        purging = background.begin(purge_periodically(services), name="purge")
         noting = background.begin(services.forwarders.write_for_ever(), name="forwarders")
         working = asyncio.create_task(services.worker.execute_runs(stop), name="runs")
         try:
@@ -557,9 +551,29 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
             services.stopping.set()
             stop.set()
             await background.end(noting)
-            await background.end(tidying)
+            await background.end(purging)
             await working
     await services.close()
+
+
+async def purge_periodically(services: Services) -> None:
+    """Delete expired sessions, links and throttle windows, and old audit entries, once an hour until cancelled."""
+    days = services.settings.audit_retention_days
+    while True:
+        try:
+            await services.sessions.purge()
+            await services.attempts.purge()
+            if days is not None:
+                await _purge_audit(services.audit, services.clock, days)
+        except StoreUnavailable:
+            _log.warning("the database did not answer, so nothing was purged; trying again later")
+        await asyncio.sleep(_PURGE_SECONDS)
+
+
+async def _purge_audit(audit: Audit, clock: Clock, days: int) -> None:
+    deleted = await audit.purge(before=clock.now() - timedelta(days=days))
+    if deleted:
+        _log.info("deleted %d entries of the audit log that are older than %d days", deleted, days)
 
 
 class _Hook:

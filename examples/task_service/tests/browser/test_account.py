@@ -61,7 +61,7 @@ async def test_logins_are_ended_and_the_password_is_changed(
     await expect(page.locator("#repeated-error")).to_have_text("The two are not the same.")
     await repeated.fill(NEW_PASSWORD)
     await page.keyboard.press("Enter")
-    await expect(page.locator("#current-error")).to_contain_text("not your present password")
+    await expect(page.locator("#current-error")).to_contain_text("not your current password")
     await expect(current).to_be_focused()
     await current.fill(PASSWORD)
     await page.keyboard.press("Enter")

@@ -159,12 +159,12 @@ async def test_what_is_sent_while_the_login_is_replaced_is_sent_again(
     other, _ = await open_users()
     replaced, go_on = asyncio.Event(), asyncio.Event()
 
-    async def access_narrowed() -> None:
+    async def await_lease_expiry() -> None:
         replaced.set()
         await go_on.wait()
 
     # Between the end of the old session and the answer that brings the new cookie, as with a lease.
-    monkeypatch.setattr(service.services.login, "_access_narrowed", access_narrowed)
+    monkeypatch.setattr(service.services.login, "_await_lease_expiry", await_lease_expiry)
     await page.get_by_role("button", name="New link: ulf").click()
     await _confirm(page)
     await asyncio.wait_for(replaced.wait(), 20)

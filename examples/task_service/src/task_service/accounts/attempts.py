@@ -1,9 +1,9 @@
-"""Where attempts are counted, so that all processes of a deployment count together.
+"""Storages for the counts of attempts, shared by all processes of a deployment.
 
-The service's database counts, or Redis if there is one (`TASK_SERVICE_REDIS_URL`). While Redis does not answer the
-database counts in its place: nobody could log in without the database anyway, so every guess is counted somewhere, and
-losing Redis keeps nobody out (fail securely: ASVS 5.0, section 16.5). Whoever can make Redis come and go gets a window in
-each of the two, that is twice the guesses at most.
+The service's database counts, or Redis if it is configured (`TASK_SERVICE_REDIS_URL`). While Redis does not answer, the
+database counts instead: a login needs the database anyway, so every guess is counted somewhere, and an outage of Redis
+locks no user out (fail securely: ASVS 5.0, section 16.5). An attacker who can interrupt Redis gets one window in each of
+the two storages, which is twice the guesses at most.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DatabaseAttempts(Storage):
 
     Args:
         db: The database.
-        clock: When a window is over. One that lasts longer than it can is over too: somebody has set a clock.
+        clock: Decides when a window is over. A window that ends later than it can is over too: a clock was set back.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -113,12 +113,12 @@ class DatabaseAttempts(Storage):
         return True
 
     async def reset(self) -> int | None:
-        """Forget every count."""
+        """Delete every count."""
         async with self._db.write() as connection:
             return (await connection.execute(delete(login_attempts))).rowcount
 
     async def clear(self, key: str) -> None:
-        """Forget a count."""
+        """Delete a count."""
         async with self._db.write() as connection:
             await connection.execute(delete(login_attempts).where(_KEYS.key == key))
 
@@ -131,27 +131,27 @@ class DatabaseAttempts(Storage):
 
 
 class RedisAttempts(Storage):
-    """Counts in Redis, and in another place while Redis does not answer.
+    """Counts in Redis, and in another storage while Redis does not answer.
 
     Args:
         url: `redis://…` or `rediss://…`.
-        clock: Its monotonic side measures for how long Redis is left alone after a failure.
-        otherwise: Where to count meanwhile.
+        clock: Its monotonic side measures how long Redis is not used after a failure.
+        fallback: The storage that counts meanwhile.
 
     Raises:
-        ConfigurationError: The client is not installed, or the URL cannot be used.
+        ConfigurationError: The client is not installed, or the URL is invalid.
     """
 
     STORAGE_SCHEME = None
 
-    def __init__(self, url: str, clock: Clock, otherwise: Storage) -> None:
+    def __init__(self, url: str, clock: Clock, fallback: Storage) -> None:
         super().__init__()
         self._clock = clock
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._broken_until = clock.monotonic()
         if find_spec("redis") is None:
             raise ConfigurationError(
-                "TASK_SERVICE_REDIS_URL needs the client of Redis: install task-service[redis]."
+                "TASK_SERVICE_REDIS_URL needs the Redis client. Install task-service[redis]."
             )
         try:
             self._redis = RedisStorage(
@@ -165,7 +165,7 @@ class RedisAttempts(Storage):
         except (ValueError, LimitsConfigurationError):
             # Without the cause: it may quote the URL, and that holds a password.
             raise ConfigurationError(
-                "TASK_SERVICE_REDIS_URL cannot be read. Write redis://:password@host:port/0."
+                "TASK_SERVICE_REDIS_URL is not a valid URL. Write redis://:password@host:port/0."
             ) from None
 
     @property
@@ -175,15 +175,15 @@ class RedisAttempts(Storage):
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Add to a count."""
-        return await self._either(lambda storage: storage.incr(key, expiry, amount))
+        return await self._redis_or_fallback(lambda storage: storage.incr(key, expiry, amount))
 
     async def get(self, key: str) -> int:
         """The count."""
-        return await self._either(lambda storage: storage.get(key))
+        return await self._redis_or_fallback(lambda storage: storage.get(key))
 
     async def get_expiry(self, key: str) -> float:
         """When the window is over, in seconds since the Unix epoch."""
-        return await self._either(lambda storage: storage.get_expiry(key))
+        return await self._redis_or_fallback(lambda storage: storage.get_expiry(key))
 
     async def check(self) -> bool:
         """True if Redis answers."""
@@ -193,27 +193,28 @@ class RedisAttempts(Storage):
             return False
 
     async def reset(self) -> int | None:
-        """Forget every count."""
-        await self._otherwise.reset()
-        return await self._either(lambda storage: storage.reset())
+        """Delete every count, in both storages."""
+        await self._fallback.reset()
+        return await self._redis_or_fallback(lambda storage: storage.reset())
 
     async def clear(self, key: str) -> None:
-        """Forget a count, wherever it was made."""
-        await self._otherwise.clear(key)
-        await self._either(lambda storage: storage.clear(key))
+        """Delete a count, in both storages."""
+        await self._fallback.clear(key)
+        await self._redis_or_fallback(lambda storage: storage.clear(key))
 
     async def close(self) -> None:
         """Close the connections to Redis."""
         bridge = cast("Any", self._redis.bridge)
         await bridge.get_connection().aclose()
 
-    async def _either(self, ask: Callable[[Storage], Awaitable[_T]]) -> _T:
+    async def _redis_or_fallback(self, call: Callable[[Storage], Awaitable[_T]]) -> _T:
         if self._clock.monotonic() >= self._broken_until:
             try:
-                return await ask(self._redis)
+                return await call(self._redis)
             except StorageError as error:
                 self._broken_until = self._clock.monotonic() + _BREAK_SECONDS
                 _log.warning(
-                    "Redis cannot count (%s); the database does", type(error.storage_error).__name__
+                    "Redis did not answer (%s); the database counts attempts",
+                    type(error.storage_error).__name__,
                 )
-        return await ask(self._otherwise)
+        return await call(self._fallback)

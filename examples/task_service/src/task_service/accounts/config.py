@@ -1,6 +1,6 @@
 """The configuration that administrators change while the service runs.
 
-It is read from the database each time it matters, so a change takes effect at once, in every process.
+It is read from the database each time it is needed, so a change takes effect at once, in every process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from task_service.handlers.command import (
 )
 from task_service.handlers.sandbox import CommandSandbox
 
+from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
-from .narrowing import AccessNarrowed, nothing_is_reused
 
 _log = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ class ServiceConfig(BaseModel):
 
     Attributes:
         max_keys_per_user: How many active API keys one user may have.
-        default_key_lifetime_days: The lifetime of a key for which none is asked; None means it does not expire.
-        max_key_lifetime_days: The longest lifetime that can be asked for; None means any, and none at all.
-        session_lifetime_minutes: After this a login is over, however much it is used.
-        session_idle_minutes: After this without a request a login is over.
-        run_timeout_seconds: The longest a run may take; also what a task gets that names no timeout.
-        max_concurrent_runs_per_user: How many runs of one user's tasks may be running at once; others wait.
+        default_key_lifetime_days: The lifetime of a key that requests none; None means that such a key does not expire.
+        max_key_lifetime_days: The longest lifetime of a key; None means no limit, and permits keys that do not expire.
+        session_lifetime_minutes: How long a session may last, however much it is used.
+        session_idle_minutes: How long a session may go without a request.
+        run_timeout_seconds: The longest a run may take, and the default timeout of a task.
+        max_concurrent_runs_per_user: How many runs of one user's tasks execute at once; others stay queued.
         run_retention_days: How long finished runs and their logs are kept.
         allowed_commands: What the handler `command` may run: absolute paths, or bare names.
     """
@@ -76,7 +76,7 @@ class ServiceConfig(BaseModel):
     ] = DEFAULT_ALLOWED_COMMANDS
 
     def key_limits(self) -> KeyLimits:
-        """What this means for new keys."""
+        """The limits of new keys."""
         return KeyLimits(
             max_active=self.max_keys_per_user,
             default_lifetime=_days(self.default_key_lifetime_days),
@@ -88,11 +88,11 @@ class ConfigStore:
     """Reads and changes the configuration.
 
     Args:
-        db: Where it is; what was never changed has its default.
+        db: Holds the changed settings; the others have their defaults.
         clock: Where the time comes from.
         audit: Records every change with the old and the new value.
-        access_narrowed: See :mod:`task_service.accounts.narrowing`; a shorter session narrows access.
-        command_sandbox: What the commands of this process run in, which decides which of them may be allowed.
+        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`; a shorter session narrows access.
+        command_sandbox: Confines the commands of this process, and so decides which of them may be allowed.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class ConfigStore:
         clock: Clock,
         *,
         audit: Audit,
-        access_narrowed: AccessNarrowed = nothing_is_reused,
+        await_lease_expiry: AwaitLeaseExpiry = no_leases,
         command_sandbox: CommandSandbox | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
         self._audit = audit
-        self._access_narrowed = access_narrowed
+        self._await_lease_expiry = await_lease_expiry
         self._command_sandbox = command_sandbox
 
     async def current(self) -> ServiceConfig:
@@ -117,24 +117,23 @@ class ConfigStore:
         return _from_stored({row.name: row.value for row in rows})
 
     async def key_limits(self) -> KeyLimits:
-        """For the library's authenticator: what new keys may be, now."""
+        """The present limits of new keys, for the library's authenticator."""
         return (await self.current()).key_limits()
 
     async def update(
         self, patch: Mapping[str, Any], *, by: Principal[Any] | None = None
     ) -> ServiceConfig:
-        """Change some settings. When this returns, every process acts on them.
+        """Change some settings. When this returns, every process uses them.
 
         Args:
-            patch: From the names of settings to their new values, as JSON has them.
-            by: Who does it.
+            patch: The names of settings and their new JSON values.
+            by: The administrator.
 
         Raises:
-            InputInvalid: A setting is unknown, a value is not acceptable, or two do not go together; nothing was
-                changed.
+            InputInvalid: A setting is unknown, a value is invalid, or two values conflict; nothing was changed.
         """
         async with self._db.write() as connection:
-            # Two changes that are fine each by itself may not go together.
+            # Two concurrent changes, each valid by itself, may conflict.
             await lock_table(connection, schema.settings)
             rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
             stored = {row.name: row.value for row in rows}
@@ -165,25 +164,25 @@ class ConfigStore:
                     details={"old": old[name], "new": new[name]},
                     connection=connection,
                 )
-        await self._access_narrowed()
+        await self._await_lease_expiry()
         return config
 
 
 def config_json(config: ServiceConfig) -> dict[str, Any]:
-    """Every setting, as the API shows it."""
+    """Every setting as JSON."""
     return config.model_dump(mode="json")
 
 
 def _validated(values: Mapping[str, Any]) -> ServiceConfig:
     try:
-        # As JSON, where a list is what JSON has for a tuple; a half character cannot be one, and is refused below.
+        # JSON has lists for tuples. A lone surrogate is not valid JSON text and is refused below.
         config = ServiceConfig.model_validate_json(json.dumps(values))
     except ValidationError as error:
         raise InputInvalid(
             [
                 FieldError(
                     ".".join(str(part) for part in found["loc"]),
-                    "There is no such setting."
+                    "Unknown setting. GET /api/admin/config lists the settings."
                     if found["type"] == "extra_forbidden"
                     else found["msg"].removeprefix("Value error, "),
                 )
@@ -194,18 +193,18 @@ def _validated(values: Mapping[str, Any]) -> ServiceConfig:
     if longest is not None and default is not None and default > longest:
         raise InputInvalid.of(
             "default_key_lifetime_days",
-            f"This cannot be more than max_key_lifetime_days, which is {longest}.",
+            f"This is longer than max_key_lifetime_days. Choose {longest} or less.",
         )
     return config
 
 
 def _from_stored(stored: Mapping[str, Any]) -> ServiceConfig:
-    """The settings in the database; one that this version cannot use counts as never changed."""
+    """The settings in the database; one that this version cannot use has its default."""
     try:
         return ServiceConfig.model_validate_json(json.dumps(stored))
     except ValidationError as error:
         broken = {found["loc"][0] for found in error.errors(include_url=False, include_input=False)}
-        _log.error("ignoring settings that are not acceptable: %s", sorted(map(str, broken)))
+        _log.error("ignoring invalid settings in the database: %s", sorted(map(str, broken)))
         usable = {name: value for name, value in stored.items() if name not in broken}
         return ServiceConfig.model_validate_json(json.dumps(usable))
 

@@ -1,40 +1,48 @@
-"""How passwords and links are written: one writer at a time, for a login that is still open, over what was read.
+"""Writes passwords and password links: one writer at a time, for an open login, and only over the value that was verified.
 
 A password is verified and hashed outside of any transaction, for tens of milliseconds in which a reset may be
-acknowledged. So every writer of a credential takes the turn of all such writes, checks in the same transaction that the
-login it acts for is still open, and replaces only what was verified. What began earlier never overwrites what was
-acknowledged.
+acknowledged. So every writer of a credential locks the users, checks in the same transaction that the login it acts for
+is still open, and replaces only the hash that it verified. An earlier request never overwrites an acknowledged change.
+
+:mod:`task_service.accounts.invitations` makes and redeems the links that are voided here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Principal
 from task_service.db import schema
 from task_service.db.engine import lock_table
 
-from .password_links import void_links
 from .sessions import end_open_sessions, require_open
 
+if TYPE_CHECKING:
+    from .users import User
+
+MAX_FIRST_LINKS: Final = 16
+"""How many links for the first administrator are valid at a time: one for each process, and a few restarts."""
+
 _USERS = schema.users.c
+_LINKS = schema.password_links.c
 
 
 async def begin_credential_write(
     connection: AsyncConnection, by: Principal[Any] | None, now: datetime
 ) -> None:
-    """Take the turn of all that write credentials, disable users or change roles; the first statement of each.
+    """Lock the users: the first statement of every write of credentials, roles or disabled users.
 
-    The users are always locked before links and sessions, so that no two transactions wait for each other.
+    Users are always locked before links and sessions, so that transactions cannot deadlock.
 
     Args:
         connection: In a write transaction.
-        by: Who writes; None means the service itself, its command line, or a link.
-        now: When.
+        by: The acting principal; None means the service itself, its command line, or a link.
+        now: The present.
 
     Raises:
         TokenRevoked: The login of `by` has ended since its request was authenticated.
@@ -53,15 +61,15 @@ async def replace_password(
     verified_hash: str | None = None,
     keep_session: str | None = None,
 ) -> bool:
-    """Give a user another password. Their links are void and their login sessions end.
+    """Replace a user's password, void their links and end their login sessions.
 
     Args:
         connection: After :func:`begin_credential_write`.
-        user_id: Whose.
-        password_hash: As :meth:`Passwords.hash` made it.
-        now: When.
-        verified_hash: The hash that the present password was verified against; None when a link was redeemed instead.
-        keep_session: The one session that goes on: the one in which the password was changed.
+        user_id: The user.
+        password_hash: From :meth:`Passwords.hash`.
+        now: The present.
+        verified_hash: The hash that the current password was verified against; None when a link was redeemed instead.
+        keep_session: The session that stays open: the one in which the password was changed.
 
     Returns:
         False if the stored hash is no longer `verified_hash`; then nothing was changed.
@@ -77,3 +85,50 @@ async def replace_password(
     await void_links(connection, user_id, now)
     await end_open_sessions(connection, user_id, now, keep=keep_session)
     return True
+
+
+async def void_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
+    """Void the links of a user."""
+    await connection.execute(
+        update(schema.password_links)
+        .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
+        .values(used_at=now)
+    )
+
+
+async def void_first_links(
+    connection: AsyncConnection, administrators: Sequence[User], now: datetime
+) -> None:
+    """Void every link for the first administrator once there is another administrator.
+
+    The output of every process that was started shows such a link, and it must not make an administrator of someone who
+    reads that output later. Once an administrator can log in there are no such links, and this changes nothing.
+
+    Args:
+        connection: In a write transaction that has locked the users.
+        administrators: The administrators before the change.
+        now: The present.
+    """
+    if any(user.has_password for user in administrators):
+        return
+    for user in administrators:
+        await void_links(connection, user.id, now)
+
+
+async def void_oldest_first_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
+    """Leave room for one more link: a process that restarts in a loop must not add valid links without bound."""
+    kept = (
+        select(_LINKS.token_digest)
+        .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
+        .order_by(_LINKS.created_at.desc(), _LINKS.token_digest)
+        .limit(MAX_FIRST_LINKS - 1)
+    )
+    await connection.execute(
+        update(schema.password_links)
+        .where(
+            _LINKS.user_id == user_id,
+            _LINKS.used_at.is_(None),
+            _LINKS.token_digest.not_in(kept.subquery().select()),
+        )
+        .values(used_at=now)
+    )

@@ -1,7 +1,8 @@
 """One-time links with which people choose their own password: new users, forgotten passwords, the first administrator.
 
-A user has one link at a time, except for the first administrator: each process that is started without one makes a link,
-and all of these work until one is used, or until somebody else becomes an administrator who can log in.
+A user has one valid link at a time. The first administrator is the exception: as long as no administrator can log in,
+each process that starts makes a link, and all of them are valid until one is used or until another administrator can log
+in.
 
 A link carries a token of 256 random bits in its fragment, which browsers send to no server. The database holds the
 token's SHA-256, so neither a copy of the database nor a log can redeem it.
@@ -25,10 +26,15 @@ from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.errors import LinkInvalid
 
+from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
-from .credentials import begin_credential_write, replace_password
-from .narrowing import AccessNarrowed, nothing_is_reused
-from .password_links import void_first_links, void_links, void_oldest_first_links
+from .credentials import (
+    begin_credential_write,
+    replace_password,
+    void_first_links,
+    void_links,
+    void_oldest_first_links,
+)
 from .passwords import Passwords, check_password
 from .roles import ADMIN
 from .users import (
@@ -49,12 +55,12 @@ _LINKS = schema.password_links.c
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A link that was just made. It cannot be shown again.
+    """A new link. It cannot be shown again.
 
     Attributes:
-        user: Who may choose a password with it.
+        user: The user who chooses a password with it.
         token: The secret part.
-        expires_at: When it stops working.
+        expires_at: When it expires.
     """
 
     user: User
@@ -70,12 +76,12 @@ class Invitations:
     """Makes and redeems links.
 
     Args:
-        db: Where they are.
+        db: Holds them.
         clock: Where the time comes from.
-        users: Whose passwords they set.
-        audit: Records what is done, in its own transaction.
+        users: The users.
+        audit: Records each change in the change's own transaction.
         passwords: Hashes the password that is chosen.
-        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
     """
 
     def __init__(
@@ -86,21 +92,21 @@ class Invitations:
         users: Users,
         audit: Audit,
         passwords: Passwords,
-        access_narrowed: AccessNarrowed = nothing_is_reused,
+        await_lease_expiry: AwaitLeaseExpiry = no_leases,
     ) -> None:
         self._db = db
         self._clock = clock
         self._users = users
         self._audit = audit
         self._passwords = passwords
-        self._access_narrowed = access_narrowed
+        self._await_lease_expiry = await_lease_expiry
 
     async def create(self, user_id: str, *, by: Principal[Any] | None = None) -> Invitation:
-        """Make a link for a user; the ones they had before are void.
+        """Make a link for a user and void their earlier ones.
 
         Args:
-            user_id: Whose password it sets.
-            by: Who does it; None means the service itself or its command line.
+            user_id: The user.
+            by: The administrator; None means the service itself or its command line.
 
         Raises:
             UserNotFound: There is no such user.
@@ -127,19 +133,19 @@ class Invitations:
             return await self._add_link(connection, user, now, by=by)
 
     async def create_for_first_administrator(self) -> Invitation | None:
-        """A link of this process's own as long as no administrator can log in; None once one can.
+        """A link for this process's output as long as no administrator can log in; None once one can.
 
-        Called at each start, perhaps by several processes at once. Each makes a link for the same administrator, who is
-        made by the first of them if there is none. All of them work until one is used, so it does not matter whose
-        output somebody reads; with that one the others are void.
+        Several processes may call this at once at their start. The first of them adds the administrator if there is
+        none, and each makes a link for that user. All links are valid until one is used, so the operator may take the
+        link from the output of any process.
         """
         async with self._db.read() as connection:
             if any(user.has_password for user in await administrators_of(connection)):
                 return None
         now = self._clock.now()
         async with self._db.write() as connection:
-            # Two processes that find nobody must not make two administrators: the link of one would go on working after
-            # that of the other was used.
+            # Two processes that find no administrator must not make two: the link of one would stay valid after that of
+            # the other was used.
             await begin_credential_write(connection, None, now)
             administrators = await administrators_of(connection)
             if any(user.has_password for user in administrators):
@@ -149,26 +155,26 @@ class Invitations:
             return await self._add_link(connection, user, now, by=None)
 
     async def redeem(self, token: str, password: str) -> User:
-        """Set a user's password. The link is spent, other links are void and open login sessions end.
+        """Set a user's password, spend the link, void the user's other links and end their login sessions.
 
-        When this returns, no process acts on what was before.
+        When this returns, no process accepts the earlier sessions.
 
         Args:
             token: The link's secret part.
-            password: What the user chose.
+            password: The new password, as it was typed.
 
         Raises:
-            LinkInvalid: It is unknown, spent or too old, or its user is disabled.
-            InputInvalid: The password is not acceptable; the link can be used again.
-            TooManyAttempts: Too many passwords are being hashed; the link can be used again.
+            LinkInvalid: It is unknown, spent or expired, or its user is disabled.
+            InputInvalid: The password is not acceptable; the link stays valid.
+            TooManyAttempts: Too many passwords are being hashed; the link stays valid.
         """
-        # Without a valid link nobody gets to spend the service's time on hashing.
+        # The service spends time on hashing only for a valid link.
         user = await self._find_user(token)
         password_hash = await self._passwords.hash(check_password(password, user.username))
         now = self._clock.now()
         async with self._db.write() as connection:
-            # Of those who redeem it, or another link of the same user, at the same moment one finds it unspent. Whatever
-            # else has happened to the password or the user since voids it too.
+            # Of concurrent requests with this or another link of the user, one finds its link unspent. Any other change
+            # of the password or the user since then has voided the link too.
             await begin_credential_write(connection, None, now)
             spent = await connection.execute(
                 update(schema.password_links)
@@ -188,7 +194,7 @@ class Invitations:
             await self._audit.record(
                 "user.password_set", anonymous=True, target=user.id, connection=connection
             )
-        await self._access_narrowed()
+        await self._await_lease_expiry()
         return await self._users.get(user.id)
 
     async def _find_user(self, token: str) -> User:
@@ -228,7 +234,7 @@ class Invitations:
 
     async def _add_admin(self, connection: AsyncConnection) -> User:
         taken = await self._users.find_password("admin", connection=connection)
-        # Somebody of that name has other roles, or is disabled, and stays so.
+        # An existing user of that name has other roles or is disabled, and is left unchanged.
         name = "admin" if taken is None else f"admin-{secrets.token_hex(3)}"
         return await self._users.add(connection, name, (ADMIN,))
 

@@ -1,7 +1,7 @@
-"""Logging in and out, confirming and changing one's password.
+"""Logging in and out, confirming and changing a password.
 
-Whether a user name exists can be told neither from what is answered nor from how long it takes: every attempt is
-counted alike, costs one hash, leaves one audit entry and gets the same refusal (ASVS 5.0, sections 6.3.1 and 6.3.8).
+Neither the response nor its timing reveals whether a user name exists: every attempt is counted alike, costs one hash,
+leaves one audit entry and gets the same refusal (ASVS 5.0, sections 6.3.1 and 6.3.8).
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from task_service.db.engine import Database
 from task_service.errors import LoginFailed
 from task_service.request_record import request_address
 
+from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
 from .config import ConfigStore
 from .credentials import begin_credential_write, replace_password
-from .narrowing import AccessNarrowed, nothing_is_reused
 from .passwords import Passwords, check_password, normalised
 from .sessions import Sessions, end_open_session
 from .throttle import LoginThrottle
-from .usernames import normalised_username
-from .users import StoredPassword, User, Users
+from .users import StoredPassword, User, Users, normalised_username
 
 _USERS = schema.users.c
 
@@ -42,9 +41,9 @@ class LoggedIn:
 
     Attributes:
         token: The login token (JWT).
-        expires_in: For how many seconds it is good, if it is used often enough.
-        user: Who logged in.
-        session_id: The session that was begun.
+        expires_in: Its lifetime in seconds, unless the session becomes idle earlier.
+        user: The user who logged in.
+        session_id: The new session.
     """
 
     token: str = field(repr=False)
@@ -54,18 +53,18 @@ class LoggedIn:
 
 
 class Login:
-    """What people do with their password.
+    """Logs users in and out, and changes their passwords.
 
     Args:
-        db: Where users and sessions are.
+        db: Holds users and sessions.
         clock: Where the time comes from.
-        users: Who may log in.
-        sessions: What a login begins.
-        passwords: Checks the password.
-        config: How long a session may last.
+        users: The users.
+        sessions: Starts and ends sessions.
+        passwords: Verifies and hashes passwords.
+        config: Limits sessions.
         audit: Records every attempt.
         throttle: Limits the attempts.
-        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Login:
         config: ConfigStore,
         audit: Audit,
         throttle: LoginThrottle,
-        access_narrowed: AccessNarrowed = nothing_is_reused,
+        await_lease_expiry: AwaitLeaseExpiry = no_leases,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -89,7 +88,7 @@ class Login:
         self._config = config
         self._audit = audit
         self._throttle = throttle
-        self._access_narrowed = access_narrowed
+        self._await_lease_expiry = await_lease_expiry
 
     async def log_in(
         self,
@@ -99,18 +98,17 @@ class Login:
         address: str | None = None,
         user_agent: str | None = None,
     ) -> LoggedIn:
-        """Begin a session.
+        """Start a session.
 
         Args:
             username: As it was typed.
             password: As it was typed.
-            address: Where the request came from.
-            user_agent: What the browser calls itself.
+            address: The client's address.
+            user_agent: The header `User-Agent`.
 
         Raises:
-            TooManyAttempts: There were too many from this address or for this account; the password was not looked
-                at.
-            LoginFailed: Anything is wrong with name, password or account.
+            TooManyAttempts: There were too many from this address or for this account; the password was not verified.
+            LoginFailed: The name or the password is wrong, or the account cannot log in.
         """
         logged_in = await self._attempt(
             normalised_username(username), password, address, user_agent
@@ -122,14 +120,14 @@ class Login:
     async def reauthenticate(
         self, principal: Principal[User], password: str, *, user_agent: str | None = None
     ) -> LoggedIn:
-        """Begin a session in place of the principal's, so that the login is recent (ASVS 5.0, section 7.2.4).
+        """Replace the principal's session with a new one, so that the login is recent (ASVS 5.0, section 7.2.4).
 
-        When this returns, no process accepts the token of the session before.
+        When this returns, no process accepts the earlier session's token.
 
         Args:
             principal: An interactive one; the caller has checked that.
             password: As it was typed.
-            user_agent: What the browser calls itself.
+            user_agent: The header `User-Agent`.
 
         Raises:
             TooManyAttempts: The password was wrong too often.
@@ -141,53 +139,53 @@ class Login:
         )
         if logged_in is None:
             raise InputInvalid.of("password", "This is not your password.")
-        await self._access_narrowed()
+        await self._await_lease_expiry()
         return logged_in
 
     async def log_out(self, principal: Principal[User]) -> None:
         """End the principal's session. When this returns, no process accepts its token.
 
         Raises:
-            SessionNotFound: It is over already, or this was no login.
+            SessionNotFound: It is over already, or the principal has no session.
         """
         await self._sessions.end(principal.session_id or "", by=principal)
 
     async def change_password(self, principal: Principal[User], current: str, new: str) -> None:
-        """Replace the password. The principal's other sessions end, this one goes on.
+        """Replace the password and end the principal's other sessions.
 
         Args:
             principal: An interactive one; the caller has checked that.
-            current: The present password, as it was typed.
-            new: What it shall be.
+            current: The current password, as it was typed.
+            new: The new password, as it was typed.
 
         Raises:
-            TooManyAttempts: The present password was wrong too often.
-            InputInvalid: The present password is wrong, or the new one is not acceptable.
-            TokenRevoked: The session has ended meanwhile, such as by a reset of the password.
+            TooManyAttempts: The current password was wrong too often.
+            InputInvalid: The current password is wrong, or the new one is not acceptable.
+            TokenRevoked: The session has ended meanwhile, for example because the password was reset.
         """
         username = principal.user.username
         verified_hash = await self._verify_current(principal, current)
         new_hash = await self._passwords.hash(check_password(new, username, field="new_password"))
         while not await self._replace(principal, verified_hash, new_hash):
-            # A login has upgraded the hash, or the password is another one by now.
+            # A login has upgraded the hash, or the password has changed.
             verified_hash = await self._verify_current(principal, current)
-        await self._access_narrowed()
+        await self._await_lease_expiry()
 
     async def _verify_current(self, principal: Principal[User], current: str) -> str:
-        """The hash of the principal's present password, if that is what was typed; raises as `change_password`."""
-        # A session that somebody left open must not be a way to guess, so this counts like a login.
+        """The hash of the principal's password if `current` matches it; raises as `change_password`."""
+        # A session left open on a shared machine must not be a way to guess, so this counts like a login.
         username, address = principal.user.username, request_address()
         stored, matches = await self._check(username, current, address)
         if stored is None or stored.hash is None or not matches:
             await self._audit.record_refusal(
                 "user.password_change_failed", principal=principal, target=principal.owner.id
             )
-            raise InputInvalid.of("current_password", "This is not your present password.")
+            raise InputInvalid.of("current_password", "This is not your current password.")
         await self._throttle.succeeded(username, address)
         return stored.hash
 
     async def _replace(self, principal: Principal[User], verified_hash: str, new_hash: str) -> bool:
-        """Replace the password; False if it is no longer the one that was verified."""
+        """Replace the password; False if the stored hash is no longer the verified one."""
         now = self._clock.now()
         async with self._db.write() as connection:
             await begin_credential_write(connection, principal, now)
@@ -217,17 +215,17 @@ class Login:
         *,
         replaced: Principal[User] | None = None,
     ) -> LoggedIn | None:
-        """Begin a session, perhaps in place of another; None if anything is wrong with name, password or account."""
+        """Start a session, perhaps in place of another; None if the name or password is wrong or the account disabled."""
         stored, matches = await self._check(account, password, address)
         while (
             stored is not None and stored.hash is not None and matches and not stored.user.disabled
         ):
-            logged_in = await self._begin(stored, password, address, user_agent, replaced)
+            logged_in = await self._start(stored, password, address, user_agent, replaced)
             if logged_in is not None:
                 await self._throttle.succeeded(account, address)
                 return logged_in
             stored, matches = await self._verify(account, password)
-        # Without the name that was typed: people type their password there.
+        # The entry omits the typed name: users mistakenly type their password there.
         target = None if stored is None else stored.user.id
         await self._audit.record_refusal(
             "login.failed", principal=replaced, anonymous=replaced is None, target=target
@@ -237,22 +235,22 @@ class Login:
     async def _check(
         self, account: str, password: str, address: str | None
     ) -> tuple[StoredPassword | None, bool]:
-        """What :meth:`_verify` gives; the attempt is counted."""
+        """Count the attempt, and return the result of :meth:`_verify`."""
         await self._throttle.attempt(account, address)
         try:
             return await self._verify(account, password)
         except (StoreUnavailable, TooManyAttempts):
-            # Nobody has learned anything about the password.
-            await self._throttle.withdrawn(account, address)
+            # The client has learned nothing about the password.
+            await self._throttle.withdraw(account, address)
             raise
 
     async def _verify(self, account: str, password: str) -> tuple[StoredPassword | None, bool]:
-        """The account, if there is one, and whether the password is right."""
+        """The account, if there is one, and whether the password matches."""
         stored = await self._users.find_password(account)
         matches = await self._passwords.verify(password, None if stored is None else stored.hash)
         return stored, matches
 
-    async def _begin(
+    async def _start(
         self,
         stored: StoredPassword,
         password: str,
@@ -260,14 +258,14 @@ class Login:
         user_agent: str | None,
         replaced: Principal[User] | None,
     ) -> LoggedIn | None:
-        """Begin a session; None if the account has changed since its password was verified."""
+        """Start a session; None if the account has changed since its password was verified."""
         new_hash = stored.hash
         if stored.hash is not None and self._passwords.needs_rehash(stored.hash):
             new_hash = await self._passwords.hash(normalised(password))
         config = await self._config.current()
         async with self._db.write() as connection:
-            # Only if nothing happened since the password was read: a user who was disabled meanwhile, or whose
-            # password was replaced, gets no session that outlives that.
+            # Only if the account is unchanged since the password was read: a user who was disabled meanwhile, or
+            # whose password was replaced, gets no session.
             updated = await connection.execute(
                 update(schema.users)
                 .where(

@@ -1,8 +1,8 @@
-"""Passwords: what is accepted as one, and how it is hashed.
+"""Passwords: which ones are accepted, and how they are hashed.
 
-Rules (NIST SP 800-63B-4, section 3.1.1; ASVS 5.0, section 6.2): length and not composition, every character of
-Unicode, nothing cut off, nothing that is among the first guesses. Hashes are Argon2id with the parameters that OWASP
-recommends; each takes a core and 19 MiB for some 30 ms, so they run off the event loop and only a few at once.
+Rules (NIST SP 800-63B-4, section 3.1.1; ASVS 5.0, section 6.2): length instead of composition, every Unicode character,
+no truncation, nothing that is easy to guess. Hashes are Argon2id with the parameters that OWASP recommends; each takes a
+core and 19 MiB for some 30 ms, so they run off the event loop and only a few at once.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ OWASP: Final = Parameters(
 )
 """OWASP's Password Storage Cheat Sheet: m=19 MiB, t=2, p=1."""
 
-# How many hashes may wait for each that runs: about a second of work. More is a storm, and is told to come back.
+# How many hashes may wait for each that runs: about a second of work. Further requests get 429 with Retry-After.
 _WAITING_PER_WORKER: Final = 32
 _RETRY_SECONDS: Final = 2
 
-# What is longer cannot be a password in any normalisation, and is not worth normalising.
+# Longer input cannot be a password in any normalisation, so it is not normalised.
 _MAX_TYPED: Final = 8 * MAX_LENGTH
 
-# How many different pieces a password needs: a common word or a run of the keyboard counts as much as a character.
+# How many different pieces a password needs: a common word or a keyboard run counts as much as one character.
 _MIN_PIECES: Final = 4
 _ROWS: Final = ("qwertyuiop", "qwertzuiop", "azertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
 _LEET: Final = str.maketrans("@4310$5!7", "aaeiossit")
 
 
 class Passwords:
-    """Hashes and verifies passwords. :meth:`close` it in the end.
+    """Hashes and verifies passwords. :meth:`close` releases its threads.
 
     Args:
         parameters: Argon2's cost; `argon2.profiles.CHEAPEST` is for tests.
-        concurrency: How many are hashed at once.
+        concurrency: How many passwords are hashed at once.
     """
 
     def __init__(self, parameters: Parameters = OWASP, *, concurrency: int = 2) -> None:
@@ -66,25 +66,25 @@ class Passwords:
         self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="password")
         self._slots = threading.BoundedSemaphore(concurrency * (1 + _WAITING_PER_WORKER))
         # Verified when there is no hash to verify, so that an unknown user takes as long as a known one.
-        self._dummy = self._hasher.hash("nobody's password")
+        self._dummy = self._hasher.hash("no user's password")
 
     async def hash(self, password: str) -> str:
         """The encoded hash of a password that passed :func:`check_password`.
 
         Raises:
-            TooManyAttempts: More hashing is waiting than can be done soon.
+            TooManyAttempts: Too many passwords wait to be hashed.
         """
         return await self._run(partial(self._hasher.hash, password))
 
     async def verify(self, password: str, encoded: str | None) -> bool:
-        """True if `encoded` is the hash of `password`. Takes the same time whatever is right or wrong.
+        """True if `encoded` is the hash of `password`. The time taken does not depend on the result.
 
         Args:
             password: As it was typed.
-            encoded: The hash; None for an unknown user or one without a password, which is never right.
+            encoded: The hash; None for an unknown user or one without a password, which never matches.
 
         Raises:
-            TooManyAttempts: More hashing is waiting than can be done soon.
+            TooManyAttempts: Too many passwords wait to be hashed.
         """
         if len(password) > _MAX_TYPED:
             password, encoded = "", None
@@ -97,7 +97,7 @@ class Passwords:
         return self._hasher.check_needs_rehash(encoded)
 
     def close(self) -> None:
-        """Let what runs finish, and forget what waits."""
+        """Finish the hashes that run, and cancel those that wait."""
         self._executor.shutdown(cancel_futures=True)
 
     def _matches(self, password: str, encoded: str) -> bool:
@@ -106,25 +106,25 @@ class Passwords:
         except VerifyMismatchError:
             return False
         except (InvalidHashError, VerificationError):
-            _log.exception("a stored password hash cannot be used")
+            _log.exception("a stored password hash is invalid")
             return False
 
     async def _run(self, work: Callable[[], T]) -> T:
         if not self._slots.acquire(blocking=False):
             raise TooManyAttempts(_RETRY_SECONDS)
         future = self._executor.submit(work)
-        # Given back when the thread is done with it, not when the caller gives up: leaving early frees nothing.
+        # Released when the thread is done, not when the caller is cancelled: cancelling stops no hash.
         future.add_done_callback(lambda _: self._slots.release())
         return await asyncio.wrap_future(future)
 
 
 def check_password(password: str, username: str, *, field: str = "password") -> str:
-    """The password as it is hashed, if it may be chosen.
+    """Validate a new password, and return it as it is hashed.
 
     Args:
         password: As it was typed.
-        username: Of whom.
-        field: What to name the member in the error.
+        username: The user's name, which the password must not contain.
+        field: The name of the input in the error.
 
     Raises:
         InputInvalid: It is too short, too long, contains the user's name or is easy to guess.
@@ -135,31 +135,29 @@ def check_password(password: str, username: str, *, field: str = "password") -> 
     if len(text) < MIN_LENGTH:
         raise InputInvalid.of(
             field,
-            f"A password needs {MIN_LENGTH} characters or more. Several words are easy to remember.",
+            f"A password needs {MIN_LENGTH} characters or more. Choose several words.",
         )
     if any(unicodedata.category(character) == "Cs" for character in text):
-        raise InputInvalid.of(field, "This contains half a character, which cannot be stored.")
+        raise InputInvalid.of(field, "A password cannot contain a lone surrogate. Remove it.")
     if len(username) >= 4 and username.casefold() in text.casefold():
         raise InputInvalid.of(field, "A password must not contain the user name.")
     if len(set(_pieces(text))) < _MIN_PIECES:
-        raise InputInvalid.of(
-            field, "This is among the first passwords that are tried. Choose something unusual."
-        )
+        raise InputInvalid.of(field, "This password is easy to guess. Choose a less common one.")
     return text
 
 
 def normalised(password: str) -> str:
-    """One spelling for what looks the same, whatever keyboard it came from (Unicode's NFC)."""
+    """A password in Unicode's NFC, so that every keyboard's spelling of it is the same text."""
     return unicodedata.normalize("NFC", password)
 
 
 def _encoded(password: str) -> bytes:
-    # Half a character can be sent in JSON. It is wrong like any other wrong password, and takes as long.
+    # JSON can carry a lone surrogate. Such a password is wrong like any other, and takes as long.
     return password.encode("utf-8", "surrogatepass")
 
 
 def _pieces(password: str) -> Iterator[str]:
-    """What a guesser would put together: common words, runs of alphabet or keyboard, and single characters."""
+    """The pieces that a guesser would combine: common words, runs of alphabet or keyboard, and single characters."""
     text = password.casefold()
     plain = text.translate(_LEET)
     words, longest = _common_words()
@@ -174,7 +172,7 @@ def _pieces(password: str) -> Iterator[str]:
         while stop <= len(text) and _is_run(text[stop - 3 : stop]):
             end = max(end, stop)
             stop += 1
-        # Spaces and the punctuation of a keyboard are tried between all pieces.
+        # Guessers try spaces and ASCII punctuation between all pieces, so these do not count.
         if end > start + 1 or text[start].isalnum() or not text[start].isascii():
             yield plain[start:end]
         start = end

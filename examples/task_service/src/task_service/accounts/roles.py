@@ -1,4 +1,4 @@
-"""What the roles allow."""
+"""The roles and their permissions."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         },
     }
 )
-"""What each role may do. A user may do what any of their roles may."""
+"""The permissions of each role. A user has those of all their roles."""
 
 
 def check_roles(roles: Iterable[str], *, field: str = "roles") -> tuple[str, ...]:
-    """The roles, sorted and each once.
+    """Validate roles, and return them sorted and without duplicates.
 
     Args:
-        roles: What was asked for.
-        field: What it is called where it was asked for.
+        roles: The requested roles.
+        field: The name of the input in the error.
 
     Raises:
         InputInvalid: There is none, or one that is not in `ROLE_PERMISSIONS`.

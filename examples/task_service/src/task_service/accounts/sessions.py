@@ -1,7 +1,7 @@
-"""Login sessions: what a login token's `sid` stands for.
+"""Login sessions, which the `sid` of login tokens names.
 
-A session is over when it is ended, when its time is up, or when it was not used for a while. The last two are judged
-by the configuration in force, so shortening them ends sessions that are open. When a session was last seen is
+A session is over when it is ended, when its lifetime has passed, or when it was idle for too long. The present
+configuration decides the last two, so shortening a limit ends open sessions. The time of a session's last request is
 collected in memory and written once a minute, never while a request waits.
 """
 
@@ -34,14 +34,14 @@ from task_service.db.engine import Database
 from task_service.errors import SessionNotFound
 from task_service.ids import is_id, new_id
 
+from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
 from .config import ServiceConfig
-from .narrowing import AccessNarrowed, nothing_is_reused
 
 _log = logging.getLogger(__name__)
 
 KEPT_FOR: Final = timedelta(days=30)
-"""How long a session that is over stays in the database."""
+"""How long an ended or expired session stays in the database."""
 
 _FLUSH_SECONDS: Final = 60.0
 _MAX_USER_AGENT: Final = 256
@@ -54,7 +54,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 def _setting(name: str) -> Any:
-    """A setting as part of a statement, so that one round trip reads the session and what it is judged by."""
+    """A setting as part of a statement, so that one round trip reads a session and its limits."""
     return select(_SETTINGS.value).where(_SETTINGS.name == name).scalar_subquery().label(name)
 
 
@@ -68,12 +68,12 @@ class LoginSession:
     """One login.
 
     Attributes:
-        authenticated_at: When the password was checked.
-        last_seen_at: When a request last came with it.
-        expires_at: When it is over unless it is used again, by the limits in force.
-        ended_at: When somebody ended it.
-        address: Where the login came from.
-        user_agent: What the browser called itself.
+        authenticated_at: When the password was verified.
+        last_seen_at: When it was last used.
+        expires_at: When it expires unless it is used again, by the present limits.
+        ended_at: When it was ended; None means that it was not.
+        address: The client's address at login.
+        user_agent: The header `User-Agent` at login.
     """
 
     id: str
@@ -93,15 +93,15 @@ class LoginSession:
 class Sessions:
     """The login sessions.
 
-    As an asynchronous context manager it writes when sessions were last seen once a minute while it is open, and the
-    rest when it is closed.
+    As an asynchronous context manager it writes the sessions' last use once a minute while it is open, and once more
+    when it is closed.
 
     Args:
-        db: Where they are.
+        db: Holds them.
         clock: Where the time comes from.
         tokens: Issues the login tokens.
-        audit: Records when sessions are ended.
-        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+        audit: Records ended sessions.
+        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Sessions:
         *,
         tokens: TokenProfile,
         audit: Audit,
-        access_narrowed: AccessNarrowed = nothing_is_reused,
+        await_lease_expiry: AwaitLeaseExpiry = no_leases,
     ) -> None:
         self._db = db
         self._clock = clock
         self._tokens = tokens
         self._audit = audit
-        self._access_narrowed = access_narrowed
+        self._await_lease_expiry = await_lease_expiry
         self._seen: dict[str, datetime] = {}
         self._flusher: asyncio.Task[None] | None = None
 
@@ -130,13 +130,13 @@ class Sessions:
         user_agent: str | None,
         connection: AsyncConnection,
     ) -> LoginSession:
-        """Record that somebody logged in.
+        """Add a session.
 
         Args:
-            user_id: Who.
-            config: Whose limits the session gets.
-            address: Where the login came from.
-            user_agent: The browser's own description, cut to 256 characters.
+            user_id: The user who logs in.
+            config: Limits the session.
+            address: The client's address.
+            user_agent: The header `User-Agent`; cut to 256 characters.
             connection: The login's transaction.
         """
         now = self._clock.now()
@@ -164,9 +164,9 @@ class Sessions:
         return session
 
     def issue_token(self, session: LoginSession) -> tuple[str, int]:
-        """A token that is good until the session's time is up, and for how many seconds that is.
+        """A token that expires with the session's lifetime, and its own lifetime in seconds.
 
-        The login it tells of is the session's: a new token makes no login more recent.
+        Its `auth_time` is the session's: a new token makes no login more recent.
         """
         now = self._clock.now()
         lifetime = timedelta(seconds=max(1, int((session.expires_at - now).total_seconds())))
@@ -180,7 +180,7 @@ class Sessions:
         return token, int(lifetime.total_seconds())
 
     async def find_session(self, session_id: str) -> Session | None:
-        """For the library's authenticator: the session with this id, read afresh; None if there is none."""
+        """Read the session with this id for the library's authenticator; None if there is none."""
         if not is_id(session_id, "ses"):
             return None
         async with self._db.read() as connection:
@@ -230,15 +230,15 @@ class Sessions:
                 "session.ended", principal=by, target=session_id, connection=connection
             )
         self._seen.pop(session_id, None)
-        await self._access_narrowed()
+        await self._await_lease_expiry()
 
     async def end_all(self, user_id: str, *, by: Principal[Any], keep: str | None = None) -> int:
         """End a user's sessions. When this returns, no process accepts their tokens.
 
         Args:
-            user_id: Whose.
-            by: Who does it.
-            keep: The id of a session that goes on.
+            user_id: The user.
+            by: The acting principal.
+            keep: The id of a session that stays open.
 
         Returns:
             How many were open.
@@ -247,7 +247,7 @@ class Sessions:
         async with self._db.write() as connection:
             await connection.execute(_locking(user_id))
             rows = await end_open_sessions(connection, user_id, now, keep=keep)
-            # Those whose time was up are marked too, and not counted.
+            # Expired sessions are marked too, but not counted.
             count = sum(self._session(row).is_open(now) for row in rows)
             if count:
                 await self._audit.record(
@@ -259,11 +259,11 @@ class Sessions:
                 )
         for row in rows:
             self._seen.pop(row.id, None)
-        await self._access_narrowed()
+        await self._await_lease_expiry()
         return count
 
     async def purge(self) -> None:
-        """Delete sessions that have been over for a long time, and links that are."""
+        """Delete sessions and links that have been over for :data:`KEPT_FOR`."""
         links = schema.password_links.c
         before = self._clock.now() - KEPT_FOR
         async with self._db.write() as connection:
@@ -275,16 +275,16 @@ class Sessions:
             await connection.execute(delete(schema.password_links).where(links.expires_at < before))
 
     def seen(self, session_id: str, at: datetime) -> None:
-        """Remember that a request came with a session. Writes nothing and never waits."""
+        """Remember that a session was used, in memory only."""
         latest = self._seen.get(session_id)
         if latest is None or latest < at:
             self._seen[session_id] = at
 
     async def flush(self) -> None:
-        """Write what :meth:`seen` collected. If that fails, it is kept for the next time."""
+        """Write what :meth:`seen` collected, or keep it for the next call if the database does not answer."""
         if not self._seen:
             return
-        # Not cleared yet: while this is written, sessions must not look as if they were idle.
+        # Cleared only after the write: meanwhile the sessions must not look idle.
         batch = dict(self._seen)
         try:
             async with self._db.write() as connection:
@@ -295,18 +295,20 @@ class Sessions:
                         _SESSIONS.last_seen_at < bindparam("at"),
                     )
                     .values(last_seen_at=bindparam("at")),
-                    # In one order everywhere, so that two processes never wait for each other.
+                    # In one order everywhere, so that two processes cannot deadlock.
                     [{"session": session, "at": at} for session, at in sorted(batch.items())],
                 )
         except StoreUnavailable:
-            _log.warning("could not write when sessions were last seen; trying again later")
+            _log.warning(
+                "the database did not answer, so the sessions' last use was not written; trying again later"
+            )
             return
         for session_id, at in batch.items():
             if self._seen.get(session_id) == at:
                 del self._seen[session_id]
 
     async def __aenter__(self) -> Sessions:
-        self._flusher = background.begin(self._flush_for_ever(), name="flush sessions")
+        self._flusher = background.begin(self._flush_periodically(), name="flush sessions")
         return self
 
     async def __aexit__(
@@ -320,7 +322,7 @@ class Sessions:
             self._flusher = None
         await self.flush()
 
-    async def _flush_for_ever(self) -> None:
+    async def _flush_periodically(self) -> None:
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
             await self.flush()
@@ -351,15 +353,15 @@ async def require_open(
 def check_open(connection: Connection, principal: Principal[Any], now: datetime) -> None:
     """Refuse to write for a login that has ended since its request was authenticated.
 
-    Until the transaction ends the login cannot end either: every change that ends one locks its user first.
+    The login then stays open until the transaction ends: every change that ends a session locks its user first.
 
     Args:
         connection: In a write transaction, that holds no lock of a session.
         principal: An interactive one.
-        now: When.
+        now: The present.
 
     Raises:
-        TokenRevoked: It has ended, or there is no session.
+        TokenRevoked: The session has ended, or there is none.
     """
     connection.execute(_locking(principal.owner.id))
     session = connection.scalar(
@@ -391,17 +393,17 @@ async def end_open_sessions(
 
     Args:
         connection: In a write transaction that has locked the user or the table of users.
-        user_id: Whose.
-        now: When.
-        keep: The id of a session that goes on.
+        user_id: The user.
+        now: The present.
+        keep: The id of a session that stays open.
 
     Returns:
-        The rows that were ended, as they were before, with the limits in force.
+        The ended rows as they were before, with the present limits.
     """
     conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)]
     if keep is not None:
         conditions.append(_SESSIONS.id != keep)
-    # In the order in which a flush writes them, so that neither waits for the other.
+    # In the order in which a flush writes them, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
     rows = (await connection.execute(found.with_for_update(of=schema.sessions))).all()
     await connection.execute(update(schema.sessions).where(*conditions).values(ended_at=now))
@@ -419,7 +421,7 @@ def _minutes(stored: object, default: int) -> timedelta:
 
 
 def _clean(user_agent: str | None) -> str | None:
-    """A header of anybody's making, as text that a database keeps and a page shows."""
+    """An untrusted header as printable text of bounded length."""
     if user_agent is None:
         return None
     return "".join(c if c.isprintable() else "?" for c in user_agent[:_MAX_USER_AGENT])

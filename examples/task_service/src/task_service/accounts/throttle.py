@@ -1,11 +1,11 @@
-"""How often a password may be guessed.
+"""How often a client may guess passwords, and call the routes that need no login.
 
 Three windows of 15 minutes count wrong passwords: for one account from one address, for one address, and for one
-account from anywhere (at most 100, NIST SP 800-63B-4, section 3.2.2). An attempt counts before it is checked, so a
-storm of parallel guesses is worth no more than the same guesses one by one; a right password takes its count back. An
-attempt that is refused is not counted and writes nothing: the names that a refused address tries leave no rows.
-Accounts that do not exist are counted like those that do. What is counted is named by a keyed digest: people type their
-password where the name belongs, and it must not be found in a database or in Redis.
+account from anywhere (at most 100, NIST SP 800-63B-4, section 3.2.2). An attempt is counted before the password is
+verified, so parallel guesses gain nothing over sequential ones; a correct password removes its count. A refused attempt
+is not counted and writes nothing: the names that a refused address tries leave no rows. Accounts that do not exist are
+counted like those that do. Counts are named by a keyed digest: users mistakenly type their password as their name, and
+neither the database nor Redis may hold it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ PER_PAIR: Final = 10
 PER_ADDRESS: Final = 50
 PER_ACCOUNT: Final = 100
 
+REVOCATIONS: Final = 60
+"""How many keys one address may revoke by possession in a window."""
+
+LEAK_REPORTS: Final = 300
+"""How many reports one address may send in a window. GitHub gathers many matches into one."""
+
 _Limit: TypeAlias = tuple[RateLimitItem, tuple[str, ...]]
 
 
@@ -37,10 +43,10 @@ class LoginThrottle:
 
     Args:
         clock: The machine's own; the storage has one of its own too.
-        storage: Where the counts are; in this process's memory by default.
+        storage: Holds the counts; this process's memory by default.
         key: For the digests; the same in all processes that share a storage.
 
-    Every method raises StoreUnavailable when the storage does not answer: what cannot be counted is not tried.
+    Every method raises StoreUnavailable when the storage does not answer: an attempt that cannot be counted is refused.
     """
 
     def __init__(
@@ -51,40 +57,40 @@ class LoginThrottle:
         self._limiter = FixedWindowRateLimiter(MemoryStorage() if storage is None else storage)
 
     async def attempt(self, account: str, address: str | None) -> None:
-        """Count an attempt before the password is looked at.
+        """Count an attempt before its password is verified.
 
         Args:
-            account: What was typed as the name, normalised.
-            address: Where it came from.
+            account: The typed name, normalised.
+            address: The client's address.
 
         Raises:
-            TooManyAttempts: There were too many. The password must not be looked at.
+            TooManyAttempts: There were too many. The caller must not verify the password.
         """
         limits = self._limits(account, address)
         by_pair, by_address, by_account = limits
-        # Read before anything is written, and the address first: it is refused for every name it tries.
+        # Read before anything is written, and the address first: a refused address is refused for every name.
         for limit, identifiers in (by_address, by_pair, by_account):
             if not await self._limiter.test(limit, *identifiers):
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))
         # Parallel attempts may all have passed the test; counting decides.
         for limit, identifiers in limits:
             if not await self._limiter.hit(limit, *identifiers):
-                # Those after it are not counted: hammering on one's own closed door closes no other.
+                # The remaining limits are not counted: a refused client must not use up the limits of others.
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))
 
     async def succeeded(self, account: str, address: str | None) -> None:
-        """The password was right: forget all attempts of this account from this address, and this one elsewhere."""
+        """Clear the attempts on this account from this address, and remove this attempt from the other counts."""
         (pair, identifiers), *others = self._limits(account, address)
         await self._limiter.clear(pair, *identifiers)
-        await self._take_back(others)
+        await self._uncount(others)
 
-    async def withdrawn(self, account: str, address: str | None) -> None:
-        """The password was not looked at after all: forget this attempt."""
+    async def withdraw(self, account: str, address: str | None) -> None:
+        """Remove an attempt whose password was not verified."""
         with suppress(StoreUnavailable):
-            # It may be the reason why nothing was looked at. The count is forgotten with its window.
-            await self._take_back(self._limits(account, address))
+            # The storage may be the reason why it was not verified. The count then ends with its window.
+            await self._uncount(self._limits(account, address))
 
-    async def _take_back(self, limits: Iterable[_Limit]) -> None:
+    async def _uncount(self, limits: Iterable[_Limit]) -> None:
         for limit, identifiers in limits:
             await self._limiter.hit(limit, *identifiers, cost=-1)
 
@@ -105,13 +111,48 @@ class LoginThrottle:
         ]
 
     def _name(self, kind: str, *values: str) -> tuple[str, ...]:
-        # With their lengths, so that no two lists of values look alike.
-        told = "".join(f"{len(value)}:{value}" for value in (kind, *values))
-        return kind, hmac.digest(self._key, told.encode("utf-8", "replace"), "sha256").hex()[:40]
+        # Prefixed with their lengths, so that two lists of values never give the same text.
+        text = "".join(f"{len(value)}:{value}" for value in (kind, *values))
+        return kind, hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256").hex()[:40]
+
+
+class PublicThrottle:
+    """Counts the requests of each address for one purpose.
+
+    Args:
+        purpose: Names the count.
+        most: How many requests one address may send in a window.
+        clock: The machine's own; the storage has one of its own too.
+        storage: Holds the counts.
+    """
+
+    def __init__(self, purpose: str, most: int, *, clock: Clock, storage: Storage) -> None:
+        self._purpose = purpose
+        self._limit = RateLimitItemPerMinute(most, WINDOW_MINUTES)
+        self._clock = clock
+        self._limiter = FixedWindowRateLimiter(storage)
+
+    async def count(self, address: str | None) -> None:
+        """Count a request.
+
+        Args:
+            address: The client's address; those of one IPv6 subscriber count as one.
+
+        Raises:
+            TooManyAttempts: The address has reached its limit.
+            StoreUnavailable: The storage does not answer.
+        """
+        identifiers = (self._purpose, throttled_network(address))
+        # Read before anything is written: a refused request costs no write.
+        admitted = await self._limiter.test(self._limit, *identifiers)
+        if not (admitted and await self._limiter.hit(self._limit, *identifiers)):
+            stats = await self._limiter.get_window_stats(self._limit, *identifiers)
+            left = math.ceil(stats.reset_time - self._clock.now().timestamp())
+            raise TooManyAttempts(min(max(left, 1), self._limit.get_expiry()))
 
 
 def throttled_network(address: str | None) -> str:
-    """What counts as one address: an IPv4 address, or the /64 that one subscriber of IPv6 can choose from."""
+    """The network that counts as one client: an IPv4 address, or the /64 of one IPv6 subscriber."""
     try:
         parsed = ip_address(address or "")
     except ValueError:

@@ -1,14 +1,15 @@
-"""Users: who they are, what they may do, and the rule that somebody must be left to administer the service."""
+"""Users: their names, roles and permissions. At least one user who can log in always administers the service."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, insert, or_, select, update
+from sqlalchemy import Row, Select, String, and_, cast, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,31 +28,29 @@ from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.cancellation import cancel_runs_of
 
+from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
-from .credentials import begin_credential_write
-from .narrowing import AccessNarrowed, nothing_is_reused
-from .password_links import void_first_links, void_links
+from .credentials import begin_credential_write, void_first_links, void_links
 from .passwords import Passwords, check_password
 from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, check_roles
 from .sessions import end_open_sessions
-from .user_query import EVERYBODY, UserQuery, found_by
-from .usernames import MAX_USERNAME, is_username, normalised_username
 
 MAX_PAGE: Final = 200
+MAX_USERNAME: Final = 64
 
 _USERS = schema.users.c
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person, or a service that is treated as one.
+    """A user of the service.
 
     Attributes:
-        username: As it is compared: NFKC and lower case.
+        username: In NFKC and lower case, as names are compared.
         roles: Sorted.
         disabled: True refuses every login and every key of this user.
         last_login_at: None means never.
-        has_password: False until the first one was set through a link.
+        has_password: False until the user has set the first one through a link.
     """
 
     id: str
@@ -64,13 +63,13 @@ class User:
 
     @property
     def permissions(self) -> frozenset[str]:
-        """Everything the roles allow. A role that this version does not know allows nothing."""
+        """The permissions of all roles. A role that this version does not know has none."""
         return frozenset[str]().union(
             *(ROLE_PERMISSIONS.get(role, frozenset[str]()) for role in self.roles)
         )
 
     def to_owner(self) -> Owner[User]:
-        """The user as the library sees them."""
+        """The user as the library's owner of keys."""
         return Owner(self.id, self.permissions, self, self.disabled)
 
 
@@ -82,23 +81,42 @@ class UserPage:
     next_cursor: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class UserQuery:
+    """Which users to list; None means any.
+
+    Attributes:
+        search: A part of the name, or a whole id. A part of an id finds no user: ids are random, and most of them
+            contain any given letter.
+        role: Users with this role.
+        disabled: Users who are disabled, or who are not.
+    """
+
+    search: str | None = None
+    role: str | None = None
+    disabled: bool | None = None
+
+
+ALL_USERS: Final = UserQuery()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredPassword:
-    """What the login needs to know of a user, and nothing else may."""
+    """A user and their password hash; only the login reads it."""
 
     user: User
     hash: str | None
 
 
 class Users:
-    """The users and what administrators do with them.
+    """The users, and what administrators change about them.
 
     Args:
-        db: Where they are.
+        db: Holds them.
         clock: Where the time comes from.
-        audit: Records every change, in the change's own transaction.
+        audit: Records every change in the change's own transaction.
         passwords: Hashes the password that the command line gives a new user.
-        access_narrowed: See :mod:`task_service.accounts.narrowing`.
+        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
     """
 
     def __init__(
@@ -108,16 +126,16 @@ class Users:
         *,
         audit: Audit,
         passwords: Passwords,
-        access_narrowed: AccessNarrowed = nothing_is_reused,
+        await_lease_expiry: AwaitLeaseExpiry = no_leases,
     ) -> None:
         self._db = db
         self._clock = clock
         self._audit = audit
         self._passwords = passwords
-        self._access_narrowed = access_narrowed
+        self._await_lease_expiry = await_lease_expiry
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
-        """For the library's authenticator: the user with this id, read afresh; None if there is none."""
+        """Read the user with this id for the library's authenticator; None if there is none."""
         if not is_id(owner_id, "usr"):
             return None
         async with self._db.read() as connection:
@@ -138,7 +156,7 @@ class Users:
         return owner.user
 
     async def get_by_name(self, username: str) -> User:
-        """The user with this name, however it is written.
+        """The user with this name, in any spelling.
 
         Raises:
             UserNotFound: There is none.
@@ -155,7 +173,7 @@ class Users:
 
         Args:
             username: As it was typed.
-            connection: To read in a transaction that is open already.
+            connection: An open transaction to read in; a new one by default.
         """
         name = normalised_username(username)
         if not is_username(name):
@@ -169,22 +187,24 @@ class Users:
         return None if row is None else StoredPassword(user_of(row), row.password_hash)
 
     async def list(
-        self, query: UserQuery = EVERYBODY, *, cursor: str | None = None, limit: int = 50
+        self, query: UserQuery = ALL_USERS, *, cursor: str | None = None, limit: int = 50
     ) -> UserPage:
         """A page of users, newest first.
 
         Args:
-            query: Which ones.
+            query: Which users.
             cursor: The previous page's `next_cursor`.
             limit: How many at most, 1 to 200.
 
         Raises:
-            InputInvalid: The query, the cursor or the limit is not acceptable.
+            InputInvalid: The query, the cursor or the limit is invalid.
         """
         if not 1 <= limit <= MAX_PAGE:
-            raise InputInvalid.of("limit", f"Ask for 1 to {MAX_PAGE} users.")
+            raise InputInvalid.of("limit", f"The limit is out of range. Send 1 to {MAX_PAGE}.")
         statement = (
-            found_by(query).order_by(_USERS.created_at.desc(), _USERS.id.desc()).limit(limit + 1)
+            _select_users(query)
+            .order_by(_USERS.created_at.desc(), _USERS.id.desc())
+            .limit(limit + 1)
         )
         if cursor is not None:
             at, user_id = PageCursor.decode(cursor)
@@ -215,12 +235,12 @@ class Users:
         Args:
             username: 1 to 64 visible characters without spaces; kept in NFKC and lower case.
             roles: At least one of `ROLE_PERMISSIONS`.
-            by: Who does it; None means the service itself or its command line.
-            password: Only the command line gives one; everybody else chooses their own through a link.
+            by: The administrator; None means the service itself or its command line.
+            password: Given on the command line only; other users choose their own through a link.
 
         Raises:
             InputInvalid: The name, a role or the password is not acceptable.
-            UsernameTaken: There is a user of that name, perhaps written otherwise.
+            UsernameTaken: There is a user of that name, perhaps in another spelling.
             Problem: As :func:`begin_administration`.
         """
         name, checked_roles = check_user(username, roles)
@@ -241,14 +261,14 @@ class Users:
         by: Principal[Any] | None = None,
         password_hash: str | None = None,
     ) -> User:
-        """Add a user in a transaction that is open already.
+        """Add a user in an open transaction.
 
         Args:
             connection: In a write transaction.
-            name: As :func:`check_user` gives it.
-            roles: As :func:`check_user` gives them.
-            by: Who does it; None means the service itself or its command line.
-            password_hash: As :meth:`Passwords.hash` made it.
+            name: From :func:`check_user`.
+            roles: From :func:`check_user`.
+            by: The administrator; None means the service itself or its command line.
+            password_hash: From :meth:`Passwords.hash`.
 
         Raises:
             sqlalchemy.exc.IntegrityError: There is a user of that name: see :func:`name_taken`.
@@ -296,19 +316,19 @@ class Users:
         """Give a user other roles, disable or enable them, or both at once.
 
         A disabled user's login sessions, password links and runs end for good: queued runs at once, running ones within
-        about a second. Their keys are refused while they are disabled and work again afterwards. When this returns, no
-        process acts on what was before.
+        about a second. Their keys are refused while they are disabled and accepted again afterwards. When this returns,
+        every process has the change.
 
         Args:
-            user_id: Whom.
-            by: Who does it; None means the service itself or its command line.
+            user_id: The user.
+            by: The administrator; None means the service itself or its command line.
             roles: The new roles; None leaves them.
             disabled: None leaves it.
 
         Raises:
-            InputInvalid: A role is not acceptable.
+            InputInvalid: A role is invalid.
             UserNotFound: There is no such user.
-            LastAdministrator: Nobody who can log in would be left to administer the service.
+            LastAdministrator: No administrator who can log in would be left.
             Problem: As :func:`begin_administration`.
         """
         new_roles = None if roles is None else check_roles(roles)
@@ -352,29 +372,73 @@ class Users:
                     connection=connection,
                 )
             user = await read_user(connection, user_id)
-        await self._access_narrowed()
+        await self._await_lease_expiry()
         return user
+
+
+def normalised_username(username: str) -> str:
+    """A name as it is stored and compared: without spaces around it, NFKC, lower case."""
+    # Bounded before it is normalised; one character can become 18.
+    text = unicodedata.normalize("NFKC", username[: 2 * MAX_USERNAME].strip()).lower()
+    # Lower case of a composed character may be decomposed.
+    return unicodedata.normalize("NFKC", text)
+
+
+def is_username(name: str) -> bool:
+    """Whether a normalised name is valid."""
+    # isprintable() excludes control and formatting characters, all spaces but U+0020, and lone surrogates.
+    return 0 < len(name) <= MAX_USERNAME and name.isprintable() and " " not in name
+
+
+def _select_users(query: UserQuery) -> Select[Any]:
+    """The statement that selects the users of a query.
+
+    Raises:
+        InputInvalid: Field `search` or `role`.
+    """
+    statement = select(schema.users)
+    if query.search is not None:
+        if len(query.search) > MAX_USERNAME:
+            raise InputInvalid.of(
+                "search", f"The search is too long. Send {MAX_USERNAME} characters at most."
+            )
+        statement = statement.where(
+            or_(
+                _USERS.username.contains(normalised_username(query.search), autoescape=True),
+                _USERS.id == query.search.strip(),
+            )
+        )
+    if query.role is not None:
+        (role,) = check_roles([query.role], field="role")
+        # Roles are a JSON array of plain words, so each of them appears between quotes.
+        statement = statement.where(
+            cast(_USERS.roles, String).contains(f'"{role}"', autoescape=True)
+        )
+    if query.disabled is not None:
+        is_disabled = _USERS.disabled_at.is_not(None)
+        statement = statement.where(is_disabled if query.disabled else ~is_disabled)
+    return statement
 
 
 @asynccontextmanager
 async def name_taken() -> AsyncGenerator[None]:
-    """Around a transaction that adds a user.
+    """Translates the database's refusal in a transaction that adds a user.
 
     Raises:
-        UsernameTaken: The database refused it.
+        UsernameTaken: There is a user of that name.
     """
     try:
         yield
     except IntegrityError as error:
-        # The id has 95 random bits: it is the name.
+        # The id has 95 random bits, so the duplicate is the name.
         raise UsernameTaken from error
 
 
 def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """A new user's name and roles as they are stored.
+    """Validate a new user's name and roles, and return them as they are stored.
 
     Raises:
-        InputInvalid: With all the fields that are wrong.
+        InputInvalid: With all invalid fields.
     """
     errors: list[FieldError] = []
     name = normalised_username(username)
@@ -405,7 +469,7 @@ async def _is_administered_without(connection: AsyncConnection, user_id: str) ->
 
 
 async def administrators_of(connection: AsyncConnection) -> list[User]:
-    """The administrators who are not disabled, oldest first, whether they can log in or not."""
+    """The enabled administrators, oldest first, with or without a password."""
     rows = await connection.execute(
         select(schema.users)
         .where(_USERS.disabled_at.is_(None))
@@ -431,11 +495,11 @@ async def read_user(connection: AsyncConnection, user_id: str) -> User:
 async def begin_administration(
     connection: AsyncConnection, by: Principal[Any] | None, now: datetime
 ) -> None:
-    """Begin to write for an administrator, as :func:`begin_credential_write` does, who must be one still.
+    """Begin a write as :func:`begin_credential_write` does, and check that `by` still administers users.
 
     Raises:
         TokenRevoked: The login of `by` has ended since its request was authenticated.
-        PermissionDenied: `by` no longer administers users.
+        PermissionDenied: `by` no longer has the permission.
     """
     await begin_credential_write(connection, by, now)
     if by is not None:

@@ -1,5 +1,5 @@
-"""The HTTP API: thin routers that read a request, ask a service, and write the answer.
+"""The HTTP API: routers that parse a request, call `accounts` or `tasks`, and render the response.
 
-One rule: a router decides nothing. Each route names its guard; whose things they are is decided by the service that it
-asks. `json_route` reads requests for all of them, `event_stream` writes answers that go on.
+One rule: a router decides nothing. Each route names its guard, and the called service decides who owns what.
+`json_route` parses the requests of all routers, and `event_stream` writes the responses that stay open.
 """

@@ -1,4 +1,4 @@
-"""Logging in and out, one's own account, and who one is to the service."""
+"""Logging in and out, the caller's own account and sessions."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -12,8 +12,7 @@ from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
-from task_service.accounts.sessions import Sessions
-from task_service.accounts.shapes import session_json
+from task_service.accounts.sessions import LoginSession, Sessions
 from task_service.accounts.users import User
 from task_service.request_record import request_address
 from task_service.web import login_cookie
@@ -61,8 +60,8 @@ class LoginToken(BaseModel):
     expires_in: int
 
 
-class PersonShape(BaseModel):
-    """Whoever a request acts for."""
+class UserSummary(BaseModel):
+    """The user that a request acts for."""
 
     id: str
     username: str
@@ -70,7 +69,7 @@ class PersonShape(BaseModel):
 
 
 class PresentedCredential(BaseModel):
-    """How that is known."""
+    """The credential that authenticated the request."""
 
     kind: str
     key_id: str | None
@@ -78,15 +77,15 @@ class PresentedCredential(BaseModel):
 
 
 class Me(BaseModel):
-    """Who the service takes the caller for, and what it would allow."""
+    """The authenticated caller and what they may do."""
 
-    user: PersonShape
+    user: UserSummary
     permissions: list[str]
     credential: PresentedCredential
 
 
-class SessionShape(BaseModel):
-    """One of the caller's own logins; `current` marks the one that asks."""
+class SessionSchema(BaseModel):
+    """One of the caller's own logins; `current` marks the one of this request."""
 
     id: str
     authenticated_at: datetime
@@ -100,7 +99,7 @@ class SessionShape(BaseModel):
 class SessionList(BaseModel):
     """All open sessions, the most recent login first."""
 
-    items: list[SessionShape]
+    items: list[SessionSchema]
     next_cursor: None = None
 
 
@@ -114,8 +113,8 @@ def auth_router(
 ) -> APIRouter:
     """The routes under `/api/auth`."""
     router = APIRouter(prefix="/api/auth", tags=["Account"], route_class=JsonRoute)
-    anybody = auth.principal
-    person = auth.require_interactive()
+    any_credential = auth.principal
+    interactive = auth.require_interactive()
 
     @router.post("/login")
     async def log_in(
@@ -132,11 +131,11 @@ def auth_router(
     @router.post("/reauthenticate", response_model=LoginToken, responses=_IN_COOKIE)
     async def reauthenticate(
         request: Request,
-        principal: Annotated[Principal[User], person],
+        principal: Annotated[Principal[User], interactive],
         confirmed: ConfirmedPassword,
         user_agent: Annotated[str | None, Header()] = None,
     ) -> LoginToken | Response:
-        """Confirm one's password: a new login takes the place of the one that asks, and is recent."""
+        """Confirm the password: a new, recent login replaces the one of this request."""
         logged_in = await login.reauthenticate(principal, confirmed.password, user_agent=user_agent)
         if not login_cookie.is_credential(request):
             return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
@@ -146,14 +145,14 @@ def auth_router(
         return response
 
     @router.post("/logout", status_code=204)
-    async def log_out(principal: Annotated[Principal[User], person]) -> None:
+    async def log_out(principal: Annotated[Principal[User], interactive]) -> None:
         await login.log_out(principal)
 
     @router.get("/me")
-    async def who_am_i(principal: Annotated[Principal[User], anybody]) -> Me:
+    async def get_me(principal: Annotated[Principal[User], any_credential]) -> Me:
         user = principal.user
         return Me(
-            user=PersonShape(id=user.id, username=user.username, roles=list(user.roles)),
+            user=UserSummary(id=user.id, username=user.username, roles=list(user.roles)),
             permissions=sorted(principal.permissions),
             credential=PresentedCredential(
                 kind=principal.kind.value,
@@ -169,31 +168,38 @@ def auth_router(
 
     @router.post("/change-password", status_code=204)
     async def change_password(
-        principal: Annotated[Principal[User], person], change: PasswordChange
+        principal: Annotated[Principal[User], interactive], change: PasswordChange
     ) -> None:
-        """Replace one's password; one's other sessions end."""
+        """Replace the password; all other sessions end."""
         await login.change_password(principal, change.current_password, change.new_password)
 
     @router.get("/sessions")
-    async def list_sessions(principal: Annotated[Principal[User], person]) -> SessionList:
+    async def list_sessions(principal: Annotated[Principal[User], interactive]) -> SessionList:
         found = await sessions.list_open(principal.owner.id)
-        return SessionList(
-            items=[
-                SessionShape.model_validate(session_json(each, current_id=principal.session_id))
-                for each in found
-            ]
-        )
+        return SessionList(items=[_shown(each, principal.session_id) for each in found])
 
     @router.delete("/sessions", status_code=204)
-    async def end_other_sessions(principal: Annotated[Principal[User], person]) -> None:
-        """End all of one's sessions but the one that asks."""
+    async def end_other_sessions(principal: Annotated[Principal[User], interactive]) -> None:
+        """End all sessions except the one of this request."""
         await sessions.end_all(principal.owner.id, by=principal, keep=principal.session_id)
 
     @router.delete("/sessions/{sessionId}", status_code=204)
     async def end_session(
-        principal: Annotated[Principal[User], person],
+        principal: Annotated[Principal[User], interactive],
         session_id: Annotated[str, Path(alias="sessionId")],
     ) -> None:
         await sessions.end(session_id, by=principal)
 
     return router
+
+
+def _shown(session: LoginSession, current_id: str | None) -> SessionSchema:
+    return SessionSchema(
+        id=session.id,
+        authenticated_at=session.authenticated_at,
+        last_seen_at=session.last_seen_at,
+        expires_at=session.expires_at,
+        address=session.address,
+        user_agent=session.user_agent,
+        current=session.id == current_id,
+    )

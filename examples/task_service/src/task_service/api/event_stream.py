@@ -1,4 +1,4 @@
-"""An answer that goes on: server-sent events (WHATWG HTML, section 9.2), which end when anybody is through with them."""
+"""Server-sent events (WHATWG HTML, section 9.2), which end with the producer, the client or the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_STREAMS_OF_USER: Final = 32
 """How many streams one user may have open in one process."""
 
 HEARTBEAT: Final = b":\n\n"
-"""A comment: nobody reads it, but the connection does not look dead."""
+"""A comment, which clients ignore: it keeps proxies from closing an idle connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class ServerEvent:
     """One event.
 
     Attributes:
-        name: What kind of event.
+        name: The type of event.
         data: One line of text, such as JSON.
-        id: What the client names when it comes back (`Last-Event-ID`).
+        id: The client sends it as `Last-Event-ID` when it reconnects.
     """
 
     name: str
@@ -36,7 +36,7 @@ class ServerEvent:
     id: str | None = None
 
     def encode(self) -> bytes:
-        """As it is sent."""
+        """The event in its wire format."""
         head = "" if self.id is None else f"id: {self.id}\n"
         return f"{head}event: {self.name}\ndata: {self.data}\n\n".encode()
 
@@ -45,7 +45,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class StreamLimit:
-    """Counts the streams of each user that are open in this process."""
+    """Limits the streams that each user has open in this process."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
@@ -69,14 +69,14 @@ class StreamLimit:
 
 
 class EventStream(Response):
-    """Sends what `produce` writes until it returns, the client goes away, or the service stops.
+    """Sends what `produce` writes until it returns, the client disconnects, or the service stops.
 
-    Whatever comes first, all of its tasks have ended when the answer has: none is left behind.
+    All of its tasks have ended when the response has.
 
     Args:
-        produce: Is given a function that sends bytes.
-        stopping: Set when the service is about to stop.
-        held: Entered as long as the stream is open, before it begins.
+        produce: Called with a function that sends bytes.
+        stopping: Set when the service begins to stop.
+        held: Entered before the stream starts, and left when it ends.
     """
 
     media_type = "text/event-stream"
@@ -88,7 +88,7 @@ class EventStream(Response):
         stopping: asyncio.Event,
         held: AbstractContextManager[None],
     ) -> None:
-        # Not a length that is known: the base class would send one of 0.
+        # The length is unknown; the base class would send a length of 0.
         super().__init__(headers={"x-accel-buffering": "no", "vary": "accept"})
         del self.headers["content-length"]
         self._produce = produce
@@ -108,14 +108,14 @@ class EventStream(Response):
         async def write(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        async def until_gone() -> None:
+        async def until_disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
         async with asyncio.TaskGroup() as group:
             ends = [
                 group.create_task(_awaited(self._produce(write))),
-                group.create_task(until_gone()),
+                group.create_task(until_disconnected()),
                 group.create_task(_awaited(self._stopping.wait())),
             ]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

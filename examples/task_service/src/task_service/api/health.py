@@ -1,4 +1,4 @@
-"""What machines that watch over the service ask; public, and says nothing about anybody."""
+"""Health checks and metrics for monitoring; public, and without any user's data."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -16,7 +16,7 @@ from task_service.tasks.census import RunCensus
 
 
 class Health(BaseModel):
-    """All is well."""
+    """The service is healthy."""
 
     status: Literal["ok"] = "ok"
 
@@ -29,12 +29,12 @@ def health_router(
 
     @router.get("/healthz")
     async def alive() -> Health:
-        """The process answers."""
+        """The process is alive."""
         return Health()
 
     @router.get("/readyz")
     async def ready() -> Health:
-        """The process can serve: its database answers. 503 otherwise."""
+        """The process can serve requests, because its database answers; 503 otherwise."""
         async with db.read() as connection:
             await connection.execute(text("SELECT 1"))
         return Health()
@@ -45,7 +45,7 @@ def health_router(
         try:
             metrics.set_runs(await census.counts())
         except StoreUnavailable:
-            # The rest is worth all the more while the database is gone; stale numbers would be a lie.
+            # The other metrics matter most during an outage; stale counts of runs would mislead.
             metrics.set_runs({})
         return Response(metrics.render(), media_type=metrics.content_type)
 

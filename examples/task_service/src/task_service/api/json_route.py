@@ -1,7 +1,8 @@
-"""How requests are read: bodies only as strict JSON, query parameters once each and numbers as digits.
+"""Parses requests: bodies as strict JSON only, query parameters once each, numbers as digits.
 
-What is wrong is told after the guards have spoken. FastAPI parses a body before it asks the dependencies, so a caller without credentials would be told what is wrong with
-it. :class:`JsonRoute` lets a body that cannot be read pass as one that no model accepts, and says why afterwards.
+Guards answer before validation errors. FastAPI parses a body before it runs the dependencies, so an unauthenticated
+caller would get details about the body. :class:`JsonRoute` therefore passes an invalid body on as a value that no model
+accepts, and reports the reason after the guards have run.
 """
 
 from __future__ import annotations
@@ -26,46 +27,47 @@ _DIGITS: Final = re.compile(r"[0-9]{1,9}")
 def _plain_number(value: object) -> object:
     # Pydantic reads a number from `1_0`, ` 10`, `+10` and `10.0` as well.
     if isinstance(value, str) and _DIGITS.fullmatch(value) is None:
-        raise ValueError("This must be a number, written with digits only.")
+        raise ValueError("This is not a number. Send digits only.")
     return value
 
 
 Limit = Annotated[int, BeforeValidator(_plain_number)]
-"""How many are wanted, in a query."""
+"""The query parameter for the size of a page."""
 
-# The answer repeats what it refuses.
+# The response repeats refused names, so their size is bounded.
 _MAX_NAME: Final = 200
 _MAX_MEMBERS: Final = 200
 
-# What stands for a body that cannot be read. FastAPI also lets a model read an object's attributes, so that an object
-# of any class would be a body without members to a model that needs none; of built-in types pydantic reads nothing.
+# Stands for an invalid body. FastAPI also lets a model read an object's attributes, so an instance of any other class
+# would be a valid body for a model without required members; from a plain `object` pydantic reads nothing.
 _UNREADABLE: Final = object()
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no member twice, names one can show.
+    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no duplicate members, printable names.
 
-    A query parameter that is given twice is refused like any other value of a wrong type: readers on the way could
+    A query parameter that is sent twice is refused like any other value of a wrong type: a proxy and the service could
     disagree on which one counts.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, with a request that reads strictly."""
+        """The handler, with a request that parses strictly."""
         handle = super().get_route_handler()
 
-        async def read_strictly(request: Request) -> Response:
+        async def handle_strictly(request: Request) -> Response:
             strict = _StrictRequest(request.scope, request.receive)
             try:
                 return await handle(strict)
             except RequestValidationError as error:
                 if isinstance(error.body, bytes):
-                    # FastAPI parses nothing else; a form of another site cannot send it without asking first.
+                    # FastAPI parses no other content type; a form of another site cannot send this one without a
+                    # CORS preflight.
                     strict.complaint = "Send JSON with the header 'Content-Type: application/json'."
                 if strict.complaint is None:
                     raise
                 raise InputInvalid.of("", strict.complaint) from None
 
-        return read_strictly
+        return handle_strictly
 
 
 class _SingleParams(QueryParams):
@@ -97,18 +99,22 @@ class _StrictRequest(Request):
 
 
 class _Refused(Exception):
-    """Why an object is not accepted, although it is JSON."""
+    """Why an object is refused although it is JSON."""
 
 
 def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > _MAX_MEMBERS:
-        raise _Refused("The body has an object with too many members.")
+        raise _Refused(
+            f"The body has an object with too many members. Send {_MAX_MEMBERS} at most."
+        )
     members = dict(pairs)
     if len(members) != len(pairs):
-        # Readers would disagree on which one counts.
-        raise _Refused("The body has two members of the same name.")
+        # Parsers disagree on which one counts.
+        raise _Refused("The body has two members of the same name. Send each member once.")
     if any(len(name) > _MAX_NAME or not name.isprintable() for name in members):
-        raise _Refused("The body has a member whose name is too long or cannot be shown.")
+        raise _Refused(
+            "The body has a member whose name is too long or not printable. Remove that member."
+        )
     return members
 
 

@@ -11,7 +11,7 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.users import User
 
-from .admin import AuditList, shown_page
+from .audit import AuditList, audit_list
 from .json_route import JsonRoute, Limit
 
 
@@ -30,6 +30,6 @@ def key_trail_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
         record = await auth.authenticator.get_key(principal, key_id)
         # Whoever did it: a leaked key is revoked by nobody who logged in.
         query = AuditQuery(key_id=record.id)
-        return shown_page(await audit.list(query, cursor=cursor, limit=limit))
+        return audit_list(await audit.list(query, cursor=cursor, limit=limit))
 
     return router

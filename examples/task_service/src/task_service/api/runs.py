@@ -1,4 +1,4 @@
-"""Runs: look at one, cancel it, follow its log."""
+"""Runs: read one, cancel it, follow its log."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -40,9 +40,9 @@ def runs_router(
 
     Args:
         auth: Guards them.
-        runs: Where they are.
-        follower: Follows logs.
-        stopping: Set when the service is about to stop: streams end then.
+        runs: The runs.
+        follower: Follows their logs.
+        stopping: Set when the service begins to stop; streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
     reader = auth.require("tasks:read")
@@ -71,8 +71,8 @@ def runs_router(
         reader_at = _parse_last_event_id(last_event_id)
 
         async def produce(write: Write) -> None:
-            # A refusal, a vanished run or a database that does not answer end the stream. The client comes back with
-            # the last id that it has, and is told then.
+            # A refusal, a deleted run or an unavailable database ends the stream. The client reconnects with the last
+            # id that it has, and then gets the error response.
             with suppress(Problem):
                 async with (
                     auth.watch(principal),
@@ -106,7 +106,7 @@ def _log_event(line: LogLine) -> ServerEvent:
 
 
 def _progress_event(progress: Progress) -> ServerEvent:
-    # Without an id: whoever comes back asks for the log from where they were, and is told the latest of this anew.
+    # Without an id: a client that reconnects resumes the log, and gets the latest progress again.
     return ServerEvent("progress", json.dumps(asdict(progress)))
 
 
@@ -123,5 +123,7 @@ def _parse_last_event_id(text: str | None) -> int:
     if text is None or text == "":
         return 0
     if _LAST_EVENT_ID.fullmatch(text) is None:
-        raise InputInvalid.of("Last-Event-ID", "Send the id of the last event that you have.")
+        raise InputInvalid.of(
+            "Last-Event-ID", "This is not an event id. Send the last one you received."
+        )
     return int(text)

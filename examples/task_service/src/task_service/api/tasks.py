@@ -1,4 +1,4 @@
-"""Tasks: list, make, read, change, delete and run them."""
+"""Tasks: list, create, read, change, delete and run them."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -56,7 +56,7 @@ def tasks_router(
         limit: Limit = DEFAULT_PAGE,
         recent_runs: Limit = 0,
     ) -> TaskPage:
-        """The tasks; with `recent_runs` each one has that many of its newest runs."""
+        """The tasks; with `recent_runs` each one includes that many of its newest runs."""
         return await tasks.list(principal, cursor=cursor, limit=limit, recent=recent_runs)
 
     @router.post("/tasks", status_code=201)

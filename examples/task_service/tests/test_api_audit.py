@@ -1,16 +1,18 @@
-"""The audit log as a download, over a real connection: however long it is and however its reader behaves."""
+"""The audit log as JSON, and as a download over a real connection: of any length, with any client."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 
 import httpx2
 import pytest
 from examples.task_service.tests.service_support import Caller, Service, on_a_port
 
 from task_service.accounts.audit import AuditEntry, AuditPage, AuditQuery
+from task_service.api.audit import audit_json
 
 pytestmark = pytest.mark.anyio
 
@@ -100,3 +102,29 @@ async def test_a_head_request_for_an_export_reads_no_log_to_its_end(
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
     assert await _stands_still(lambda: endless.pages) < 60
+
+
+def test_an_entry_as_json() -> None:
+    entry = AuditEntry(
+        id=7,
+        at=datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+        action="login.succeeded",
+        actor_id="usr_1",
+        actor_name="ann",
+        credential_kind="interactive",
+        credential_id="ses_1",
+        target="usr_1",
+        address="192.0.2.1",
+        details={"replaced": "ses_0"},
+    )
+    assert audit_json(entry) == {
+        "id": 7,
+        "at": "2026-01-01T00:00:00.000000Z",
+        "action": "login.succeeded",
+        "actor": {"id": "usr_1", "username": "ann"},
+        "credential": {"kind": "interactive", "id": "ses_1"},
+        "target": "usr_1",
+        "address": "192.0.2.1",
+        "details": {"replaced": "ses_0"},
+    }
+    assert audit_json(replace(entry, actor_id=None, actor_name=None))["actor"] is None

@@ -6,7 +6,7 @@ import pytest
 from limits.aio.storage import MemoryStorage
 
 from msk_auth import SystemClock, TooManyAttempts
-from task_service.accounts.public_throttle import PublicThrottle
+from task_service.accounts.throttle import PublicThrottle
 
 pytestmark = pytest.mark.anyio
 

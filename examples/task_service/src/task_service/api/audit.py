@@ -1,0 +1,211 @@
+"""The audit log for administrators: pages of JSON, or the whole of it as CSV or JSON lines."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AwareDatetime, BaseModel
+from starlette.responses import StreamingResponse
+
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.audit import MAX_PAGE, Audit, AuditEntry, AuditPage, AuditQuery
+from task_service.accounts.users import User, normalised_username
+
+from .json_route import Limit
+
+AUDIT: Final = "admin:audit"
+
+Format = Literal["csv", "jsonl"]
+
+_MEDIA_TYPES: Final[dict[Format, str]] = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl",
+}
+_COLUMNS: Final = (
+    "id",
+    "at",
+    "action",
+    "actor_id",
+    "actor_name",
+    "credential_kind",
+    "credential_id",
+    "target",
+    "address",
+    "details",
+)
+# A spreadsheet evaluates a cell that begins with one of these as a formula (OWASP, CSV injection).
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Actor(BaseModel):
+    """The user who acted, by the present name."""
+
+    id: str
+    username: str | None
+
+
+class UsedCredential(BaseModel):
+    """The key or login session that was used; `kind` is `system` for the service itself, `none` without a login."""
+
+    kind: str
+    id: str | None
+
+
+class AuditEntrySchema(BaseModel):
+    """One audited event."""
+
+    id: int
+    at: datetime
+    action: str
+    actor: Actor | None
+    credential: UsedCredential
+    target: str | None
+    address: str | None
+    details: dict[str, Any]
+
+
+class AuditList(BaseModel):
+    """A page of the audit log, newest first."""
+
+    items: list[AuditEntrySchema]
+    next_cursor: str | None
+
+
+def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -> None:
+    """Add the routes under `/audit` to the router of administration."""
+    auditor = auth.require_interactive(AUDIT)
+
+    @router.get("/audit", dependencies=[auditor])
+    async def list_audit(
+        query: Annotated[AuditQuery, Depends(_query)],
+        cursor: str | None = None,
+        limit: Limit = 50,
+    ) -> AuditList:
+        """The audit log. An `action` that ends with a dot, such as `key.`, selects every action with that prefix."""
+        return audit_list(await audit.list(query, cursor=cursor, limit=limit))
+
+    @router.get(
+        "/audit/export",
+        dependencies=[auditor],
+        response_class=StreamingResponse,
+        responses=_EXPORT_RESPONSES,
+    )
+    async def export_audit(
+        query: Annotated[AuditQuery, Depends(_query)],
+        form: Annotated[Format, Query(alias="format")] = "csv",
+    ) -> StreamingResponse:
+        """The same entries as one file."""
+        return await _export(audit, query, form)
+
+
+_EXPORT_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/csv": {}, "application/jsonl": {}}, "description": "The entries."}
+}
+
+
+def audit_list(page: AuditPage) -> AuditList:
+    """A page of the audit log as the API answers it."""
+    items = [AuditEntrySchema.model_validate(audit_json(entry)) for entry in page.items]
+    return AuditList(items=items, next_cursor=page.next_cursor)
+
+
+def audit_json(entry: AuditEntry) -> dict[str, Any]:
+    """An entry as JSON; times are RFC 3339 in UTC."""
+    at = entry.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return {
+        "id": entry.id,
+        "at": at,
+        "action": entry.action,
+        "actor": None
+        if entry.actor_id is None
+        else {"id": entry.actor_id, "username": entry.actor_name},
+        "credential": {"kind": entry.credential_kind, "id": entry.credential_id},
+        "target": entry.target,
+        "address": entry.address,
+        "details": dict(entry.details),
+    }
+
+
+def _query(
+    actor_id: str | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    target: str | None = None,
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+) -> AuditQuery:
+    return AuditQuery(
+        actor_id=actor_id,
+        actor_name=None if actor is None else normalised_username(actor),
+        action=action,
+        target=target,
+        since=since,
+        until=until,
+    )
+
+
+async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingResponse:
+    """Every entry that the query finds, newest first, as a download.
+
+    Pages are read while the file is sent, so its length does not matter. The first page is read before the response
+    begins: an invalid query or an unavailable database still gets its own status.
+    """
+    render = _csv_row if form == "csv" else _json_line
+    page = await audit.list(query, limit=MAX_PAGE)
+
+    async def rows() -> AsyncIterator[str]:
+        nonlocal page
+        if form == "csv":
+            yield _csv(_COLUMNS)
+        while True:
+            yield "".join(render(audit_json(entry)) for entry in page.items)
+            if page.next_cursor is None:
+                return
+            page = await audit.list(query, cursor=page.next_cursor, limit=MAX_PAGE)
+
+    return StreamingResponse(
+        rows(),
+        media_type=_MEDIA_TYPES[form],
+        headers={
+            "Content-Disposition": f'attachment; filename="audit.{form}"',
+            "Cache-Control": "no-store",
+        },
+    )
+
+
+def _json_line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def _csv_row(entry: dict[str, Any]) -> str:
+    actor = entry["actor"] or {"id": "", "username": ""}
+    credential = entry["credential"]
+    cells = (
+        entry["id"],
+        entry["at"],
+        entry["action"],
+        actor["id"],
+        actor["username"],
+        credential["kind"],
+        credential["id"],
+        entry["target"],
+        entry["address"],
+        json.dumps(entry["details"], ensure_ascii=False),
+    )
+    return _csv(["" if cell is None else _escape_formula(str(cell)) for cell in cells])
+
+
+def _escape_formula(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
+
+
+def _csv(cells: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line).writerow(cells)
+    return line.getvalue()
