@@ -182,3 +182,91 @@ def test_every_requirement_is_pinned_by_hash(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text("utf-8")
     assert LOCKED.search(text)
     assert LOCKED.sub("", text) == ""
+
+
+# "Which files a change touches" in CONTRIBUTING.md.
+
+CHANGE = re.compile(
+    r"^### (.+)\n\nExample: (.+?)\.(?: Complete in (.+)\.)?\n\n((?:[0-9]+\. .+\n)+)", re.MULTILINE
+)
+LISTED = re.compile(r"^[0-9]+\. `([^`]+)`: ", re.MULTILINE)
+CODE = re.compile("`(.+?)`")
+
+
+def changes(text: str) -> dict[str, tuple[list[str], list[str], list[str]]]:
+    """From the name of a change to the names of its example, the folders that are complete, and the listed files."""
+    section = text.partition("## Which files a change touches\n")[2].partition("\n## ")[0]
+    return {
+        name: (CODE.findall(example), CODE.findall(complete), LISTED.findall(steps))
+        for name, example, complete, steps in CHANGE.findall(section)
+    }
+
+
+def wrong_files(
+    root: Path, example: list[str], complete: list[str], listed: list[str]
+) -> list[str]:
+    """The files that a list lacks, or has and should not have."""
+
+    def mentions(path: Path) -> bool:
+        if not path.is_file():
+            return False
+        text = path.read_bytes().decode("utf-8", "ignore")
+        return any(name in text for name in example)
+
+    wrong = [f"{path} does not mention it" for path in listed if not mentions(root / path)]
+    for folder in complete:
+        found = {
+            str(path.relative_to(root))
+            for path in (root / folder).rglob("*")
+            if "__pycache__" not in path.parts and mentions(path)
+        }
+        wrong += [f"{path} is not listed" for path in sorted(found - set(listed))]
+    return wrong
+
+
+CHANGES = changes((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+
+
+def test_each_likely_change_has_a_list_of_files() -> None:
+    assert list(CHANGES) == [
+        "An error",
+        "An adapter",
+        "A store",
+        "A handler of the task service",
+        "A setting that an administrator changes",
+        "An endpoint of the task service",
+    ]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_list_of_files_names_those_that_its_example_touches(name: str) -> None:
+    example, complete, listed = CHANGES[name]
+    assert len(listed) >= 4
+    assert wrong_files(ROOT, example, complete, listed) == []
+
+
+def test_a_wrong_list_of_files_is_found(tmp_path: Path) -> None:
+    text = (
+        "## Which files a change touches\n\n### An error\n\nExample: `Gone`, `gone`. Complete in `src/`.\n\n"
+        "1. `src/a.py`: one\n2. `src/b.py`: two\n3. `c.py`: three\n\n## Next\n"
+    )
+    assert changes(text) == {
+        "An error": (["Gone", "gone"], ["src/"], ["src/a.py", "src/b.py", "c.py"])
+    }
+    (tmp_path / "src").mkdir()
+    for name, content in {"a": "gone", "b": "", "forgotten": "class Gone: ..."}.items():
+        (tmp_path / "src" / f"{name}.py").write_text(content)
+    assert wrong_files(tmp_path, *changes(text)["An error"]) == [
+        "src/b.py does not mention it",
+        "c.py does not mention it",
+        "src/forgotten.py is not listed",
+    ]
+
+
+FOLDERS = sorted(path.parent for path in (ROOT / "src" / "msk_auth").rglob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_folder_states_its_one_rule(folder: Path) -> None:
+    tree = ast.parse((folder / "__init__.py").read_text("utf-8"))
+    assert "One rule: " in (ast.get_docstring(tree) or "")

@@ -24,6 +24,7 @@ from docs.tools import (
     commands_page,
     diagrams,
     http_api_page,
+    layers,
     llms,
     peers,
     settings_page,
@@ -40,6 +41,7 @@ _TEST: Final = re.compile(r"`([\w/]+\.py::\w+)`")
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "commands": cache(commands_page.render),
     "http-api": cache(http_api_page.render),
+    "layers": cache(layers.render),
     "peers": cache(peers.render),
     "settings": cache(settings_page.render),
     "benchmark-aims": cache(benchmarks_page.render_aims),
@@ -79,7 +81,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         title=str(page.title), url=page.url, markdown=filled, meta=dict(page.meta)
     )
     folder = Path(page.file.abs_src_path or "").parent
-    return breakable(benchmarks_page.inline(diagrams.inline(filled, folder), folder))
+    drawn = layers.inline(diagrams.inline(filled, folder))
+    return breakable(benchmarks_page.inline(drawn, folder))
 
 
 def on_nav(nav: Navigation, **_: Any) -> Navigation:

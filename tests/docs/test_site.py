@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import griffe
 import pytest
-from docs.tools import built_site, diagrams, hooks, llms
+from docs.tools import built_site, diagrams, hooks, layers, llms
 from docs.tools.docstrings import to_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +70,36 @@ def test_a_diagram_is_drawn_into_the_page_without_its_own_colours(tmp_path: Path
     assert "\n\n" not in drawn.partition("<figure")[2].partition("</figure>")[0]
     other = "![A screenshot](assets/keys-light.png)"
     assert diagrams.inline(other, tmp_path) == other
+
+
+def test_the_layers_are_drawn_from_the_import_contract() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
+    rows = layers.layers(pyproject)
+    assert rows[0] == ["cli"]
+    assert rows[-1] == ["core"]
+    folder = ROOT / "src" / "msk_auth"
+    modules = {
+        path.stem
+        for path in folder.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert {module for row in rows for module in row} == modules - {"__init__"}
+    changed = layers.layers(pyproject.replace('    "watch",\n', '    "watch : looks",\n'))
+    drawn = layers.inline(f"Look:\n\n{layers.MARKER}\n")
+    svg = ElementTree.fromstring("\n".join(drawn.splitlines()[3:-1]))
+    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == [*(module for row in rows for module in row), "imports point downwards only"]
+    assert ">looks</text>" in layers.draw(changed)
+    site_css = (DOCS / "assets" / "site.css").read_text("utf-8")
+    for name in re.findall('class="([a-z]+)"', drawn):
+        assert f".{name} {{" in site_css, name
+
+
+def test_the_table_of_layers_has_the_rule_of_each_folder() -> None:
+    table = layers.render()
+    assert "| `core` | Code in this folder decides and never waits. |" in table
+    assert table.splitlines()[2].startswith("| `core` |")
+    assert table.splitlines()[-1].startswith("| `cli` |")
 
 
 @pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.stem)

@@ -1,5 +1,5 @@
 """HTTP without a framework: what the adapters share, once.
 
-Code in this folder turns values into answers and requests' parts into values. It takes bytes, headers and principals,
+One rule: code in this folder turns values into answers and requests' parts into values. It takes bytes, headers and principals,
 never a framework's request, and it awaits nothing.
 """

@@ -1,6 +1,6 @@
-"""The adapters: each translates between one web framework and the core, and decides nothing.
+"""The adapters, one for each web framework.
 
-An adapter takes the `Authorization` headers out of a request, hands them to the authenticator, and writes a principal
+One rule: an adapter translates between its framework and the core, and decides nothing. It takes the `Authorization` headers out of a request, hands them to the authenticator, and writes a principal
 into the request or a problem into the response. The adapters do not know each other; what they share is in the
 private modules of this folder.
 """

@@ -1,21 +1,22 @@
 """Reports of leaked keys, as GitHub's secret scanning sends them to those who issue keys.
 
 GitHub finds a key in a public place and posts what it found, signed with ECDSA on P-256 over SHA-256 of the body's
-bytes. A receiver checks the signature, revokes the keys, tells the application through
-:class:`~msk_auth.KeyLeaked`, and answers which of them were real.
+bytes. A receiver verifies the signature, revokes the keys, notifies the application through :class:`~msk_auth.KeyLeaked`,
+and answers which of them were real.
 
-The checks, in their order, and each ends the request if it fails:
+One rule: a report is read only after its signature was verified. The checks, in this order; a failed one ends the request:
 
-1. Both headers are there, once each and in form.
-2. The key that one of them names is one that GitHub publishes: as fetched within the last day, or fetched now.
-   Unknown names cause one fetch in :data:`FETCH_PAUSE` at most, however many come.
-3. The signature fits the body, and only now is the body looked at. It is not too long.
+1. Both headers are present, once each and well-formed.
+2. The key that they name is one that GitHub publishes, by a list that was fetched within the last day or is fetched now.
+   Unknown names cause at most one fetch in :data:`FETCH_PAUSE`.
+3. The signature fits the body.
+4. The body is not too long, and has the form of a report.
 
-A report that comes again finds its keys revoked: all it can do is be answered again. What a key's owner is shown of
-the place has no query, no user name and no key in it.
+A report that arrives again finds its keys revoked, and gets an answer like the first one. What the key's owner sees of the
+location has no query, no user name and no key in it.
 
-The receivers make no request by themselves: the application hands in a function that fetches
-:data:`GITHUB_KEYS_URL`. See "Secret scanning partner program" in GitHub's documentation.
+A receiver makes no request by itself: the application passes a function that fetches :data:`GITHUB_KEYS_URL`. See "Secret
+scanning partner program" in GitHub's documentation.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class GitHubLeakReceiver:
 
     Args:
         authenticator: Revokes.
-        fetch_keys: Fetches :data:`GITHUB_KEYS_URL` and gives the body of a 200 answer; raises when there is none. It
-            has to bound the time that this takes, and may stop reading after :data:`MAX_KEYS_DOCUMENT` bytes.
+        fetch_keys: Fetches :data:`GITHUB_KEYS_URL` and returns the body of a 200 response; raises on any other response.
+            It has to bound its time, and may stop reading after :data:`MAX_KEYS_DOCUMENT` bytes.
     """
 
     def __init__(
@@ -80,17 +81,17 @@ class GitHubLeakReceiver:
 
         Args:
             body: Exactly as it was sent.
-            key_identifier: The header `Github-Public-Key-Identifier`; None if it is not there exactly once.
+            key_identifier: The header `Github-Public-Key-Identifier`; None unless it is present exactly once.
             signature: The header `Github-Public-Key-Signature`, likewise.
 
         Returns:
-            A label for each match, in their order; matches without a token are left out.
+            A label for each match that has a token, in the order of the report.
 
         Raises:
-            SignatureInvalid: It is not signed by GitHub.
-            SigningKeysUnavailable: That cannot be told right now.
-            InputInvalid: It is no report, or too long.
-            StoreUnavailable: Whether all keys were revoked is not known; GitHub may send it again.
+            SignatureInvalid: The body is not signed by GitHub.
+            SigningKeysUnavailable: GitHub's keys could not be fetched, so the signature cannot be verified.
+            InputInvalid: The body is no report, or too long.
+            StoreUnavailable: The store did not answer; some keys may be revoked. GitHub may send the report again.
         """
         presented = SignatureHeaders.read(key_identifier, signature)
         key = self._keys.find(presented.identifier)
@@ -124,7 +125,7 @@ class AsyncGitHubLeakReceiver:
         self._authenticator = authenticator
         self._fetch_keys = fetch_keys
         self._keys = PublishedKeys(authenticator.clock)
-        # A lock belongs to one event loop. Several loops may fetch at once, which costs a fetch.
+        # A lock belongs to one event loop. Several loops may each fetch the keys, which does no harm.
         self._fetching: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )

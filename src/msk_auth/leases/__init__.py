@@ -1,5 +1,6 @@
 """Leases: for how long a process may reuse what it verified, and how long a revocation waits for that.
 
-`leases.cache` states the rules, and `docs/explanation/lease.md` argues for them. Code in this folder never blocks or
-awaits: what has to wait is a flow, and the drivers run it.
+One rule: a change that narrows access waits until every lease that was granted before it has ended. `leases.cache` states
+this in detail, and `docs/explanation/lease.md` has the argument. Code in this folder neither blocks nor awaits: what has to
+wait is a flow, which `ports` runs.
 """

@@ -1,4 +1,6 @@
-"""For the tests of applications, and of other people's stores and adapters: needs pytest.
+"""For the tests of applications, and of stores and adapters of your own: needs pytest.
+
+One rule: a test goes through the code that runs in production; only the clock and the digests of imported keys are replaced.
 
 - :class:`FrozenClock` takes the place of the machine's clock.
 - :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` sign a principal in.

@@ -1,7 +1,9 @@
 """Open connections: they end within two seconds of a revocation, as a new request would be refused at once.
 
-A request is verified once, and a websocket or an event stream goes on long after. A watch verifies its principal again, by
-the public ids of key, session and owner, for as long as it is used. The rules:
+One rule: an open connection ends as soon as a new request with its credential would be refused, within two seconds.
+
+A request is verified once, but a websocket or an event stream stays open. A watch verifies its principal again, by the
+public ids of key, session and owner, for as long as it is used. In detail:
 
 1. A watch is verified at least once in each interval, which is at most a second, and what that goes by was read less than
    two intervals before. So a revocation that has returned is seen within two seconds.

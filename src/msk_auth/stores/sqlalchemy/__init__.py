@@ -1,5 +1,7 @@
 """Keys in a database, through SQLAlchemy: SQLite, PostgreSQL, MariaDB and MySQL, blocking and asynchronous.
 
+One rule: a look-up reads the primary, in bounded time, or raises.
+
 The table is made in one of two ways. The library owns it: call
 :func:`msk_auth.stores.sqlalchemy.migrations.upgrade` at start. Or the application does: call :func:`api_key_table`
 with its own metadata, so that its own migrations make the table with the others, and hand the table to the store.

@@ -1,5 +1,7 @@
 """The library's own migrations, for applications that leave its tables to it.
 
+One rule: a migration touches the library's own tables and no others.
+
 Call :func:`upgrade` at start, in as many processes as there are: one of them does the work and the others wait. The
 migrations keep their own version table, `msk_auth_alembic_version`, and touch no other table, so an application's
 alembic goes on beside them; let it ignore these tables (`include_name`).
