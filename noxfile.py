@@ -29,7 +29,7 @@ TEST_TOOLS = [
     "aiomysql", "aiosqlite", "flask[async]", "psycopg[binary]", "pymysql",
 ]  # fmt: skip
 TESTS = [
-    "tests/core", "tests/integrations", "tests/leaks", "tests/security", "tests/stores", "tests/testing",
+    "tests/core", "tests/integrations", "tests/leaks", "tests/security", "tests/stores", "tests/testing", "tests/tokens",
     "tests/test_argon2.py", "tests/test_authenticator.py", "tests/test_redaction.py",
 ]  # fmt: skip
 # The real servers are the same whatever the package meets.

@@ -37,6 +37,7 @@ PUBLIC = [
     "CredentialUsed",
     "CredentialsMissing",
     "Event",
+    "ExternalIdentity",
     "FieldError",
     "InputInvalid",
     "InteractiveRequired",
@@ -152,7 +153,9 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
         modules = {
             module.__file__
             for module_name, module in sys.modules.items()
-            if module_name.startswith(("msk_auth.core", "msk_auth.authenticator"))
+            if module_name.startswith(
+                ("msk_auth.core", "msk_auth.authenticator", "msk_auth.tokens")
+            )
         }
         (text,) = [
             texts[name]

@@ -59,6 +59,7 @@ from .core.keys import KeyFormat, KeyValue
 from .core.model import (
     ApiKey,
     CredentialKind,
+    ExternalIdentity,
     KeyLimits,
     KeyPage,
     KeyQuery,
@@ -70,7 +71,6 @@ from .core.model import (
 )
 from .core.policy import Policy, require, require_interactive
 from .core.revocation import LeakedKey
-from .core.signing import AlgorithmName, KeyRing, SigningKey
 from .core.store import (
     AsyncBatchStore,
     AsyncKeyStore,
@@ -79,8 +79,9 @@ from .core.store import (
     LeaseRegister,
     RecordedLease,
 )
-from .core.tokens import Claims, TokenProfile
 from .redaction import RedactingFilter, redact
+from .tokens.profile import Claims, TokenProfile
+from .tokens.signing import AlgorithmName, KeyRing, SigningKey
 from .watch import AsyncWatch, Watch
 
 __version__ = "0.1.0"
@@ -104,6 +105,7 @@ __all__ = [
     "CredentialUsed",
     "CredentialsMissing",
     "Event",
+    "ExternalIdentity",
     "FieldError",
     "InputInvalid",
     "InteractiveRequired",

@@ -17,7 +17,7 @@ from ._fork import abandon, after_fork_in_child
 from .clock import Clock
 from .core.digest import KeyHasher
 from .core.errors import Problem
-from .core.model import ApiKey, KeyLimits, Owner, Session, UserT
+from .core.model import ApiKey, ExternalIdentity, KeyLimits, Owner, Session, UserT
 from .core.steps import Flow, Step, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
 from .leases.cache import LeaseCache, Leases
@@ -43,6 +43,7 @@ class SyncPorts(Generic[UserT]):
         store: KeyStore,
         *,
         find_owner: Callable[[str], Owner[UserT] | None],
+        find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None,
         find_session: Callable[[str], Session | None] | None,
         key_limits: KeyLimits | Callable[[], KeyLimits],
         hasher: KeyHasher,
@@ -60,6 +61,7 @@ class SyncPorts(Generic[UserT]):
             single_flight=SingleFlight(threading.Event, lambda: None),
         )
         self._find_owner = find_owner
+        self._find_external_owner = find_external_owner
         self._find_session = find_session
         self._key_limits = key_limits
         self._hasher = hasher
@@ -90,6 +92,10 @@ class SyncPorts(Generic[UserT]):
 
     def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return self._find_owner(owner_id)
+
+    def find_external_owner(self, identity: ExternalIdentity) -> Owner[UserT] | None:
+        find = self._find_external_owner
+        return None if find is None else find(identity)
 
     def find_session(self, session_id: str) -> Session | None:
         return None if self._find_session is None else self._find_session(session_id)
@@ -122,6 +128,7 @@ class AsyncPorts(Generic[UserT]):
         store: AsyncKeyStore,
         *,
         find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]] | None,
         find_session: Callable[[str], Awaitable[Session | None]] | None,
         key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]],
         hasher: KeyHasher,
@@ -150,6 +157,7 @@ class AsyncPorts(Generic[UserT]):
         )
         self.keys_at_once: int = 1 if self._find_many is None else MAX_BATCH
         self._find_owner = find_owner
+        self._find_external_owner = find_external_owner
         self._find_session = find_session
         self._key_limits = key_limits
         self._hasher = hasher
@@ -190,6 +198,10 @@ class AsyncPorts(Generic[UserT]):
 
     async def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return await self._find_owner(owner_id)
+
+    async def find_external_owner(self, identity: ExternalIdentity) -> Owner[UserT] | None:
+        find = self._find_external_owner
+        return None if find is None else await find(identity)
 
     async def find_session(self, session_id: str) -> Session | None:
         return None if self._find_session is None else await self._find_session(session_id)

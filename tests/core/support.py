@@ -30,6 +30,7 @@ from msk_auth import (
     SigningKey,
     TokenProfile,
 )
+from msk_auth.core.steps import Flow
 from msk_auth.stores.memory import MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -249,6 +250,15 @@ def valid_header(key: SigningKey | None = None, **changes: object) -> dict[str, 
     key = signing_key() if key is None else key
     header = {"alg": key.algorithm, "kid": key.kid, "typ": "at+jwt", **changes}
     return {name: value for name, value in header.items() if value is not None}
+
+
+def result_of(flow: Flow[Any]) -> Any:
+    """What a flow returns that asks nothing of the outside."""
+    try:
+        step = flow.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError(f"it yields {step!r}")
 
 
 def b64(raw: bytes) -> str:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 from tests.core.support import signing_key
-from tests.core.test_signing import certificate
+from tests.tokens.test_signing import certificate
 
 from msk_auth import ConfigurationError, PepperRing, SigningKey
 from msk_auth.core.published_secrets import PUBLISHED

@@ -200,7 +200,7 @@ def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
         find_owner=lambda owner_id: run(ports.find_owner(owner_id)),
         find_session=lambda session_id: run(ports.find_session(session_id)),
         key_limits=lambda: run(ports.key_limits()),
-        tokens=authenticator.rules.tokens,
+        tokens=authenticator.profiles,
         on_event=authenticator._on_event,  # type: ignore[arg-type]
         clock=authenticator.clock,
         lease=None if authenticator._cache is None else authenticator._cache.duration,

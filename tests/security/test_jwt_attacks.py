@@ -32,7 +32,7 @@ from tests.core.support import (
     valid_claims,
     valid_header,
 )
-from tests.core.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
+from tests.tokens.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
 
 from msk_auth import (
     AlgorithmName,

@@ -15,9 +15,11 @@ from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
+from msk_auth.core.issuer import TokenIssuer
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import (
     ApiKey,
+    ExternalIdentity,
     KeyLimits,
     KeyPage,
     KeyStatus,
@@ -30,8 +32,8 @@ from msk_auth.core.policy import Policy
 from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import AsyncKeyStore
-from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import AsyncPorts
+from msk_auth.tokens.profile import TokenProfile
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
@@ -57,7 +59,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
     Args:
         store: Where the keys are.
         find_owner: The application's user with this id, read afresh; None if there is none.
-        tokens: The issuers whose JWTs are accepted; none by default.
+        tokens: The profile of the JWTs that this application issues, or several; none by default.
+        issuers: Identity providers whose JWTs are accepted as well, such as `msk_auth.tokens.Auth0`.
+        find_external_owner: The application's user for a subject of one of the issuers, read
+            afresh; None if there is none. It may make one. Needed with `issuers`.
         find_session: The login session with this id, read afresh; None if there is none. Without it
             a JWT is good until it expires, whatever happens.
         key_limits: What new keys may be; a function is asked each time, so that a change takes
@@ -85,6 +90,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         *,
         find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
+        issuers: Sequence[TokenIssuer] = (),
+        find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]]
+        | None = None,
         find_session: Callable[[str], Awaitable[Session | None]] | None = None,
         key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]] = NO_LIMITS,
         key_format: KeyFormat | None = None,
@@ -100,10 +108,12 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         super().__init__(
             store=store,
             find_owner=find_owner,
+            find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
             on_event=on_event,
             tokens=tokens,
+            issuers=issuers,
             key_format=key_format,
             hasher=hasher,
             realm=realm,
@@ -118,6 +128,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         self._ports = AsyncPorts(
             store,
             find_owner=find_owner,
+            find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
             hasher=self.rules.hasher,

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Generic
 
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import flows
+from msk_auth.core.compact import ParsedToken
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
 from msk_auth.core.events import Refusal
 from msk_auth.core.flows import Authenticated, Rules
+from msk_auth.core.issuer import TokenIssuer
 from msk_auth.core.keys import KeyFormat, KeyValue
-from msk_auth.core.model import KeyLimits, Principal, UserT
+from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Flow
-from msk_auth.core.tokens import ParsedToken, TokenProfile
 from msk_auth.leases.cache import LeaseCache, Leases
+from msk_auth.tokens.profile import TokenProfile
 
 from .usage import UsageBuffer
 from .validation import check_users_shareable, validate_components
@@ -27,6 +29,8 @@ PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/error
 """What the `type` of problem documents begins with by default; `#` and the code are added."""
 
 NO_LIMITS: Final = KeyLimits()
+_ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
+
 FLUSH_SECONDS: Final = 60.0
 """How often collected times of last use are written."""
 
@@ -56,10 +60,12 @@ class BaseAuthenticator(Generic[UserT]):
         *,
         store: object,
         find_owner: Callable[[str], object],
+        find_external_owner: Callable[[ExternalIdentity], object] | None,
         find_session: Callable[[str], object] | None,
         key_limits: object,
         on_event: object,
         tokens: TokenProfile | Sequence[TokenProfile],
+        issuers: Sequence[TokenIssuer],
         key_format: KeyFormat | None,
         hasher: KeyHasher | None,
         realm: str,
@@ -73,20 +79,25 @@ class BaseAuthenticator(Generic[UserT]):
         validate_components(
             store=store,
             find_owner=find_owner,
+            find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
             on_event=on_event,
             key_format=key_format,
             hasher=hasher,
             tokens=tokens,
+            issuers=issuers,
             awaits=awaits,
         )
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
             raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
+        self.profiles: tuple[TokenProfile, ...] = (
+            (tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens)
+        )
         self.rules: Rules = Rules(
             key_format=KeyFormat() if key_format is None else key_format,
             hasher=KeyHasher() if hasher is None else hasher,
-            tokens=(tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens),
+            issuers=(*self.profiles, *issuers),
             checks_sessions=find_session is not None,
             shares_principals=lease is not None,
         ).check()
@@ -97,6 +108,7 @@ class BaseAuthenticator(Generic[UserT]):
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
             check_users_shareable(find_owner)
+            check_users_shareable(find_external_owner)
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
         self.cached_principal = (
             _no_principal
@@ -107,7 +119,7 @@ class BaseAuthenticator(Generic[UserT]):
     def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
         """Let the principal pass, or raise what :meth:`Policy.check` raises."""
         # Only the age of a login depends on the time, and most policies do not limit it.
-        now = principal.authenticated_at if policy.max_age is None else self.clock.now()
+        now = _ANY_TIME if policy.max_age is None else self.clock.now()
         policy.check(principal, now)
 
     def _verify(self, presented: KeyValue | ParsedToken) -> Flow[Principal[UserT]]:

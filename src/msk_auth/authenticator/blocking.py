@@ -15,9 +15,11 @@ from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
+from msk_auth.core.issuer import TokenIssuer
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import (
     ApiKey,
+    ExternalIdentity,
     KeyLimits,
     KeyPage,
     KeyStatus,
@@ -30,8 +32,8 @@ from msk_auth.core.policy import Policy
 from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import KeyStore
-from msk_auth.core.tokens import TokenProfile
 from msk_auth.ports import SyncPorts
+from msk_auth.tokens.profile import TokenProfile
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
@@ -46,7 +48,10 @@ class Authenticator(BaseAuthenticator[UserT]):
     Args:
         store: Where the keys are.
         find_owner: The application's user with this id, read afresh; None if there is none.
-        tokens: The issuers whose JWTs are accepted; none by default.
+        tokens: The profile of the JWTs that this application issues, or several; none by default.
+        issuers: Identity providers whose JWTs are accepted as well, such as `msk_auth.tokens.Auth0`.
+        find_external_owner: The application's user for a subject of one of the issuers, read
+            afresh; None if there is none. It may make one. Needed with `issuers`.
         find_session: The login session with this id, read afresh; None if there is none. Without it
             a JWT is good until it expires, whatever happens.
         key_limits: What new keys may be; a function is asked each time, so that a change takes
@@ -73,6 +78,8 @@ class Authenticator(BaseAuthenticator[UserT]):
         *,
         find_owner: Callable[[str], Owner[UserT] | None],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
+        issuers: Sequence[TokenIssuer] = (),
+        find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None = None,
         find_session: Callable[[str], Session | None] | None = None,
         key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
         key_format: KeyFormat | None = None,
@@ -88,10 +95,12 @@ class Authenticator(BaseAuthenticator[UserT]):
         super().__init__(
             store=store,
             find_owner=find_owner,
+            find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
             on_event=on_event,
             tokens=tokens,
+            issuers=issuers,
             key_format=key_format,
             hasher=hasher,
             realm=realm,
@@ -105,6 +114,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         self._ports = SyncPorts(
             store,
             find_owner=find_owner,
+            find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
             hasher=self.rules.hasher,

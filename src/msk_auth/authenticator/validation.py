@@ -18,10 +18,11 @@ from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.immutability import NotShareable, is_mutable_class
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import KeyLimits, Owner
-from msk_auth.core.tokens import TokenProfile
+from msk_auth.tokens.profile import TokenProfile
 
 _MEANT_FOR: Final[Mapping[str, str]] = {
     "find_owner": "a function that returns the Owner with an id, or None",
+    "find_external_owner": "a function that returns the Owner for an ExternalIdentity, or None",
     "find_session": "a function that returns the Session with an id, or None",
     "on_event": "a function that takes an Event",
 }
@@ -31,12 +32,14 @@ def validate_components(
     *,
     store: object,
     find_owner: object,
+    find_external_owner: object,
     find_session: object,
     key_limits: object,
     on_event: object,
     key_format: object,
     hasher: object,
     tokens: object,
+    issuers: object,
     awaits: bool,
 ) -> None:
     """Refuse components of the wrong kind. `awaits` tells whether the authenticator awaits the store and the look-ups.
@@ -49,7 +52,12 @@ def validate_components(
         raise ConfigurationError(
             "The store is no key store. Make one first, such as MemoryKeyStore()."
         )
-    given = {"find_owner": find_owner, "find_session": find_session, "on_event": on_event}
+    given = {
+        "find_owner": find_owner,
+        "find_external_owner": find_external_owner,
+        "find_session": find_session,
+        "on_event": on_event,
+    }
     for name, function in given.items():
         if not callable(function) and (function is not None or name == "find_owner"):
             raise ConfigurationError(f"{name} must be {_MEANT_FOR[name]}.")
@@ -69,9 +77,11 @@ def validate_components(
             "tokens must be a TokenProfile or a list of them: who issues the JWTs that are accepted,"
             " and with which keys. Leave it out to accept none."
         )
+    _validate_issuers(issuers, find_external_owner)
     called = {
         "store.find": getattr(store, "find", None),
         "find_owner": find_owner,
+        "find_external_owner": find_external_owner,
         "find_session": find_session,
         "key_limits": key_limits,
     }
@@ -79,6 +89,21 @@ def validate_components(
         _check_awaited(called)
     else:
         _check_blocking(called | {"on_event": on_event})
+
+
+def _validate_issuers(issuers: object, find_external_owner: object) -> None:
+    listed: Sequence[object] = (
+        cast("Sequence[object]", issuers) if isinstance(issuers, list | tuple) else [issuers]
+    )
+    if not all(callable(getattr(issuer, "authenticate", None)) for issuer in listed):
+        raise ConfigurationError(
+            "issuers must be a list of identity providers, such as [Auth0(domain, audience=…)]."
+        )
+    if bool(listed) != (find_external_owner is not None):
+        raise ConfigurationError(
+            "issuers and find_external_owner belong together: a function that returns the Owner for"
+            " an ExternalIdentity, by its issuer and its subject."
+        )
 
 
 def _check_blocking(functions: Mapping[str, object]) -> None:

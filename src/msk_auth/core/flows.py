@@ -5,7 +5,7 @@ To authenticate means, in this order, and each line ends the request if it fails
 1. Read the header (`credentials.read_bearer`).
 2. Tell a key from a token, and check its form: no I/O for garbage.
 3. A key: find the record, compare the digest, and only then look at revoked and expired.
-   A token: check signature and claims, then that its session is open.
+   A token: its issuer checks signature and claims; then that its session is open.
 4. Find the owner, afresh, and refuse a disabled one, and what is older than its owner: it belongs to a predecessor with
    the same id. Under a lease refuse an owner that a request could change.
 5. Effective permissions are the owner's now, cut down to the key's scopes.
@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from . import steps
+from .compact import ParsedToken
 from .credentials import read_bearer
 from .cursor import PageCursor
 from .digest import KeyHasher
@@ -40,10 +41,12 @@ from .errors import (
 )
 from .events import Event, KeyCreated, KeyDeleted, KeyExpirySet, KeyRevocation, KeyRotated
 from .immutability import check_shareable
+from .issuer import TokenIssuer, VerifiedToken
 from .keys import KeyFormat, KeyValue
 from .model import (
     ApiKey,
     CredentialKind,
+    ExternalIdentity,
     KeyLimits,
     KeyPage,
     KeyQuery,
@@ -54,7 +57,6 @@ from .model import (
 )
 from .policy import is_permission, require_interactive
 from .steps import Flow
-from .tokens import ParsedToken, TokenProfile, select_profile
 
 T = TypeVar("T")
 
@@ -81,14 +83,14 @@ class Rules(NamedTuple):
     Attributes:
         key_format: The prefixes of the keys.
         hasher: How keys are digested.
-        tokens: The issuers whose JWTs are accepted.
+        issuers: Those whose JWTs are accepted.
         checks_sessions: Whether the application can be asked for a login session.
         shares_principals: Whether several requests may get the same principal, as they do under a lease.
     """
 
     key_format: KeyFormat
     hasher: KeyHasher
-    tokens: Sequence[TokenProfile]
+    issuers: Sequence[TokenIssuer]
     checks_sessions: bool
     shares_principals: bool
 
@@ -98,9 +100,9 @@ class Rules(NamedTuple):
         Raises:
             ConfigurationError: They contradict each other.
         """
-        issuers = [profile.issuer for profile in self.tokens]
-        if len(set(issuers)) != len(issuers):
-            raise ConfigurationError(f"Two token profiles have the same issuer: {issuers}.")
+        names = [name for issuer in self.issuers for name in issuer.names]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"Two token profiles have the same issuer: {names}.")
         return self
 
 
@@ -188,8 +190,8 @@ def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[A
         raise KeyRevoked(key_id=record.id)
     if status is not KeyStatus.ACTIVE:
         raise KeyExpired(key_id=record.id)
-    owner = yield from _find_standing_owner(rules, record.owner_id, record.created_at)
-    if owner is None:
+    owner = yield from steps.find_owner(record.owner_id)
+    if not _stands(owner, rules, record.created_at):
         raise OwnerDisabled(key_id=record.id)
     permissions = owner.permissions if record.scopes is None else owner.permissions & record.scopes
     return Principal(
@@ -231,27 +233,35 @@ def verify_key(rules: Rules, presented: KeyValue) -> Flow[ApiKey]:
 
 
 def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow[Authenticated]:
-    profile = select_profile(rules.tokens, token)
-    claims = profile.check(token, now)
-    valid_until = claims.expires_at
-    # The `sid` of an issuer without sessions of this application is none of ours.
-    session_id = claims.session_id if profile.has_sessions else None
-    if rules.checks_sessions and profile.has_sessions:
-        if session_id is None:
+    verified = yield from _verify_token(rules, token, now)
+    valid_until = verified.expires_at
+    if rules.checks_sessions and verified.has_session:
+        # Another issuer has no sessions here, so this subject is the id of an owner.
+        if verified.session_id is None or not isinstance(verified.subject, str):
             raise TokenInvalid
-        session = yield from _find_open_session(session_id, claims.subject, now)
+        session = yield from _find_open_session(verified.session_id, verified.subject, now)
         if session.expires_at is not None:
             valid_until = min(valid_until, session.expires_at)
-    owner = yield from _find_owner_of_login(rules, claims.subject, claims.authenticated_at)
+    owner = yield from _find_owner_of_login(rules, verified.subject, verified.authenticated_at)
     principal = Principal(
         owner,
-        CredentialKind.INTERACTIVE if claims.interactive else CredentialKind.TOKEN,
+        CredentialKind.INTERACTIVE if verified.interactive else CredentialKind.TOKEN,
         owner.permissions,
-        authenticated_at=claims.authenticated_at,
-        session_id=session_id,
-        expires_at=claims.expires_at,
+        authenticated_at=verified.authenticated_at,
+        session_id=verified.session_id,
+        expires_at=verified.expires_at,
+        identity=None if isinstance(verified.subject, str) else verified.subject,
     )
     return Authenticated(principal, valid_until)
+
+
+def _verify_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow[VerifiedToken]:
+    """What the first issuer returns whose token it is."""
+    for issuer in rules.issuers:
+        verified = yield from issuer.authenticate(token, now)
+        if verified is not None:
+            return verified
+    raise TokenInvalid
 
 
 def _find_open_session(session_id: str, owner_id: str, now: datetime) -> Flow[Session]:
@@ -282,32 +292,50 @@ def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow
         raise TokenExpired
     if rules.checks_sessions and principal.session_id is not None:
         yield from _find_open_session(principal.session_id, principal.owner.id, now)
-    owner = yield from _find_owner_of_login(rules, principal.owner.id, principal.authenticated_at)
+    subject = principal.owner.id if principal.identity is None else principal.identity
+    owner = yield from _find_owner_of_login(rules, subject, principal.authenticated_at)
     return replace(principal, owner=owner, permissions=owner.permissions)
 
 
 def _find_owner_of_login(
-    rules: Rules, owner_id: str, authenticated_at: datetime
+    rules: Rules, subject: str | ExternalIdentity, authenticated_at: datetime | None
 ) -> Flow[Owner[Any]]:
-    # A token's times are whole seconds: the login was within the one that follows, and the owner may have begun in it.
-    owner = yield from _find_standing_owner(rules, owner_id, authenticated_at + _REST_OF_SECOND)
-    if owner is None:
+    made_at: datetime | None = None
+    if isinstance(subject, str):
+        owner = yield from steps.find_owner(subject)
+        if authenticated_at is not None:
+            # A token's times are whole seconds: the login was within the one that follows, and the owner may have begun
+            # in it.
+            made_at = authenticated_at + _REST_OF_SECOND
+    else:
+        # No issuer gives a subject to another person later (OpenID Connect Core, section 2), and the owner may have been
+        # made by this very look-up, after the login.
+        owner = yield from steps.find_external_owner(subject)
+    if not _stands(owner, rules, made_at):
         raise TokenRevoked
     return owner
 
 
-def _find_standing_owner(rules: Rules, owner_id: str, made_at: datetime) -> Flow[Owner[Any] | None]:
-    """The owner of what was made at a moment, unless there is none, it is disabled or it came to be later.
+def _stands(
+    owner: Owner[Any] | None, rules: Rules, made_at: datetime | None
+) -> TypeGuard[Owner[Any]]:
+    """Whether there is an owner, who is not disabled and was there when the credential was made.
+
+    Args:
+        owner: What was found.
+        rules: What the application configured.
+        made_at: When the credential was made; None if that is no question.
 
     Raises:
         NotShareable: Several requests would share the owner, and one of them could change it.
     """
-    owner = yield from steps.find_owner(owner_id)
-    if owner is None or owner.disabled or not owner.existed_at(made_at):
-        return None
+    if owner is None or owner.disabled:
+        return False
+    if made_at is not None and not owner.existed_at(made_at):
+        return False
     if rules.shares_principals:
         check_shareable(owner, "owner")
-    return owner
+    return True
 
 
 def create_key(

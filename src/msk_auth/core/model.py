@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Generic, TypeVar, cast
@@ -147,6 +147,22 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalIdentity:
+    """Who a token of another issuer stands for. A subject is unique within its issuer only (RFC 7519, section 4.1.2).
+
+    Attributes:
+        issuer: `iss`, as the token has it.
+        subject: `sub`: never given to another person by the same issuer.
+        claims: All claims of the token, read-only throughout: a JSON array is a tuple. None but `issuer` and `subject`
+            identify a person; an e-mail address does not.
+    """
+
+    issuer: str
+    subject: str
+    claims: Mapping[str, object] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Principal(Generic[UserT]):
     """Who a request acts as, and how that is known.
 
@@ -156,21 +172,25 @@ class Principal(Generic[UserT]):
         permissions: What this request may do: the owner's permissions now, cut down to the key's
             scopes.
         authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
-            renewing does not move; for a key the moment of this verification.
+            renewing does not move; for a key the moment of this verification. None if the issuer of
+            a login does not tell: it fails every `max_age`, and nothing else.
         key_id: The key that was presented, if it was one.
         session_id: The login session (`sid`), if there is one; None for a token whose profile has no
             sessions.
         expires_at: When the credential itself ends, as it said at this verification; None means that
             it does not.
+        identity: Who the token of another issuer stands for; None for a key and for a token of this
+            application.
     """
 
     owner: Owner[UserT]
     kind: CredentialKind
     permissions: frozenset[str]
-    authenticated_at: datetime
+    authenticated_at: datetime | None
     key_id: str | None = None
     session_id: str | None = None
     expires_at: datetime | None = None
+    identity: ExternalIdentity | None = None
 
     def __post_init__(self) -> None:
         if type(self.permissions) is not frozenset:

@@ -68,13 +68,15 @@ class Policy:
         Raises:
             InteractiveRequired: Only an interactive login will do.
             PermissionDenied: A permission is missing.
-            LoginTooOld: The login is older than `max_age`.
+            LoginTooOld: The login is older than `max_age`, or its age is not known.
         """
         if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind, False):
             raise InteractiveRequired
         if not self.permissions <= principal.permissions:
             raise PermissionDenied(self.permissions)
-        if self.max_age is not None and now - principal.authenticated_at > self.max_age:
+        if self.max_age is None:
+            return
+        if principal.authenticated_at is None or now - principal.authenticated_at > self.max_age:
             raise LoginTooOld(self.max_age)
 
 

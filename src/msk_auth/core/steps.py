@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from .model import ApiKey, KeyLimits, KeyQuery, Owner, Session
+from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Session
 from .store import RecordedLease
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class Ports(Protocol):
     def store(self) -> StorePort: ...
     def find_key(self, key_id: str, /) -> Any: ...
     def find_owner(self, owner_id: str) -> Any: ...
+    def find_external_owner(self, identity: ExternalIdentity) -> Any: ...
     def find_session(self, session_id: str) -> Any: ...
     def key_limits(self) -> Any: ...
     def verify_off_loop(self, key: str, encoded: str) -> Any: ...
@@ -95,6 +96,11 @@ def find_key(key_id: str) -> Flow[ApiKey | None]:
 def find_owner(owner_id: str) -> Flow[Owner[Any] | None]:
     answer: Owner[Any] | None = yield lambda ports: ports.find_owner(owner_id)
     return _requested("an owner", answer, owner_id)
+
+
+def find_external_owner(identity: ExternalIdentity) -> Flow[Owner[Any] | None]:
+    answer: Owner[Any] | None = yield lambda ports: ports.find_external_owner(identity)
+    return answer
 
 
 def find_session(session_id: str) -> Flow[Session | None]:

@@ -39,12 +39,12 @@ from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
 from msk_auth.core import steps
+from msk_auth.core.compact import ParsedToken
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.flows import Authenticated
 from msk_auth.core.keys import KeyValue
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.steps import Flow
-from msk_auth.core.tokens import ParsedToken
 
 from .register import DRIFT, LeaseRegisterView
 from .single_flight import SingleFlight

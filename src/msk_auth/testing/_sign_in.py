@@ -41,9 +41,9 @@ def login_headers(
         ConfigurationError: The authenticator accepts no logins or needs a session, or the profile's ring cannot sign.
     """
     rules = authenticator.rules
-    if not rules.tokens:
+    if not authenticator.profiles:
         raise ConfigurationError("This authenticator accepts no logins: give it tokens=….")
-    profile = rules.tokens[0]
+    profile = authenticator.profiles[0]
     if rules.checks_sessions and profile.has_sessions and session_id is None:
         raise ConfigurationError("This authenticator looks sessions up: hand in a session_id.")
     now = authenticator.clock.now()

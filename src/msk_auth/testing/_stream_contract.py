@@ -30,7 +30,9 @@ def revoke_blocking(authenticator: Authenticator[Any], principal: Principal[Any]
 
 def _own_key(principal: Principal[Any]) -> tuple[Principal[Any], str]:
     assert principal.key_id is not None, "ask with a key"
-    return local_principal(principal.owner, at=principal.authenticated_at), principal.key_id
+    at = principal.authenticated_at
+    assert at is not None
+    return local_principal(principal.owner, at=at), principal.key_id
 
 
 async def outstay(authenticator: AsyncAuthenticator[Any], principal: Principal[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -11,12 +11,13 @@ from msk_auth._failures import log_failure
 from msk_auth.clock import Clock
 from msk_auth.core.errors import StoreUnavailable
 from msk_auth.core.flows import Rules
-from msk_auth.core.model import ApiKey, Owner, Session, UserT
+from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Session, UserT
 from msk_auth.ports import AsyncPorts
 
 from ._verdict import Watched
 
 T = TypeVar("T")
+NameT = TypeVar("NameT", bound=Hashable)
 
 
 class LookUp(NamedTuple):
@@ -55,10 +56,10 @@ class Round(Generic[UserT]):
         Args:
             keys_at_once: How many keys one look-up may ask for.
         """
-        listed: set[tuple[str, str]] = set()
+        listed: set[tuple[str, Hashable]] = set()
         look_ups: list[LookUp] = []
 
-        def is_new(kind: str, name: str) -> bool:
+        def is_new(kind: str, name: Hashable) -> bool:
             count = len(listed)
             listed.add((kind, name))
             return len(listed) > count
@@ -72,7 +73,10 @@ class Round(Generic[UserT]):
                 session_id = each.session_id if self._rules.checks_sessions else None
                 if session_id is not None and is_new("session", session_id):
                     look_ups.append(self._session(session_id))
-                if is_new("owner", each.owner.id):
+                if each.identity is not None:
+                    if is_new("identity", each.identity):
+                        look_ups.append(self._external_owner(each.identity))
+                elif is_new("owner", each.owner.id):
                     look_ups.append(self._owner(each.owner.id))
         return look_ups
 
@@ -136,6 +140,14 @@ class Round(Generic[UserT]):
 
         return LookUp(ask, note)
 
+    def _external_owner(self, identity: ExternalIdentity) -> LookUp:
+        note = partial(self._read.external_owners.__setitem__, identity)
+
+        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+            return ports.find_external_owner(identity)
+
+        return LookUp(ask, note)
+
 
 class _NotRead(Exception):
     """A look-up failed, or took too long."""
@@ -148,6 +160,7 @@ class _Snapshot:
         self.keys: dict[str, ApiKey | None] = {}
         self.sessions: dict[str, Session | None] = {}
         self.owners: dict[str, Owner[Any] | None] = {}
+        self.external_owners: dict[ExternalIdentity, Owner[Any] | None] = {}
 
     def find_key(self, key_id: str, /) -> ApiKey | None:
         return _get(self.keys, key_id)
@@ -158,8 +171,11 @@ class _Snapshot:
     def find_owner(self, owner_id: str) -> Owner[Any] | None:
         return _get(self.owners, owner_id)
 
+    def find_external_owner(self, identity: ExternalIdentity) -> Owner[Any] | None:
+        return _get(self.external_owners, identity)
 
-def _get(table: dict[str, T], name: str) -> T:
+
+def _get(table: dict[NameT, T], name: NameT) -> T:
     if name not in table:
         raise _NotRead
     return table[name]

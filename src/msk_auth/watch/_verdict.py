@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, Protocol, cast
 from msk_auth.core import flows
 from msk_auth.core.errors import ConfigurationError, PermissionDenied, Problem
 from msk_auth.core.flows import Rules
-from msk_auth.core.model import ApiKey, Owner, Principal, Session, UserT
+from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Ports
 
@@ -39,6 +39,7 @@ class WatchedReads(Protocol):
     def find_key(self, key_id: str, /) -> ApiKey | None: ...
     def find_session(self, session_id: str) -> Session | None: ...
     def find_owner(self, owner_id: str) -> Owner[Any] | None: ...
+    def find_external_owner(self, identity: ExternalIdentity) -> Owner[Any] | None: ...
 
 
 class Watched(Generic[UserT]):

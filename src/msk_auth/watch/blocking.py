@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from msk_auth._failures import log_failure
@@ -12,13 +12,14 @@ from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
 from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.flows import Rules
-from msk_auth.core.model import ApiKey, Owner, Principal, Session, UserT
+from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.ports import SyncPorts
 
 from ._verdict import Watched
 
 T = TypeVar("T")
+NameT = TypeVar("NameT", bound=Hashable)
 
 
 class Watch(Generic[UserT]):
@@ -141,7 +142,7 @@ class _SharedReads(Generic[UserT]):
         self._renew()
         after_fork_in_child(self._renew)
 
-    def share(self, what: tuple[str, str], read: Callable[[], object]) -> _Answer:
+    def share(self, what: tuple[str, Hashable], read: Callable[[], object]) -> _Answer:
         """The answer to a look-up, not older than two intervals.
 
         Args:
@@ -179,8 +180,8 @@ class _SharedReads(Generic[UserT]):
     def _renew(self) -> None:
         # Also called in a forked child, where another thread of the parent may have held the lock.
         self._lock = threading.Lock()
-        self._answers: dict[tuple[str, str], _Answer] = {}
-        self._reading: set[tuple[str, str]] = set()
+        self._answers: dict[tuple[str, Hashable], _Answer] = {}
+        self._reading: set[tuple[str, Hashable]] = set()
         self._forgot_at = self._clock.monotonic()
 
 
@@ -204,7 +205,10 @@ class _Noted(Generic[UserT]):
     def find_owner(self, owner_id: str) -> Owner[Any] | None:
         return self._note("owner", owner_id, self._reads.ports.find_owner)
 
-    def _note(self, kind: str, name: str, find: Callable[[str], T]) -> T:
+    def find_external_owner(self, identity: ExternalIdentity) -> Owner[Any] | None:
+        return self._note("identity", identity, self._reads.ports.find_external_owner)
+
+    def _note(self, kind: str, name: NameT, find: Callable[[NameT], T]) -> T:
         began, value = self._reads.share((kind, name), lambda: find(name))
         self.oldest = min(self.oldest, began)
         if isinstance(value, _NotRead):

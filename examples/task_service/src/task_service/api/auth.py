@@ -73,7 +73,7 @@ class PresentedCredential(BaseModel):
 
     kind: str
     key_id: str | None
-    authenticated_at: datetime
+    authenticated_at: datetime | None
 
 
 class Me(BaseModel):

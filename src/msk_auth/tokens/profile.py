@@ -20,34 +20,30 @@ JSON objects with a duplicate member are refused wherever they stand.
 
 from __future__ import annotations
 
-import binascii
-import inspect
-import json
-import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
-from .errors import ConfigurationError, InteractiveRequired, TokenExpired, TokenInvalid
-from .model import CredentialKind, Principal
+from msk_auth.core.compact import ParsedToken, b64encode, encode_segment
+from msk_auth.core.errors import (
+    ConfigurationError,
+    InteractiveRequired,
+    LoginTooOld,
+    TokenExpired,
+    TokenInvalid,
+)
+from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.model import CredentialKind, Principal
+from msk_auth.core.steps import Flow
+
+from .interactive import InteractiveRule
 from .signing import KeyRing, SigningKey
-
-_log = logging.getLogger("msk_auth")
-
-MAX_TOKEN_LENGTH: Final = 8192
-"""The longest token that is read, in characters."""
 
 _TYPE: Final = "at+jwt"
 # A private claim (RFC 7519, section 4.3) of tokens that stand for no person's login.
 _KIND: Final = "msk_kind"
-_MAX_KEPT_HEADER: Final = 256
-# The two alphabets of RFC 4648, sections 4 and 5.
-_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
-_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 _MAX_TEXT: Final = 255
 # 9999-12-31: what a datetime can hold, and far below what arithmetic on numbers from outside could
 # overflow.
@@ -127,21 +123,13 @@ class TokenProfile:
             raise ConfigurationError("max_lifetime must be at least one second.")
         if not timedelta(0) <= leeway <= timedelta(minutes=5):
             raise ConfigurationError("leeway must be between 0 and 5 minutes.")
-        # What an async function returns is not True, so every login would be a machine's.
-        if interactive is not None and (
-            not callable(cast("object", interactive)) or inspect.iscoroutinefunction(interactive)
-        ):
-            raise ConfigurationError(
-                "interactive must be a plain function that takes the claims and returns a bool."
-            )
         self.issuer = issuer
         self.audience = audience
         self.keys = keys
         self.max_lifetime = max_lifetime
         self.leeway = leeway
         self.has_sessions = has_sessions
-        self._interactive = interactive
-        self._warned = False
+        self._interactive = InteractiveRule(issuer, interactive)
 
     def issue(
         self,
@@ -204,8 +192,8 @@ class TokenProfile:
             claims[_KIND] = CredentialKind.TOKEN.value
         key = self.keys.signing_key
         header = {"alg": key.algorithm, "kid": key.kid, "typ": _TYPE}
-        message = f"{_encode(header)}.{_encode(claims)}".encode()
-        return f"{message.decode()}.{_b64encode(key.sign(message))}"
+        message = f"{encode_segment(header)}.{encode_segment(claims)}".encode()
+        return f"{message.decode()}.{b64encode(key.sign(message))}"
 
     def exchange(
         self,
@@ -230,10 +218,13 @@ class TokenProfile:
         Raises:
             InteractiveRequired: The principal holds an API key. A token would outlive the key's
                 revocation and have more than its scopes.
+            LoginTooOld: It is not known when the person logged in.
             ConfigurationError, ValueError: As :meth:`issue`.
         """
         if principal.kind not in {CredentialKind.INTERACTIVE, CredentialKind.TOKEN}:
             raise InteractiveRequired
+        if principal.authenticated_at is None:
+            raise LoginTooOld(self.max_lifetime)
         _check_zone(now)
         return self.issue(
             subject=principal.owner.id,
@@ -258,6 +249,27 @@ class TokenProfile:
         """As :meth:`verify`, for a token whose form was read already (rules 2 to 5)."""
         key = self._check_signature(token)
         return self._check_claims(token.claims, key, now)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Its issuer: each `iss` that its tokens have."""
+        return (self.issuer,)
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
+        """As :meth:`check`, for the flows; None for a token of another issuer."""
+        yield from ()
+        if token.claims.get("iss") != self.issuer:
+            return None
+        claims = self.check(token, now)
+        return VerifiedToken(
+            subject=claims.subject,
+            expires_at=claims.expires_at,
+            authenticated_at=claims.authenticated_at,
+            # The `sid` of an issuer without sessions of this application is none of ours.
+            session_id=claims.session_id if self.has_sessions else None,
+            has_session=self.has_sessions,
+            interactive=claims.interactive,
+        )
 
     def jwks(self) -> dict[str, list[dict[str, object]]]:
         """The public keys as a JWK set (RFC 7517); empty for HS256."""
@@ -308,34 +320,9 @@ class TokenProfile:
     def _is_interactive(self, claims: Mapping[str, object], key: SigningKey) -> bool:
         if claims.get(_KIND, CredentialKind.INTERACTIVE.value) != CredentialKind.INTERACTIVE.value:
             return False
-        rule = self._interactive
-        if rule is None:
-            if self.has_sessions and key.can_sign:
-                return True
-            self._warn_once(
-                "there is no rule that says which of them are logins. Pass interactive=… to its"
-                " TokenProfile."
-            )
-            return False
-        try:
-            return rule(claims) is True
-        except Exception as error:  # noqa: BLE001 - a rule may raise anything on claims it did not expect
-            # Neither the message nor a traceback: both may quote a claim.
-            self._warn_once(
-                f"its rule `interactive` raised {type(error).__name__} at {_raised_at(error)}."
-                " Let the rule return False for claims that it does not know."
-            )
-            return False
-
-    def _warn_once(self, reason: str) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "a token of the issuer %r counts as a machine's, not as a person's login: %s"
-                " This is logged once.",
-                self.issuer,
-                reason,
-            )
+        if self._interactive.rule is None and self.has_sessions and key.can_sign:
+            return True
+        return self._interactive.applies_to(claims)
 
     def _is_audience(self, audience: object) -> bool:
         # One string or a list of strings (RFC 7519, section 4.1.3).
@@ -345,58 +332,10 @@ class TokenProfile:
         return audience == self.audience
 
 
-class ParsedToken:
-    """A token whose form is right (rule 1) and of which nothing is believed yet.
-
-    Raises:
-        TokenInvalid: The form is wrong.
-    """
-
-    __slots__ = ("claims", "header", "message", "signature")
-
-    def __init__(self, token: str) -> None:
-        if len(token) > MAX_TOKEN_LENGTH:
-            raise TokenInvalid
-        segments = token.split(".")
-        if len(segments) != 3:
-            raise TokenInvalid
-        header, claims, signature = segments
-        self.header: Mapping[str, object] = _decode_header(header)
-        self.claims: dict[str, object] = _decode(claims)
-        self.signature: bytes = _b64decode(signature)
-        self.message: bytes = f"{header}.{claims}".encode("ascii")
-
-    def reveal(self) -> str:
-        """The token. It has one spelling: base64url is decoded strictly."""
-        return f"{self.message.decode()}.{_b64encode(self.signature)}"
-
-
-def select_profile(profiles: Sequence[TokenProfile], token: ParsedToken) -> TokenProfile:
-    """The profile of the token's alleged issuer, which then checks everything, the issuer included.
-
-    Raises:
-        TokenInvalid: No profile has that issuer.
-    """
-    issuer = token.claims.get("iss")
-    for profile in profiles:
-        if profile.issuer == issuer:
-            return profile
-    raise TokenInvalid
-
-
 def _check_zone(moment: datetime) -> None:
     # Python would take it for this machine's local time.
     if moment.utcoffset() is None:
         raise ValueError("a token's times need a time zone: datetime.now(UTC)")
-
-
-def _raised_at(error: Exception) -> str:
-    place = "an unknown place"
-    traceback = error.__traceback__
-    while traceback is not None:
-        place = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return place
 
 
 def _moment(claims: Mapping[str, object], name: str) -> datetime:
@@ -417,59 +356,3 @@ def _text(claims: Mapping[str, object], name: str) -> str:
 def _is_text(value: str) -> bool:
     # Printable, so that a lone surrogate or a NUL, legal in JSON, never reaches a database driver.
     return 0 < len(value) <= _MAX_TEXT and value.isprintable()
-
-
-def _encode(members: Mapping[str, object]) -> str:
-    return _b64encode(json.dumps(members, separators=(",", ":")).encode())
-
-
-def _decode_header(segment: str) -> Mapping[str, object]:
-    # All tokens of one key begin alike. A longer header is none of ours, and not kept.
-    return _decode_once(segment) if len(segment) <= _MAX_KEPT_HEADER else _decode(segment)
-
-
-@lru_cache(maxsize=64)
-def _decode_once(segment: str) -> Mapping[str, object]:
-    return MappingProxyType(_decode(segment))
-
-
-def _decode(segment: str) -> dict[str, object]:
-    try:
-        value: object = _JSON.decode(_b64decode(segment).decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise TokenInvalid from None
-    if not isinstance(value, dict):
-        raise TokenInvalid
-    return cast("dict[str, object]", value)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise TokenInvalid
-    return members
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise TokenInvalid  # NaN and Infinity are not JSON
-
-
-# `json.loads` makes a decoder for each call that has hooks.
-_JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-
-
-def _b64encode(raw: bytes) -> str:
-    return binascii.b2a_base64(raw, newline=False).translate(_TO_URL, b"=").decode()
-
-
-def _b64decode(segment: str) -> bytes:
-    try:
-        padded = (segment + "=" * (-len(segment) % 4)).encode("ascii").translate(_FROM_URL)
-        raw = binascii.a2b_base64(padded, strict_mode=True)
-    except ValueError:
-        raise TokenInvalid from None
-    # One byte string has several spellings in lenient base64; a token that was revoked must have no
-    # second one.
-    if _b64encode(raw) != segment:
-        raise TokenInvalid
-    return raw

@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from .errors import ConfigurationError
-from .weak_secrets import check_secret
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.weak_secrets import check_secret
 
 if TYPE_CHECKING:
     from jwt.algorithms import Algorithm

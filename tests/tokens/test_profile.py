@@ -21,13 +21,14 @@ from tests.core.support import (
     SECOND,
     b64,
     profile,
+    result_of,
     sign,
     signing_key,
     token,
     valid_claims,
     valid_header,
 )
-from tests.core.test_signing import ALGORITHMS, public_bytes
+from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import (
     AlgorithmName,
@@ -42,7 +43,8 @@ from msk_auth import (
     TokenInvalid,
     TokenProfile,
 )
-from msk_auth.core.tokens import ParsedToken, _decode_once, select_profile
+from msk_auth.core.compact import ParsedToken, _decode_once
+from msk_auth.core.issuer import VerifiedToken
 
 HOUR = timedelta(hours=1)
 T = int(NOW.timestamp())
@@ -293,26 +295,23 @@ def test_every_other_issuer_is_refused(issuer: object) -> None:
     assert refused(token(iss=issuer)) is TokenInvalid
 
 
-def test_the_profile_is_chosen_by_issuer_and_then_checks_everything() -> None:
+def test_a_token_of_another_issuer_is_left_to_that_one() -> None:
     ours = profile()
     theirs = TokenProfile(
         issuer="https://login.example", audience=AUDIENCE, keys=KeyRing([signing_key("ES256")])
     )
-    both = [ours, theirs]
+    assert (*ours.names, *theirs.names) == (ISSUER, "https://login.example")
     their_token = theirs.issue(subject="ann", now=NOW, lifetime=HOUR)
-    assert select_profile(both, ParsedToken(token())) is ours
-    assert select_profile(both, ParsedToken(their_token)) is theirs
+    for unknown in (their_token, token(iss="other"), token(iss=None), token(iss=[ISSUER])):
+        assert result_of(ours.authenticate(ParsedToken(unknown), NOW)) is None
+    verified = result_of(ours.authenticate(ParsedToken(token()), NOW))
+    assert verified == VerifiedToken("ann", NOW + HOUR, NOW, "s1", True, True)
     # Signed by one issuer in the name of the other.
     forged = sign(valid_header(signing_key("ES256")), valid_claims(), signing_key("ES256"))
     with pytest.raises(TokenInvalid):
-        select_profile(both, ParsedToken(forged)).verify(forged, NOW)
+        result_of(ours.authenticate(ParsedToken(forged), NOW))
     with pytest.raises(TokenInvalid):
         ours.verify(their_token, NOW)
-    for unknown in (token(iss="nobody"), token(iss=None), token(iss=[ISSUER]), token(iss=5)):
-        with pytest.raises(TokenInvalid):
-            select_profile(both, ParsedToken(unknown))
-    with pytest.raises(TokenInvalid):
-        select_profile([], ParsedToken(token()))
 
 
 # Form (rules 1 and 2 of the profile): one of each; `tests/security/test_jwt_attacks.py` has them all.

@@ -1,0 +1,108 @@
+"""The form of a JWT: three segments of canonical base64url (RFC 7515, section 7.1; RFC 8725, section 3.7).
+
+Nothing is believed of what is read here. One token has one spelling, and JSON objects with a duplicate member are refused
+wherever they are.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, cast
+
+from .errors import TokenInvalid
+
+MAX_TOKEN_LENGTH: Final = 8192
+"""The longest token that is read, in characters."""
+
+_MAX_KEPT_HEADER: Final = 256
+# The two alphabets of RFC 4648, sections 4 and 5.
+_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
+
+
+class ParsedToken:
+    """A token whose form is right and of which nothing is believed yet.
+
+    Raises:
+        TokenInvalid: The form is wrong.
+    """
+
+    __slots__ = ("claims", "header", "message", "signature")
+
+    def __init__(self, token: str) -> None:
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise TokenInvalid
+        segments = token.split(".")
+        if len(segments) != 3:
+            raise TokenInvalid
+        header, claims, signature = segments
+        self.header: Mapping[str, object] = _decode_header(header)
+        self.claims: dict[str, object] = _decode(claims)
+        self.signature: bytes = _b64decode(signature)
+        self.message: bytes = f"{header}.{claims}".encode("ascii")
+
+    def reveal(self) -> str:
+        """The token. It has one spelling: base64url is decoded strictly."""
+        return f"{self.message.decode()}.{b64encode(self.signature)}"
+
+
+def encode_segment(members: Mapping[str, object]) -> str:
+    """A segment of a token: the members of a JSON object, in base64url."""
+    return b64encode(json.dumps(members, separators=(",", ":")).encode())
+
+
+def _decode_header(segment: str) -> Mapping[str, object]:
+    # All tokens of one key begin alike. A longer header is none of ours, and not kept.
+    return _decode_once(segment) if len(segment) <= _MAX_KEPT_HEADER else _decode(segment)
+
+
+@lru_cache(maxsize=64)
+def _decode_once(segment: str) -> Mapping[str, object]:
+    return MappingProxyType(_decode(segment))
+
+
+def _decode(segment: str) -> dict[str, object]:
+    try:
+        value: object = _JSON.decode(_b64decode(segment).decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise TokenInvalid from None
+    if not isinstance(value, dict):
+        raise TokenInvalid
+    return cast("dict[str, object]", value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise TokenInvalid
+    return members
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise TokenInvalid  # NaN and Infinity are not JSON
+
+
+# `json.loads` makes a decoder for each call that has hooks.
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+
+
+def b64encode(raw: bytes) -> str:
+    """Base64url without padding (RFC 7515, section 2)."""
+    return binascii.b2a_base64(raw, newline=False).translate(_TO_URL, b"=").decode()
+
+
+def _b64decode(segment: str) -> bytes:
+    try:
+        padded = (segment + "=" * (-len(segment) % 4)).encode("ascii").translate(_FROM_URL)
+        raw = binascii.a2b_base64(padded, strict_mode=True)
+    except ValueError:
+        raise TokenInvalid from None
+    # One byte string has several spellings in lenient base64; a token that was revoked must have no
+    # second one.
+    if b64encode(raw) != segment:
+        raise TokenInvalid
+    return raw

@@ -1,0 +1,56 @@
+"""What the flows know of those who issue tokens: they verify one, and return who it stands for.
+
+`msk_auth.tokens` has the issuers. An issuer returns None for a token of another issuer ("not mine"), and raises for one of
+its own that it refuses ("mine, but bad"). The flows ask one issuer after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from .compact import ParsedToken
+from .model import ExternalIdentity
+from .steps import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedToken:
+    """What a verified token stands for.
+
+    Attributes:
+        subject: The id of the owner; for a token of another issuer than this application who it stands for there.
+        expires_at: The first moment at which it is refused.
+        authenticated_at: When the person logged in; None if that is not known.
+        session_id: A session of this application that it belongs to, if any.
+        has_session: Whether it has to belong to one, where the application has sessions.
+        interactive: Whether it stands for a person's login.
+    """
+
+    subject: str | ExternalIdentity
+    expires_at: datetime
+    authenticated_at: datetime | None
+    session_id: str | None
+    has_session: bool
+    interactive: bool
+
+
+class TokenIssuer(Protocol):
+    """Verifies the tokens of one issuer."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Each `iss` that its tokens have. No two issuers of an application share one."""
+        ...
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
+        """What the token stands for; None if another issuer is to verify it. A flow, since keys may have to be awaited.
+
+        Raises:
+            TokenExpired: Everything is right but the time has run out.
+            TokenInvalid: Any other check fails.
+            SigningKeysUnavailable: The keys are not there.
+        """
+        ...

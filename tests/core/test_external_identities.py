@@ -1,0 +1,261 @@
+"""Tokens of other issuers: their owners are found by issuer and subject, and their age may be unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.core.support import NOW, SECOND, World, profile, token
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    CredentialKind,
+    ExternalIdentity,
+    LoginTooOld,
+    Owner,
+    Principal,
+    StoreUnavailable,
+    TokenInvalid,
+    TokenRevoked,
+    require,
+    require_interactive,
+)
+from msk_auth.core.compact import ParsedToken
+from msk_auth.core.immutability import NotShareable
+from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.steps import Flow
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.watch._rounds import Round
+from msk_auth.watch._verdict import Watched
+
+PROVIDER = "https://login.example"
+ANN = ExternalIdentity(PROVIDER, "00u1", {"email": "ann@example.com"})
+MakeWorld = Callable[..., World]
+
+
+class StubIssuer:
+    """Takes each token that alleges to be the provider's for a genuine one."""
+
+    names: Collection[str] = (PROVIDER,)
+
+    def __init__(
+        self, authenticated_at: datetime | None = NOW, *, interactive: bool = True
+    ) -> None:
+        self.authenticated_at = authenticated_at
+        self.interactive = interactive
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
+        yield from ()
+        if token.claims["iss"] != PROVIDER:
+            return None
+        return VerifiedToken(
+            ANN, now + timedelta(hours=1), self.authenticated_at, None, False, self.interactive
+        )
+
+
+def external_world(
+    make_world: MakeWorld, issuer: StubIssuer | None = None, **options: Any
+) -> tuple[World, dict[tuple[str, str], Any], list[ExternalIdentity]]:
+    """A world, the owners of its external identities, and the identities that were looked up."""
+    table: dict[tuple[str, str], Any] = {
+        (PROVIDER, "00u1"): Owner("ann", frozenset({"tasks:read"}), "Ann")
+    }
+    looked_up: list[ExternalIdentity] = []
+
+    def find(identity: ExternalIdentity) -> Any:
+        looked_up.append(identity)
+        answer = table.get((identity.issuer, identity.subject))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def find_later(identity: ExternalIdentity) -> Any:
+        return find(identity)
+
+    def make(driver: str) -> Any:
+        return find_later if driver == "async" else find
+
+    probe = make_world()
+    world = make_world(
+        issuers=[issuer or StubIssuer()], find_external_owner=make(probe.driver), **options
+    )
+    return world, table, looked_up
+
+
+def external_token() -> str:
+    return token(iss=PROVIDER, sub="00u1")
+
+
+def test_the_owner_is_found_by_issuer_and_subject_and_never_by_the_subject_alone(
+    make_world: MakeWorld,
+) -> None:
+    world, _, looked_up = external_world(make_world)
+    principal = world.enter(external_token())
+    assert (principal.owner.id, principal.user) == ("ann", "Ann")
+    assert principal.kind is CredentialKind.INTERACTIVE
+    assert principal.permissions == {"tasks:read"}
+    assert (principal.authenticated_at, principal.session_id) == (NOW, None)
+    assert principal.identity == ANN
+    assert principal.identity.claims == {"email": "ann@example.com"}
+    assert looked_up == [ANN]
+    assert world.asked_owners == []
+
+
+def test_an_identity_is_its_issuer_and_its_subject() -> None:
+    assert ExternalIdentity(PROVIDER, "00u1", {}) == ANN
+    assert (
+        len({ANN, ExternalIdentity(PROVIDER, "00u1", {}), ExternalIdentity("x", "00u1", {})}) == 2
+    )
+    assert "ann@example.com" not in repr(ANN)
+
+
+def test_tokens_of_this_application_have_no_external_identity(make_world: MakeWorld) -> None:
+    world, _, looked_up = external_world(make_world)
+    principal = world.enter(token())
+    assert (principal.owner.id, principal.identity) == ("ann", None)
+    assert (world.asked_owners, looked_up) == (["ann"], [])
+
+
+def test_a_token_of_no_known_issuer_is_refused(make_world: MakeWorld) -> None:
+    world, _, looked_up = external_world(make_world)
+    with pytest.raises(TokenInvalid):
+        world.enter(token(iss="https://other.example"))
+    assert looked_up == []
+
+
+@pytest.mark.parametrize(
+    "owner", [None, Owner("ann", frozenset(), "Ann", disabled=True)], ids=["none", "disabled"]
+)
+def test_without_an_enabled_owner_the_token_is_refused(make_world: MakeWorld, owner: Any) -> None:
+    world, table, _ = external_world(make_world)
+    table[PROVIDER, "00u1"] = owner
+    with pytest.raises(TokenRevoked):
+        world.enter(external_token())
+
+
+def test_a_look_up_that_fails_makes_the_store_unavailable(make_world: MakeWorld) -> None:
+    world, table, _ = external_world(make_world)
+    table[PROVIDER, "00u1"] = OSError("no database")
+    with pytest.raises(StoreUnavailable):
+        world.enter(external_token())
+
+
+def test_an_owner_that_the_look_up_has_just_made_is_accepted(make_world: MakeWorld) -> None:
+    world, table, _ = external_world(make_world, StubIssuer(NOW - timedelta(days=3)))
+    table[PROVIDER, "00u1"] = Owner("ann", frozenset(), "Ann", since=NOW)
+    assert world.enter(external_token()).owner.since == NOW
+
+
+def test_a_login_of_unknown_age_fails_a_max_age_and_nothing_else(make_world: MakeWorld) -> None:
+    world, _, _ = external_world(make_world, StubIssuer(None))
+    principal = world.enter(external_token())
+    assert principal.authenticated_at is None
+    world.auth.authorize(principal, require("tasks:read"))
+    world.auth.authorize(principal, require_interactive())
+    with pytest.raises(LoginTooOld) as refused:
+        world.auth.authorize(principal, require_interactive(max_age=timedelta(days=900)))
+    assert (refused.value.status, refused.value.code) == (401, "login_too_old")
+    with pytest.raises(LoginTooOld):
+        profile().exchange(principal, now=NOW, lifetime=timedelta(minutes=5))
+
+
+def test_a_machine_of_an_issuer_is_one(make_world: MakeWorld) -> None:
+    world, _, _ = external_world(make_world, StubIssuer(interactive=False))
+    assert world.enter(external_token()).kind is CredentialKind.TOKEN
+
+
+def test_under_a_lease_an_owner_that_can_change_is_refused(make_world: MakeWorld) -> None:
+    world, table, _ = external_world(make_world, lease=timedelta(milliseconds=100))
+    table[PROVIDER, "00u1"] = Owner("ann", frozenset(), user=["changes"])
+    with pytest.raises(StoreUnavailable) as refused:
+        world.enter(external_token())
+    assert isinstance(refused.value.__cause__, NotShareable)
+
+
+def test_a_watch_ends_when_the_identity_has_no_owner_any_more() -> None:
+    owners = {"00u1": Owner("ann", frozenset[str](), "Ann")}
+    authenticator = Authenticator(
+        MemoryKeyStore(),
+        find_owner=lambda _: None,
+        issuers=[StubIssuer()],
+        find_external_owner=lambda identity: owners.get(identity.subject),
+        watch_interval=timedelta(microseconds=1),
+    )
+    watch = authenticator.watch(authenticator.authenticate([f"Bearer {external_token()}"]))
+    watch.check()
+    del owners["00u1"]
+    with pytest.raises(TokenRevoked):
+        watch.check()
+
+
+def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
+    owners = {"00u1": Owner("ann", frozenset[str](), "Ann")}
+
+    async def find_owner(_: object) -> Owner[str] | None:
+        raise AssertionError("it is found by its identity")
+
+    async def find_external_owner(identity: ExternalIdentity) -> Owner[str] | None:
+        return owners.get(identity.subject)
+
+    authenticator = AsyncAuthenticator(
+        AsyncMemoryKeyStore(),
+        find_owner=find_owner,
+        issuers=[StubIssuer()],
+        find_external_owner=find_external_owner,
+    )
+    principal = asyncio.run(authenticator.authenticate([f"Bearer {external_token()}"]))
+
+    async def refusal() -> object:
+        watched: Watched[str] = Watched(principal, None, 0.0)
+        a_round = Round(authenticator.rules, [watched, watched], authenticator.clock)
+        look_ups = a_round.look_ups(keys_at_once=8)
+        assert len(look_ups) == 1
+        for look_up in look_ups:
+            look_up.note(await look_up.ask(authenticator._ports))
+        a_round.settle(1.0)
+        return watched.refusal
+
+    assert asyncio.run(refusal()) is None
+    owners.clear()
+    assert isinstance(asyncio.run(refusal()), TokenRevoked)
+
+
+def test_ports_without_external_owners_find_none() -> None:
+    async def find_owner(owner_id: str) -> Owner[str] | None:
+        return None
+
+    blocking = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)
+    assert blocking._ports.find_external_owner(ANN) is None
+    awaiting = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+    with pytest.raises(StopIteration) as stop:
+        awaiting._ports.find_external_owner(ANN).send(None)
+    assert stop.value.value is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"issuers": [StubIssuer()]},
+        {"find_external_owner": lambda _: None},
+        {"issuers": StubIssuer(), "find_external_owner": None},
+        {"issuers": ["https://login.example"], "find_external_owner": lambda _: None},
+        {"issuers": PROVIDER, "find_external_owner": lambda _: None},
+        {"issuers": [StubIssuer()], "find_external_owner": "ann"},
+        {"issuers": [StubIssuer(), StubIssuer()], "find_external_owner": lambda _: None},
+    ],
+)
+def test_a_set_up_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"issuer|find_external_owner"):
+        Authenticator(MemoryKeyStore(), find_owner=lambda _: None, **options)
+
+
+def test_a_principal_without_an_age_can_be_made_by_hand() -> None:
+    owner = Owner("ann", frozenset[str](), "Ann")
+    principal = Principal(owner, CredentialKind.INTERACTIVE, frozenset(), None)
+    with pytest.raises(LoginTooOld):
+        require_interactive(max_age=SECOND).check(principal, NOW)
