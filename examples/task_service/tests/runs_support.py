@@ -8,7 +8,7 @@ import functools
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from examples.task_service.tests.postgres_pool import PostgresPool
 from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
-from msk_auth import CredentialKind, Owner, Principal
+from msk_auth import CredentialKind, Owner, Principal, SystemClock
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 from task_service.db.schema import users
@@ -32,6 +32,9 @@ from task_service.handlers import (
     HandlerResult,
     RunContext,
 )
+from task_service.tasks.models import LogLine
+from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.run_log import LogReader
 
 POSTGRES = os.environ.get(
     "MSK_AUTH_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -205,6 +208,11 @@ def _migrate(url: str) -> None:
 
 
 _postgres_pool = PostgresPool(POSTGRES, _migrate)
+
+
+async def read_log(db: Database, run_id: str, after_seq: int = 0) -> Sequence[LogLine]:
+    """A run's log, at most 500 lines of it."""
+    return await LogReader(db, LocalEvents(), SystemClock()).read(run_id, after_seq)
 
 
 @contextlib.contextmanager

@@ -155,14 +155,14 @@ async def test_a_stopping_service_ends_its_streams(service: Service, user: Calle
 
 async def test_a_client_that_leaves_leaves_nothing_behind(service: Service, user: Caller) -> None:
     run_id = await start(user, ENDLESS)
-    signals = service.services.follower._signals
+    local_events = service.services.logs._events
     async with on_a_port(service) as origin:
         for _ in range(3):
             async with following(origin, token_of(user), run_id) as response:
                 assert (await anext(events(response))).name == "log"
-                assert run_id in signals._listeners
+                assert run_id in local_events._subscribers
         async with asyncio.timeout(5):
-            while run_id in signals._listeners:  # noqa: ASYNC110 - nothing tells it
+            while run_id in local_events._subscribers:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
 
 
@@ -195,10 +195,10 @@ async def test_a_command_reports_its_progress(service: Service, user: Caller) ->
     async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
         seen = events(response)
         async with asyncio.timeout(20):
-            told = await anext(event async for event in seen if event.name == "progress")
-        assert told.data == {"fraction": 0.4, "text": "Copying"}
-        # What to ask for when one comes back is the number of the last piece of the log.
-        assert told.id is None
+            report = await anext(event async for event in seen if event.name == "progress")
+        assert report.data == {"fraction": 0.4, "text": "Copying"}
+        # A client that reconnects sends the number of the last line of the log.
+        assert report.id is None
     expect(await user.post(f"/api/runs/{run_id}/cancel"), 200)
     run = await user.wait_for_run(run_id)
     assert "progress" not in run

@@ -197,7 +197,7 @@ async def test_a_run_elsewhere_is_followed_cancelled_within_seconds_and_given_ba
         said = ""
         async with asyncio.timeout(40):
             # As the route does; the test's transport gives an answer only when it is complete.
-            async for item in service.services.follower.follow_log(run["id"]):
+            async for item in service.services.logs.follow(run["id"]):
                 said += getattr(item, "text", "")
                 if said == "begun\n":
                     break

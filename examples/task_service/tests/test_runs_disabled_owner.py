@@ -28,14 +28,12 @@ from task_service.accounts.users import User
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users as users_table
 from task_service.handlers import HandlerResult, RunContext
-from task_service.tasks.cancellation import OWNER_DISABLED
-from task_service.tasks.claims import Claims
-from task_service.tasks.leases import Claim, Outcome
+from task_service.tasks.models import NewTask, Run, RunState
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runner import Runner
-from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunState
-from task_service.tasks.signals import Signals
+from task_service.tasks.runs import OWNER_DISABLED, Runs
 from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import AcquiredRun, Outcome, WorkerRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -56,8 +54,8 @@ class World:
     def who(self) -> Principal[Any]:
         return principal(self.ann.id)
 
-    def worker(self, name: str = "w") -> Claims:
-        return Claims(self.accounts.db, self.clock, self.config, worker_id=name, lease=LEASE)
+    def worker(self, name: str = "w") -> WorkerRuns:
+        return WorkerRuns(self.accounts.db, self.clock, self.config, worker_id=name, lease=LEASE)
 
     async def queue(self) -> Run:
         self.clock.advance(1)
@@ -74,33 +72,33 @@ class World:
 async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         accounts = await stack.enter_async_context(accounts_world(request.param, tmp_path))
-        clock, config, signals = FakeClock(), Config(), Signals()
+        clock, config, events = FakeClock(), Config(), LocalEvents()
         ann = await accounts.user("ann", password=None)
-        tasks = Tasks(accounts.db, clock, registry(config), signals)
+        tasks = Tasks(accounts.db, clock, registry(config), events)
         new = NewTask(name="Task", handler="anything", params={"do": "x"})
         task = await tasks.create(principal(ann.id), new)
-        runs = Runs(accounts.db, clock, config, signals)
+        runs = Runs(accounts.db, clock, config, events)
         yield World(accounts, clock, config, runs, ann, task.id)
 
 
-async def acquired(worker: Claims) -> Claim:
-    claim = await worker.acquire()
-    assert claim is not None
-    return claim
+async def acquire(worker: WorkerRuns) -> AcquiredRun:
+    acquired = await worker.acquire()
+    assert acquired is not None
+    return acquired
 
 
-async def test_disabling_a_user_ends_what_is_queued_and_stops_what_runs(it: World) -> None:
+async def test_disabling_a_user_ends_queued_runs_and_stops_running_ones(it: World) -> None:
     running, queued = await it.queue(), await it.queue()
     worker = it.worker()
-    claim = await acquired(worker)
+    acquired = await acquire(worker)
     await it.disable()
     over = await it.get(queued)
     assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
     assert over.finished_at is not None
     assert await worker.acquire() is None
-    # Whichever machine it is on: the worker asks the database.
-    assert await worker.cancelled([claim]) == {running.id}
-    assert await worker.finish(claim, Outcome(RunState.CANCELLED), None)
+    # On any machine: the worker reads the request from the database.
+    assert await worker.cancelled([acquired]) == {running.id}
+    assert await worker.finish(acquired, Outcome(RunState.CANCELLED), None)
     stopped = await it.get(running)
     assert (stopped.state, stopped.error) == (RunState.CANCELLED, OWNER_DISABLED)
 
@@ -109,10 +107,10 @@ async def test_the_runs_of_a_disabled_user_do_not_come_back(it: World) -> None:
     """Neither from a worker that died or stopped, nor when the user is enabled again."""
     runs = [await it.queue() for _ in range(3)]
     worker, other = it.worker(), it.worker("other")
-    claims = [await acquired(worker) for _ in range(2)]
+    acquired_runs = [await acquire(worker) for _ in range(2)]
     await it.disable()
-    assert await worker.give_back(claims[0], None)
-    assert await other.take_back(await other.sightings(besides=[])) == 1
+    assert await worker.release(acquired_runs[0], None)
+    assert await other.reclaim(await other.observed_leases(except_for=[])) == 1
     await it.accounts.users.change(it.ann.id, disabled=False)
     assert await other.acquire() is None
     for run in runs:
@@ -120,7 +118,7 @@ async def test_the_runs_of_a_disabled_user_do_not_come_back(it: World) -> None:
         assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
     # What they queue from now on is executed.
     again = await it.queue()
-    assert (await acquired(other)).run_id == again.id
+    assert (await acquire(other)).run_id == again.id
 
 
 async def test_a_run_of_a_disabled_user_does_not_start_however_it_was_queued(it: World) -> None:
@@ -134,7 +132,7 @@ async def test_a_run_of_a_disabled_user_does_not_start_however_it_was_queued(it:
     assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
 
 
-async def test_a_disabled_user_queues_no_run_though_the_request_was_let_in_before(
+async def test_a_request_authenticated_before_disabling_queues_no_run(
     it: World,
 ) -> None:
     await it.disable()
@@ -142,7 +140,7 @@ async def test_a_disabled_user_queues_no_run_though_the_request_was_let_in_befor
         await it.queue()
 
 
-async def test_nothing_is_left_however_requests_and_workers_race_with_disabling(it: World) -> None:
+async def test_no_run_is_left_when_requests_and_workers_race_with_disabling(it: World) -> None:
     it.config.settings.max_concurrent_runs_per_user = 4
 
     async def request() -> None:
@@ -166,7 +164,7 @@ async def test_nothing_is_left_however_requests_and_workers_race_with_disabling(
         assert row.error == OWNER_DISABLED
 
 
-async def test_a_worker_elsewhere_stops_the_handler(it: World) -> None:
+async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
     began = asyncio.Event()
 
     async def wait(_: RunContext) -> HandlerResult:
@@ -180,7 +178,7 @@ async def test_a_worker_elsewhere_stops_the_handler(it: World) -> None:
         SystemClock(),
         registry(it.config),
         it.config,
-        Signals(),
+        LocalEvents(),
         poll=timedelta(seconds=0.05),
     )
     working = asyncio.create_task(runner.run())

@@ -3,7 +3,7 @@
 And owners take turns: an owner who waits and may run more sees each other owner served once at most before it is their turn,
 whatever priorities are used, and no run of a disabled owner begins.
 
-The workers here are what the runner is made of (claims, renewals, the watch over leases, the fence), driven step by
+The workers here are what the runner is made of (acquiring, renewing, the watch over leases, the fence), driven step by
 step with a clock that stands still in between, so that Hypothesis finds the interleaving that breaks a promise.
 """
 
@@ -31,6 +31,7 @@ from examples.task_service.tests.runs_support import (
     add_user,
     database,
     principal,
+    read_log,
     registry,
 )
 from hypothesis import strategies as st
@@ -39,14 +40,18 @@ from sqlalchemy import update
 
 from msk_auth import OwnerDisabled
 from task_service.db.schema import users as users_table
-from task_service.tasks.cancellation import OWNER_DISABLED, cancel_runs_of
-from task_service.tasks.claims import MAX_ATTEMPTS, Claims
-from task_service.tasks.leases import Claim, LeaseWatch, Outcome
+from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.run_log import RunLog
-from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunPriority, RunState
-from task_service.tasks.signals import Signals
+from task_service.tasks.runs import OWNER_DISABLED, Runs, cancel_runs_of
 from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import (
+    MAX_ATTEMPTS,
+    AcquiredRun,
+    LeaseWatch,
+    Outcome,
+    WorkerRuns,
+)
 
 LEASE = timedelta(seconds=15)
 FENCE = 10.0
@@ -62,15 +67,15 @@ T = TypeVar("T")
 class Execution:
     """A handler at work: what a worker believes to hold, until it stops, ends or dies."""
 
-    claim: Claim
+    run: AcquiredRun
     renewed_at: float
     log: RunLog
-    said: str = ""
+    printed: str = ""
 
 
 @dataclass
 class Worker:
-    claims: Claims
+    runs: WorkerRuns
     watch: LeaseWatch
     executions: list[Execution] = field(default_factory=list)
     stale: list[Execution] = field(default_factory=list)
@@ -89,12 +94,12 @@ class Lifecycle(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.config = Config()
         self.config.settings.max_concurrent_runs_per_user = LIMIT
-        signals = Signals()
+        events = LocalEvents()
         self.db = self.do(
             self.stack.enter_async_context(database("sqlite", Path(self.folder.name)))
         )
-        tasks = Tasks(self.db, self.clock, registry(self.config), signals)
-        self.runs = Runs(self.db, self.clock, self.config, signals)
+        tasks = Tasks(self.db, self.clock, registry(self.config), events)
+        self.runs = Runs(self.db, self.clock, self.config, events)
         new = NewTask(name="Task", handler="anything", params={})
         self.do(add_user(self.db, EVE))
         self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB, EVE)]
@@ -116,8 +121,8 @@ class Lifecycle(RuleBasedStateMachine):
 
     def new_worker(self) -> Worker:
         name = f"w{next(self.names)}"
-        claims = Claims(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
-        return Worker(claims, LeaseWatch(self.clock, LEASE))
+        runs = WorkerRuns(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
+        return Worker(runs, LeaseWatch(self.clock, LEASE))
 
     def teardown(self) -> None:
         try:
@@ -134,7 +139,7 @@ class Lifecycle(RuleBasedStateMachine):
         last = self.workers[0]
         for _ in range((MAX_ATTEMPTS + len(self.requested)) * 20):
             self.look(0)
-            while self.try_to_claim(last):
+            while self.try_to_acquire(last):
                 self.finish(0, 0, RunState.SUCCEEDED)
             if all(run.state.is_final for run in self.now()):
                 break
@@ -192,29 +197,29 @@ class Lifecycle(RuleBasedStateMachine):
     # What workers do
 
     @rule(index=WORKERS)
-    def claim(self, index: int) -> None:
-        self.try_to_claim(self.workers[index])
+    def acquire(self, index: int) -> None:
+        self.try_to_acquire(self.workers[index])
 
     @rule(index=WORKERS)
     def renew(self, index: int) -> None:
         worker = self.workers[index]
-        held = self.do(worker.claims.renew([each.claim for each in worker.executions]))
+        held = self.do(worker.runs.renew([each.run for each in worker.executions]))
         for each in list(worker.executions):
-            if each.claim.run_id in held:
+            if each.run.run_id in held:
                 each.renewed_at = self.clock.monotonic()
             else:
                 self.put_aside(worker, each)
-        cancelled = self.do(worker.claims.cancelled([each.claim for each in worker.executions]))
+        cancelled = self.do(worker.runs.cancelled([each.run for each in worker.executions]))
         for each in list(worker.executions):
-            if each.claim.run_id in cancelled:
+            if each.run.run_id in cancelled:
                 self.end(worker, each, Outcome(RunState.CANCELLED))
 
     @rule(index=WORKERS)
     def look(self, index: int) -> None:
         worker = self.workers[index]
-        claims = [each.claim for each in worker.executions]
-        expired = worker.watch.expired(self.do(worker.claims.sightings(besides=claims)))
-        self.do(worker.claims.take_back(expired))
+        held = [each.run for each in worker.executions]
+        expired = worker.watch.expired(self.do(worker.runs.observed_leases(except_for=held)))
+        self.do(worker.runs.reclaim(expired))
 
     @rule(index=WORKERS, pick=PICK, text=st.text("ab", min_size=1, max_size=3))
     def write(self, index: int, pick: int, text: str) -> None:
@@ -234,7 +239,7 @@ class Lifecycle(RuleBasedStateMachine):
         worker = self.workers[index]
         each = self.pick(worker.executions, pick)
         if each is not None:
-            self.do(worker.claims.give_back(each.claim, None))
+            self.do(worker.runs.release(each.run, None))
             self.put_aside(worker, each)
 
     @rule(index=WORKERS)
@@ -246,13 +251,15 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=WORKERS, pick=PICK)
     def come_too_late(self, index: int, pick: int) -> None:
-        """A worker that stopped, or died, is heard once more."""
+        """A worker that stopped, or died, writes once more."""
         each = self.pick(self.workers[index].stale, pick)
         if each is None:
             return
-        late = Claims(self.db, self.clock, self.config, worker_id=each.claim.worker_id, lease=LEASE)
-        if self.do(late.finish(each.claim, Outcome(RunState.SUCCEEDED), None)):
-            self.complete(each.claim, RunState.SUCCEEDED)
+        late = WorkerRuns(
+            self.db, self.clock, self.config, worker_id=each.run.worker_id, lease=LEASE
+        )
+        if self.do(late.finish(each.run, Outcome(RunState.SUCCEEDED), None)):
+            self.complete(each.run, RunState.SUCCEEDED)
 
     @rule(seconds=st.sampled_from([0.5, 1, 2, 5, 5, 5, 7, 20, 3600]))
     def wait(self, seconds: float) -> None:
@@ -269,7 +276,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.wait(1)
             self.renew(index)
             self.look(index)
-            self.try_to_claim(self.workers[index])
+            self.try_to_acquire(self.workers[index])
             self.check_executions()
 
     @rule(hours=st.sampled_from([-24, -1, 1, 24]))
@@ -278,16 +285,16 @@ class Lifecycle(RuleBasedStateMachine):
 
     # How the steps are done
 
-    def try_to_claim(self, worker: Worker) -> bool:
+    def try_to_acquire(self, worker: Worker) -> bool:
         began = self.clock.monotonic()
         waiting = self.who_may_be_next()
-        claim = self.do(worker.claims.acquire())
-        assert (claim is None) == (not waiting), "a run waits, and a worker with room finds none"
-        if claim is None:
+        acquired = self.do(worker.runs.acquire())
+        assert (acquired is None) == (not waiting), "a run waits, and a worker with room finds none"
+        if acquired is None:
             return False
-        self.check_turn(self.requested[claim.run_id].requested_by.user_id, waiting)
-        log = RunLog(self.clock, last_seq=claim.last_seq, size=claim.log_bytes)
-        worker.executions.append(Execution(claim, began, log))
+        self.check_turn(self.requested[acquired.run_id].requested_by.user_id, waiting)
+        log = RunLog(self.clock, last_seq=acquired.last_seq, size=acquired.log_bytes)
+        worker.executions.append(Execution(acquired, began, log))
         return True
 
     def who_may_be_next(self) -> set[str]:
@@ -320,31 +327,31 @@ class Lifecycle(RuleBasedStateMachine):
     def save(self, worker: Worker, each: Execution) -> None:
         batch = each.log.next_batch()
         assert batch is not None
-        if self.do(worker.claims.append(each.claim, batch)):
-            self.logged[each.claim.run_id] += "".join(line.text for line in batch.lines)
+        if self.do(worker.runs.append_log(each.run, batch)):
+            self.logged[each.run.run_id] += "".join(line.text for line in batch.lines)
             each.log.acknowledge()
         else:
             self.put_aside(worker, each)
 
     def end(self, worker: Worker, each: Execution, outcome: Outcome) -> None:
-        if self.do(worker.claims.finish(each.claim, outcome, None)):
-            self.complete(each.claim, outcome.state)
+        if self.do(worker.runs.finish(each.run, outcome, None)):
+            self.complete(each.run, outcome.state)
         self.put_aside(worker, each)
 
-    def complete(self, claim: Claim, state: RunState) -> None:
-        run_id = claim.run_id
+    def complete(self, acquired: AcquiredRun, state: RunState) -> None:
+        run_id = acquired.run_id
         assert run_id not in self.completed, "a run was completed twice"
         executing = [each for each in self.executing() if each.run_id == run_id]
-        assert executing in ([], [claim]), "a run was completed over the head of its worker"
+        assert executing in ([], [acquired]), "a run was completed over the head of its worker"
         self.completed[run_id] = state
 
     # What is promised
 
-    def executing(self) -> list[Claim]:
-        return [each.claim for worker in self.workers for each in worker.executions]
+    def executing(self) -> list[AcquiredRun]:
+        return [each.run for worker in self.workers for each in worker.executions]
 
     def check_executions(self) -> None:
-        ids = [claim.run_id for claim in self.executing()]
+        ids = [acquired.run_id for acquired in self.executing()]
         assert len(ids) == len(set(ids)), "a run is executed twice at once"
 
     @invariant()
@@ -367,7 +374,7 @@ class Lifecycle(RuleBasedStateMachine):
                 assert run == self.ended[run.id], "what is over has changed"
             if run.state.is_final:
                 self.ended[run.id] = run
-            lines = self.do(self.runs.read_log(run.id))
+            lines = self.do(read_log(self.db, run.id))
             assert "".join(line.text for line in lines) == self.logged[run.id]
         assert all(number <= LIMIT for number in running.values()), "more at once than allowed"
 

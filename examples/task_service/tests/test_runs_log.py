@@ -17,7 +17,7 @@ def take(log: RunLog) -> LogBatch:
     return batch
 
 
-def test_neighbours_of_one_stream_become_one_piece() -> None:
+def test_consecutive_writes_to_one_stream_become_one_line() -> None:
     clock = FakeClock()
     log = RunLog(clock, last_seq=4, size=10)
     log.write("stdout", "a")
@@ -58,7 +58,7 @@ def test_a_batch_stays_the_same_until_it_is_acknowledged() -> None:
     assert log.next_batch() is None
 
 
-def test_closing_wakes_whoever_waits_for_more() -> None:
+def test_closing_wakes_a_task_that_waits_for_output() -> None:
     log = RunLog(FakeClock())
     log.close()
     log.write("stdout", "a")
@@ -76,7 +76,7 @@ def test_what_a_database_cannot_hold_is_replaced(given_text: str, kept: str) -> 
     assert take(log).lines[0].text == kept
 
 
-def test_a_log_that_is_full_says_so_once() -> None:
+def test_a_full_log_ends_with_one_note() -> None:
     log = RunLog(FakeClock(), size=MAX_LOG_BYTES - 3)
     log.write("stdout", "ab")
     assert not log.full
@@ -109,7 +109,7 @@ def test_an_attempt_after_a_full_one_logs_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(), st.booleans())))
-def test_nothing_is_lost_or_doubled(writes: list[tuple[str, str, bool]]) -> None:
+def test_no_output_is_lost_or_duplicated(writes: list[tuple[str, str, bool]]) -> None:
     log = RunLog(FakeClock())
     batches = []
     for stream, text, save in writes:

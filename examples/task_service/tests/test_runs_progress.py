@@ -1,4 +1,4 @@
-"""How far a run has come: what a handler may report, how often it is written, and who is told."""
+"""Progress of a run: what a handler may report, how often it is written, and how readers receive it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from examples.task_service.tests.test_runs_runner import Blocker, World, sqlite,
 from msk_auth import StoreUnavailable, SystemClock
 from task_service.handlers import HandlerResult, Progress, RunContext
 from task_service.handlers.progress_lines import ProgressLines
-from task_service.tasks.follow import LogFollower
-from task_service.tasks.progress import Pulse, RunProgress
+from task_service.tasks.run_log import LogReader, RunProgress
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +31,7 @@ def context(reports: list[Progress]) -> RunContext:
     return RunContext("run_1", 1, SystemClock(), NoLog(), reports.append)
 
 
-# What a handler may say
+# What a handler may report
 
 
 def test_a_report_is_a_fraction_and_one_line_of_text() -> None:
@@ -51,18 +50,18 @@ def test_a_report_is_a_fraction_and_one_line_of_text() -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.01, 1.01, 40, float("nan"), float("inf")])
-def test_what_is_no_fraction_is_refused(fraction: float) -> None:
+def test_a_number_outside_0_to_1_is_refused(fraction: float) -> None:
     reports: list[Progress] = []
     with pytest.raises(ValueError, match="a fraction from 0 to 1"):
         context(reports).report_progress(fraction)
     assert reports == []
 
 
-def test_a_context_without_anybody_who_looks_on_takes_reports() -> None:
+def test_a_context_without_a_callback_accepts_reports() -> None:
     RunContext("run_1", 1, SystemClock(), NoLog()).report_progress(0.5)
 
 
-# What a command may say
+# What a command may report
 
 
 def reported(*pieces: str) -> tuple[str, list[tuple[float, str | None]]]:
@@ -101,11 +100,11 @@ def test_a_line_reports(line: str, report: tuple[float, str | None]) -> None:
         "::progress 40Copying\n",
     ],
 )
-def test_a_line_that_looks_alike_is_output(line: str) -> None:
+def test_a_similar_line_is_output(line: str) -> None:
     assert reported(line) == (line, [])
 
 
-def test_reports_are_found_however_the_output_is_cut() -> None:
+def test_reports_are_found_wherever_the_output_is_split() -> None:
     output = "one\n::progress 10 a\ntwo ::progress 9\n::progress 20 b\n::pro\n:: three"
     for size in range(1, len(output) + 1):
         pieces = [output[at : at + size] for at in range(0, len(output), size)]
@@ -114,7 +113,7 @@ def test_reports_are_found_however_the_output_is_cut() -> None:
         assert reports == [(0.1, "a"), (0.2, "b")], size
 
 
-def test_only_what_may_become_a_report_is_held_back() -> None:
+def test_only_the_start_of_a_possible_report_is_held_back() -> None:
     lines = ProgressLines(lambda *_: None)
     assert lines.feed("Password:") == "Password:"
     assert lines.feed(" ok\n::") == " ok\n"
@@ -150,7 +149,7 @@ async def test_only_the_latest_of_many_reports_is_written() -> None:
     assert saved == [Progress(0.1), Progress(0.99)]
 
 
-async def test_a_report_is_tried_again_while_the_database_does_not_answer() -> None:
+async def test_a_report_is_retried_while_the_database_does_not_answer() -> None:
     tries: list[Progress] = []
     done = asyncio.Event()
 
@@ -168,7 +167,7 @@ async def test_a_report_is_tried_again_while_the_database_does_not_answer() -> N
     assert tries == [Progress(0.5, "half")] * 3
 
 
-# Who is told
+# Readers
 
 
 async def _next_report(items: AsyncIterator[object]) -> Progress:
@@ -176,7 +175,7 @@ async def _next_report(items: AsyncIterator[object]) -> Progress:
         return await anext(item async for item in items if isinstance(item, Progress))
 
 
-async def test_whoever_follows_a_run_is_told_and_the_next_attempt_begins_anew(
+async def test_readers_receive_progress_and_a_new_attempt_starts_from_zero(
     world: World,
 ) -> None:
     first, second = Blocker(), Blocker()
@@ -188,14 +187,14 @@ async def test_whoever_follows_a_run_is_told_and_the_next_attempt_begins_anew(
             context.report_progress(0.25, "A quarter")
         return await blocker(context)
 
-    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(milliseconds=50))
+    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(milliseconds=50))
     async with world.running() as runner:
         run = await world.request(work)
-        items = follower.follow_log(run.id)
+        items = logs.follow(run.id)
         assert await _next_report(items) == Progress(0.25, "A quarter")
-        # It is no part of the run's own shape, which other programs rely on.
+        # It is not a member of the run, whose members other programs rely on.
         assert "progress" not in (await world.runs.get(ANN, run.id)).model_dump()
-        late = follower.follow_log(run.id)
+        late = logs.follow(run.id)
         assert await _next_report(late) == Progress(0.25, "A quarter")
         await late.aclose()
         runner.stop(timedelta(0))
@@ -203,14 +202,6 @@ async def test_whoever_follows_a_run_is_told_and_the_next_attempt_begins_anew(
     async with world.running():
         await asyncio.wait_for(second.started.wait(), 10)
         assert await _next_report(items) == Progress(0.0)
-        assert await world.runs.pulse(run.id) == Pulse(is_over=False, progress=None)
         second.release.set()
         await world.until(run, "succeeded")
-        assert (await world.runs.pulse(run.id)).is_over
         assert [item async for item in items if isinstance(item, Progress)] == []
-
-
-async def test_a_run_that_is_gone_is_over(sqlite: World) -> None:
-    pulse = await sqlite.runs.pulse("run_" + "a" * 16)
-    assert pulse.is_over
-    assert pulse.progress is None

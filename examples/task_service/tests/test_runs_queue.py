@@ -1,7 +1,7 @@
 """Several machines: the queue in PostgreSQL wakes workers, and nothing depends on it.
 
-Workers here have bells, connections and runners of their own, as processes have. Where it says so they look into the table
-once an hour only, so that what they hear of they have heard from the queue.
+Each worker here has events, connections and a runner of its own, as a process has. By default a worker polls the table
+once an hour only, so that it learns of runs from the queue.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users
 from task_service.handlers import HandlerResult, RunContext
-from task_service.tasks.claims import Claims
-from task_service.tasks.leases import Claim, LeaseWatch, Outcome
+from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.queue import (
-    QueueDoorbell,
+    QueueNotifier,
+    count_live_workers,
     listen,
-    living_workers,
-    put_back_stalled,
+    requeue_stalled_jobs,
 )
 from task_service.tasks.runner import Runner
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunPriority, RunState
-from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, Outcome, WorkerRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +94,7 @@ class Deployment:
         return await self.runs.get(ADMIN, run.id)
 
     async def jobs(self) -> list[tuple[str | None, str]]:
-        """What is in the queue: whose bell, and in which state."""
+        """The jobs in the queue: the run of each, and its state."""
         async with self.db.read() as connection:
             found = await connection.execute(
                 text(
@@ -109,22 +108,22 @@ class Deployment:
         async with self.db.write() as connection:
             await connection.execute(text(statement), values)
 
-    def worker(self, stack: AsyncExitStack, number: int) -> Claims:
+    def worker(self, stack: AsyncExitStack, number: int) -> WorkerRuns:
         """What one more worker does with runs, on a pool of its own."""
         db = Database.open(self.url)
         stack.push_async_callback(db.close)
-        return Claims(
+        return WorkerRuns(
             db,
             self.clock,
             self.config,
             worker_id=f"w{number}",
             lease=LEASE,
-            doorbell=QueueDoorbell(self.url),
+            notifier=QueueNotifier(self.url),
         )
 
     @asynccontextmanager
     async def machine(
-        self, *, concurrency: int = 2, poll: timedelta = NEVER, hears: bool = True
+        self, *, concurrency: int = 2, poll: timedelta = NEVER, listens: bool = True
     ) -> AsyncIterator[Machine]:
         db = Database.open(self.url)
         runner = Runner(
@@ -132,28 +131,30 @@ class Deployment:
             self.clock,
             registry(self.config),
             self.config,
-            Signals(),
+            LocalEvents(),
             concurrency=concurrency,
             poll=poll,
-            doorbell=QueueDoorbell(self.url),
+            notifier=QueueNotifier(self.url),
         )
         machine = Machine(runner)
 
-        async def answer(run_id: str) -> None:
+        async def handle_notification(run_id: str) -> None:
             machine.executed.append(run_id)
-            await runner.answer(run_id)
+            await runner.handle_notification(run_id)
 
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(runner.run())
-            before = await living_workers(self.db)
-            if hears:
-                group.create_task(listen(self.url, answer, concurrency=concurrency, stop=stop))
+            before = await count_live_workers(self.db)
+            if listens:
+                group.create_task(
+                    listen(self.url, handle_notification, concurrency=concurrency, stop=stop)
+                )
 
-                async def listens() -> bool:
-                    return await living_workers(self.db) > before
+                async def is_registered() -> bool:
+                    return await count_live_workers(self.db) > before
 
-                await eventually(listens)
+                await eventually(is_registered)
             try:
                 yield machine
             finally:
@@ -187,8 +188,8 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
             db,
             clock,
             config,
-            Runs(db, clock, config, Signals(), doorbell=QueueDoorbell(url)),
-            Tasks(db, clock, registry(config), Signals()),
+            Runs(db, clock, config, LocalEvents(), notifier=QueueNotifier(url)),
+            Tasks(db, clock, registry(config), LocalEvents()),
         )
 
 
@@ -206,19 +207,19 @@ def work(
     return executed
 
 
-async def test_the_bell_rings_with_the_run_or_not_at_all(deployment: Deployment) -> None:
+async def test_the_job_is_committed_with_the_run_or_not_at_all(deployment: Deployment) -> None:
     run = await deployment.request(priority=RunPriority.HIGH)
     assert await deployment.jobs() == [(run.id, "todo")]
 
-    doorbell = QueueDoorbell(deployment.url)
+    notifier = QueueNotifier(deployment.url)
 
-    async def ring_and_fail() -> None:
+    async def notify_and_fail() -> None:
         async with deployment.db.write() as connection:
-            await doorbell.ring(connection, "run_lost")
+            await notifier.notify(connection, "run_lost")
             raise LookupError
 
     with pytest.raises(LookupError):
-        await ring_and_fail()
+        await notify_and_fail()
     assert await deployment.jobs() == [(run.id, "todo")]
 
 
@@ -232,7 +233,7 @@ async def test_a_queue_that_cannot_be_written_to_queues_no_run(deployment: Deplo
         assert await connection.scalar(select(func.count()).select_from(runs_table)) == 1
 
 
-async def test_a_bell_wakes_a_worker_elsewhere(deployment: Deployment) -> None:
+async def test_a_notification_wakes_a_worker_in_another_process(deployment: Deployment) -> None:
     executed = work()
     async with deployment.machine() as machine:
         run = await deployment.request()
@@ -241,33 +242,35 @@ async def test_a_bell_wakes_a_worker_elsewhere(deployment: Deployment) -> None:
     assert machine.executed == [run.id]
     assert executed == [(run.id, 1)]
     assert await deployment.jobs() == []
-    assert await living_workers(deployment.db) == 0
+    assert await count_live_workers(deployment.db) == 0
 
 
-async def test_a_run_whose_bell_was_lost_is_found(deployment: Deployment) -> None:
+async def test_a_run_whose_job_was_lost_is_found_by_polling(deployment: Deployment) -> None:
     work()
     run = await deployment.request()
     await deployment.execute("DELETE FROM procrastinate_jobs")
-    async with deployment.machine(hears=False, poll=timedelta(seconds=0.1)):
+    async with deployment.machine(listens=False, poll=timedelta(seconds=0.1)):
         assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
 
-async def test_a_run_that_was_found_rings_no_more(deployment: Deployment) -> None:
+async def test_the_job_of_a_run_that_was_found_by_polling_is_withdrawn(
+    deployment: Deployment,
+) -> None:
     """Or the queue would grow for as long as there are no workers."""
     work()
     run = await deployment.request()
-    async with deployment.machine(hears=False, poll=timedelta(seconds=0.1)):
+    async with deployment.machine(listens=False, poll=timedelta(seconds=0.1)):
         await deployment.until_over(run)
     assert await deployment.jobs() == []
 
 
-async def test_a_cancelled_run_rings_no_more(deployment: Deployment) -> None:
+async def test_the_job_of_a_cancelled_run_is_withdrawn(deployment: Deployment) -> None:
     run = await deployment.request()
     await deployment.runs.cancel(ANN, run.id)
     assert await deployment.jobs() == []
 
 
-async def test_a_bell_that_rings_twice_is_harmless(deployment: Deployment) -> None:
+async def test_duplicate_jobs_execute_a_run_once(deployment: Deployment) -> None:
     executed = work()
     run = await deployment.request()
     for _ in range(3):
@@ -282,12 +285,12 @@ async def test_a_bell_that_rings_twice_is_harmless(deployment: Deployment) -> No
             return await deployment.jobs() == []
 
         await eventually(silent)
-    # The first may have been found before it was heard.
+    # The run may have been found by polling before its job arrived.
     assert one.executed + two.executed in ([run.id] * 4, [run.id] * 3)
     assert executed == [(run.id, 1)]
 
 
-async def test_the_job_of_a_worker_that_died_is_put_back(deployment: Deployment) -> None:
+async def test_the_job_of_a_dead_worker_is_requeued(deployment: Deployment) -> None:
     work()
     run = await deployment.request()
     await deployment.execute(
@@ -295,10 +298,10 @@ async def test_the_job_of_a_worker_that_died_is_put_back(deployment: Deployment)
         " VALUES (now() - interval '1 minute') RETURNING id)"
         " UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM dead)"
     )
-    assert await living_workers(deployment.db) == 0
+    assert await count_live_workers(deployment.db) == 0
     async with deployment.machine():
         # The workers do this among themselves, every fifteen seconds.
-        await put_back_stalled(deployment.url)
+        await requeue_stalled_jobs(deployment.url)
         assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
 
@@ -306,14 +309,14 @@ async def test_a_job_that_has_a_successor_is_dropped(deployment: Deployment) -> 
     run = await deployment.request()
     await deployment.execute("UPDATE procrastinate_jobs SET status = 'doing'")
     async with deployment.db.write() as connection:
-        await QueueDoorbell(deployment.url).ring(connection, run.id)
+        await QueueNotifier(deployment.url).notify(connection, run.id)
     assert len(await deployment.jobs()) == 2
-    await put_back_stalled(deployment.url)
+    await requeue_stalled_jobs(deployment.url)
 
     assert await deployment.jobs() == [(run.id, "todo")]
 
 
-async def test_a_worker_without_room_leaves_bells_to_others(deployment: Deployment) -> None:
+async def test_a_worker_without_room_leaves_jobs_to_others(deployment: Deployment) -> None:
     began, release = asyncio.Event(), asyncio.Event()
 
     async def wait(_: RunContext) -> HandlerResult:
@@ -335,34 +338,36 @@ async def test_a_worker_without_room_leaves_bells_to_others(deployment: Deployme
                 assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
 
-async def test_a_bell_that_waits_for_a_place_gets_it_when_a_look_found_nothing(
+async def test_a_job_that_waits_for_room_gets_it_when_a_poll_finds_nothing(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, found_nothing = asyncio.Event(), asyncio.Event()
-    acquire = Claims.acquire
+    acquire = WorkerRuns.acquire
 
-    async def look_too_early(self: Claims, *, rung: bool = False) -> Claim | None:
+    async def look_too_early(self: WorkerRuns, *, notified: bool = False) -> AcquiredRun | None:
         if looked.is_set():
-            return await acquire(self, rung=rung)
+            return await acquire(self, notified=notified)
         looked.set()
         await found_nothing.wait()
         return None
 
-    monkeypatch.setattr(Claims, "acquire", look_too_early)
+    monkeypatch.setattr(WorkerRuns, "acquire", look_too_early)
     work()
     async with deployment.machine(concurrency=1) as machine:
         await looked.wait()
         run = await deployment.request()
 
-        async def heard() -> bool:
+        async def received() -> bool:
             return machine.executed == [run.id]
 
-        await eventually(heard)
+        await eventually(received)
         found_nothing.set()
         assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
 
-async def test_what_a_stopping_worker_gives_back_rings_again(deployment: Deployment) -> None:
+async def test_a_run_that_a_stopping_worker_releases_is_announced_again(
+    deployment: Deployment,
+) -> None:
     began, release = asyncio.Event(), asyncio.Event()
 
     async def wait(_: RunContext) -> HandlerResult:
@@ -383,28 +388,33 @@ async def test_what_a_stopping_worker_gives_back_rings_again(deployment: Deploym
     assert executed == [(run.id, 1), (run.id, 1)]
 
 
-async def test_what_is_taken_from_a_dead_worker_rings_again(deployment: Deployment) -> None:
+async def test_a_run_reclaimed_from_a_dead_worker_is_announced_again(
+    deployment: Deployment,
+) -> None:
     run = await deployment.request()
-    claims = [
-        Claims(
+    workers = [
+        WorkerRuns(
             deployment.db,
             deployment.clock,
             deployment.config,
             worker_id=name,
             lease=timedelta(0),
-            doorbell=QueueDoorbell(deployment.url),
+            notifier=QueueNotifier(deployment.url),
         )
         for name in ("dead", "living")
     ]
-    assert await claims[0].acquire() is not None
+    assert await workers[0].acquire() is not None
     await deployment.execute("DELETE FROM procrastinate_jobs")
     watch = LeaseWatch(deployment.clock, timedelta(0))
-    assert await claims[1].take_back(watch.expired(await claims[1].sightings(besides=[]))) == 1
+    assert (
+        await workers[1].reclaim(watch.expired(await workers[1].observed_leases(except_for=[])))
+        == 1
+    )
 
     assert await deployment.jobs() == [(run.id, "todo")]
 
 
-async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_together(
+async def test_the_limit_of_concurrent_runs_holds_across_machines(
     deployment: Deployment,
 ) -> None:
     deployment.config.settings.max_concurrent_runs_per_user = 3
@@ -413,9 +423,9 @@ async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_t
             await deployment.request(who)
     async with AsyncExitStack() as stack:
         workers = [deployment.worker(stack, number) for number in range(4)]
-        claims = await asyncio.gather(*(worker.acquire() for worker in workers * 4))
-        held = [claim for claim in claims if claim is not None]
-        assert len({claim.run_id for claim in held}) == len(held) == 6
+        acquired = await asyncio.gather(*(worker.acquire() for worker in workers * 4))
+        held = [run for run in acquired if run is not None]
+        assert len({run.run_id for run in held}) == len(held) == 6
         async with deployment.db.read() as connection:
             running = await connection.execute(
                 select(runs_table.c.owner_id, func.count())
@@ -423,8 +433,10 @@ async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_t
                 .group_by(runs_table.c.owner_id)
             )
             assert dict([tuple(row) for row in running]) == {"usr_ann": 3, "usr_bob": 3}
-        # A bell makes no difference.
-        assert await asyncio.gather(*(each.acquire(rung=True) for each in workers)) == [None] * 4
+        # A notification makes no difference.
+        assert (
+            await asyncio.gather(*(each.acquire(notified=True) for each in workers)) == [None] * 4
+        )
         done = held[0]
         worker = next(each for each in workers if each._worker_id == done.worker_id)
         await worker.finish(done, Outcome(RunState.SUCCEEDED), None)
@@ -432,8 +444,8 @@ async def test_one_owner_has_no_more_runs_at_once_than_allowed_on_all_machines_t
         assert await workers[2].acquire() is None
 
 
-async def test_a_worker_outlives_the_queue(deployment: Deployment) -> None:
-    """All connections are cut: runs go on being found, and bells are heard again."""
+async def test_a_worker_survives_the_loss_of_its_queue_connection(deployment: Deployment) -> None:
+    """All connections are cut: runs are still found by polling, and notifications arrive again afterwards."""
     work()
     async with deployment.machine(poll=timedelta(seconds=2)) as machine:
         await deployment.execute(
@@ -442,21 +454,21 @@ async def test_a_worker_outlives_the_queue(deployment: Deployment) -> None:
         )
         assert (await deployment.until_over(await deployment.request())).state is RunState.SUCCEEDED
 
-        async def heard() -> bool:
+        async def received() -> bool:
             run = await deployment.request()
             await deployment.until_over(run)
             return run.id in machine.executed
 
-        await eventually(heard)
+        await eventually(received)
 
 
-async def test_what_the_queue_leaves_undone_is_told_in_a_line(
+async def test_a_lost_connection_of_the_queue_is_logged_in_one_line(
     deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A task that nobody waits for must not print a traceback when the database goes away."""
+    """A task that is never awaited must not log a traceback when the database goes away."""
     loop = asyncio.get_running_loop()
-    before, told = loop.get_exception_handler(), []
-    loop.set_exception_handler(lambda _loop, context: told.append(context["message"]))
+    before, passed_on = loop.get_exception_handler(), []
+    loop.set_exception_handler(lambda _loop, context: passed_on.append(context["message"]))
     try:
         async with deployment.machine():
             loop.call_exception_handler(
@@ -465,8 +477,8 @@ async def test_what_the_queue_leaves_undone_is_told_in_a_line(
             loop.call_exception_handler({"message": "a mistake", "exception": LookupError()})
     finally:
         loop.set_exception_handler(before)
-    assert told == ["a mistake"]
-    assert "the queue left something undone" in caplog.text
+    assert passed_on == ["a mistake"]
+    assert "the queue dropped a statement" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -490,17 +502,17 @@ async def test_what_the_queue_leaves_undone_is_told_in_a_line(
     ],
 )
 def test_the_queue_connects_as_the_service_does(url: str, settings: dict[str, Any]) -> None:
-    given = QueueDoorbell(url)._app.connector._pool_args["kwargs"]
+    given = QueueNotifier(url)._app.connector._pool_args["kwargs"]
     names = ("host", "port", "dbname", "user", "password", "sslmode")
     assert {name: given[name] for name in names if name in given} == settings
     assert given["connect_timeout"] == 5
 
 
-async def test_workers_that_wait_for_places_do_not_block_each_other(deployment: Deployment) -> None:
-    """More workers than owners: all places are locked most of the time, and each of them moves while others wait for it."""
+async def test_workers_that_wait_for_turns_do_not_deadlock(deployment: Deployment) -> None:
+    """More workers than owners: all turns are locked most of the time, and each moves while other workers wait for it."""
     deployment.config.settings.max_concurrent_runs_per_user = 100
     requested = [await deployment.request(who) for _ in range(24) for who in (ANN, BOB)]
     async with AsyncExitStack() as stack:
         workers = [deployment.worker(stack, number) for number in range(6)]
-        claims = await asyncio.gather(*(worker.acquire() for worker in workers * 8))
-    assert {claim.run_id for claim in claims if claim is not None} == {run.id for run in requested}
+        acquired = await asyncio.gather(*(worker.acquire() for worker in workers * 8))
+    assert {run.run_id for run in acquired if run is not None} == {run.id for run in requested}

@@ -18,6 +18,7 @@ from examples.task_service.tests.runs_support import (
     FakeClock,
     database,
     principal,
+    read_log,
     registry,
 )
 from sqlalchemy import func, insert, select, update
@@ -34,11 +35,11 @@ from task_service.errors import (
     RunQueueFull,
     TaskNotFound,
 )
-from task_service.tasks.follow import Heartbeat, LogFollower
+from task_service.tasks.models import LogLine, NewTask, Run, RunState, Task, TaskChanges
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.retention import Retention
-from task_service.tasks.runs import LOG_READ_LINES, MAX_QUEUED_PER_USER, Runs
-from task_service.tasks.shapes import LogLine, NewTask, Run, RunState, Task, TaskChanges
-from task_service.tasks.signals import Signals
+from task_service.tasks.run_log import READ_LINES, Heartbeat, LogReader
+from task_service.tasks.runs import MAX_QUEUED_PER_USER, Runs
 from task_service.tasks.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ class World:
     db: Database
     clock: FakeClock
     config: Config
-    signals: Signals
+    events: LocalEvents
     tasks: Tasks
     runs: Runs
     task: Task
@@ -68,17 +69,17 @@ class World:
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
-        clock, config, signals = FakeClock(), Config(), Signals()
-        tasks = Tasks(db, clock, registry(config), signals)
+        clock, config, events = FakeClock(), Config(), LocalEvents()
+        tasks = Tasks(db, clock, registry(config), events)
         task = await tasks.create(ANN, NewTask(name="Task", handler="anything", params={}))
-        runs = Runs(db, clock, config, signals)
-        yield World(db, clock, config, signals, tasks, runs, task)
+        runs = Runs(db, clock, config, events)
+        yield World(db, clock, config, events, tasks, runs, task)
 
 
-async def test_a_run_is_queued_and_shown(world: World) -> None:
+async def test_a_run_is_queued_and_returned(world: World) -> None:
     run = await world.runs.request(principal("usr_ann", key_id="AAAAAAAAAAAA"), world.task.id)
     assert await world.runs.get(ANN, run.id) == run
-    assert world.signals.bell.is_set()
+    assert world.events.runner_wake.is_set()
     assert run.model_dump(mode="json") == {
         "id": run.id,
         "task_id": world.task.id,
@@ -135,7 +136,7 @@ async def test_the_same_key_gives_the_same_run(world: World) -> None:
     assert await world.count(runs_table) == 2
 
 
-async def test_the_same_key_at_once_makes_one_run(world: World) -> None:
+async def test_concurrent_requests_with_the_same_key_make_one_run(world: World) -> None:
     made = await asyncio.gather(
         *(world.runs.request(ANN, world.task.id, idempotency_key="key") for _ in range(8))
     )
@@ -175,13 +176,13 @@ async def test_a_bad_key_is_refused(world: World, key: str) -> None:
     assert refusal.value.errors[0].field == "Idempotency-Key"
 
 
-async def test_a_long_key_is_taken(world: World) -> None:
+async def test_a_key_of_255_characters_is_accepted(world: World) -> None:
     key = "~" * 255
     first = await world.runs.request(ANN, world.task.id, idempotency_key=key)
     assert (await world.runs.request(ANN, world.task.id, idempotency_key=key)).id == first.id
 
 
-async def test_what_waits_is_bounded_for_each_user(world: World) -> None:
+async def test_queued_runs_are_bounded_for_each_user(world: World) -> None:
     async with world.db.write() as connection:
         row = (await connection.execute(select(tasks_table))).mappings().one()
         await connection.execute(
@@ -205,7 +206,7 @@ async def test_what_waits_is_bounded_for_each_user(world: World) -> None:
     with pytest.raises(RunQueueFull) as refusal:
         await world.runs.request(ANN, world.task.id)
     assert refusal.value.status == 429
-    # Asking again for a run that was taken is no new run.
+    # A repeated request for a run that was accepted makes no new one.
     await world.runs.request(ANN, world.task.id, idempotency_key="last")
     theirs = await world.tasks.create(BOB, NewTask(name="Theirs", handler="anything", params={}))
     await world.runs.request(BOB, theirs.id)
@@ -214,7 +215,7 @@ async def test_what_waits_is_bounded_for_each_user(world: World) -> None:
 # Visibility
 
 
-async def test_others_do_not_find_it(world: World) -> None:
+async def test_other_users_get_404(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
     for call in (world.runs.get(BOB, run.id), world.runs.cancel(BOB, run.id)):
         with pytest.raises(RunNotFound):
@@ -226,7 +227,7 @@ async def test_others_do_not_find_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", "run_", "run_\x00", "tsk_" + "a" * 16, "run_" + "a" * 17])
-async def test_what_is_no_id_is_not_found(world: World, run_id: str) -> None:
+async def test_a_malformed_id_is_not_found(world: World, run_id: str) -> None:
     for call in (world.runs.get(ANN, run_id), world.runs.cancel(ANN, run_id)):
         with pytest.raises(RunNotFound):
             await call
@@ -261,10 +262,10 @@ async def test_a_queued_run_is_cancelled_at_once(world: World) -> None:
     assert (cancelled.state, cancelled.finished_at) == (RunState.CANCELLED, world.clock.now())
     world.clock.advance(1)
     assert await world.runs.cancel(ANN, run.id) == cancelled
-    assert world.signals.take_cancelled() == frozenset()
+    assert world.events.take_cancelled() == frozenset()
 
 
-async def test_a_running_run_is_asked_to_stop(world: World) -> None:
+async def test_cancelling_a_running_run_requests_its_end(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
     await world.set(run, state="running")
     assert (await world.runs.cancel(ANN, run.id)).state is RunState.RUNNING
@@ -273,11 +274,11 @@ async def test_a_running_run_is_asked_to_stop(world: World) -> None:
     await world.runs.cancel(ANN, run.id)
     async with world.db.read() as connection:
         assert await connection.scalar(select(runs_table.c.cancel_requested_at)) == asked_at
-    assert world.signals.take_cancelled() == {run.id}
+    assert world.events.take_cancelled() == {run.id}
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "timed_out"])
-async def test_what_has_ended_cannot_be_cancelled(world: World, state: str) -> None:
+async def test_a_run_that_has_ended_cannot_be_cancelled(world: World, state: str) -> None:
     run = await world.runs.request(ANN, world.task.id)
     await world.set(run, state=state)
     with pytest.raises(RunNotCancellable):
@@ -305,12 +306,12 @@ async def append(world: World, run: Run, first: int, *texts: str) -> None:
         )
 
 
-async def test_the_log_is_read_from_any_place(world: World) -> None:
+async def test_the_log_is_read_from_any_line(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
-    await append(world, run, 1, *(str(index) for index in range(1, LOG_READ_LINES + 3)))
-    lines = await world.runs.read_log(run.id)
-    assert [line.seq for line in lines] == list(range(1, LOG_READ_LINES + 1))
-    lines = await world.runs.read_log(run.id, LOG_READ_LINES)
+    await append(world, run, 1, *(str(index) for index in range(1, READ_LINES + 3)))
+    lines = await read_log(world.db, run.id)
+    assert [line.seq for line in lines] == list(range(1, READ_LINES + 1))
+    lines = await read_log(world.db, run.id, READ_LINES)
     assert [line.text for line in lines] == ["501", "502"]
     assert lines[0].model_dump(mode="json") == {
         "seq": 501,
@@ -318,18 +319,18 @@ async def test_the_log_is_read_from_any_place(world: World) -> None:
         "stream": "stdout",
         "text": "501",
     }
-    assert len(await world.runs.read_log(run.id, -(10**30))) == LOG_READ_LINES
-    assert list(await world.runs.read_log(run.id, 10**30)) == []
+    assert len(await read_log(world.db, run.id, -(10**30))) == READ_LINES
+    assert list(await read_log(world.db, run.id, 10**30)) == []
 
 
 async def test_a_log_is_followed_to_its_end(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
-    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(seconds=60))
+    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(seconds=60))
     seen: list[str] = []
     more = asyncio.Event()
 
     async def follow() -> None:
-        async for item in follower.follow_log(run.id, 1):
+        async for item in logs.follow(run.id, 1):
             assert isinstance(item, LogLine)
             seen.append(item.text)
             more.set()
@@ -340,21 +341,21 @@ async def test_a_log_is_followed_to_its_end(world: World) -> None:
     assert seen == ["b"]
     more.clear()
     await append(world, run, 3, "c")
-    world.signals.run_changed(run.id)
+    world.events.run_changed(run.id)
     await asyncio.wait_for(more.wait(), 5)
     await append(world, run, 4, "d")
     await world.set(run, state="succeeded")
-    world.signals.run_changed(run.id)
+    world.events.run_changed(run.id)
     await asyncio.wait_for(task, 5)
     assert seen == ["b", "c", "d"]
-    # Nobody is remembered.
-    assert world.signals._listeners == {}
+    # No subscription is left.
+    assert world.events._subscribers == {}
 
 
-async def test_a_run_of_another_process_is_followed_by_looking(world: World) -> None:
+async def test_a_run_of_another_process_is_followed_by_polling(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
-    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(milliseconds=10))
-    items = follower.follow_log(run.id)
+    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(milliseconds=10))
+    items = logs.follow(run.id)
     nothing = asyncio.create_task(anext(items))
     await asyncio.sleep(0.05)
     await append(world, run, 1, "a")
@@ -368,8 +369,8 @@ async def test_a_run_of_another_process_is_followed_by_looking(world: World) -> 
 
 async def test_a_silent_run_gives_heartbeats(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
-    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(milliseconds=5))
-    items = follower.follow_log(run.id)
+    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(milliseconds=5))
+    items = logs.follow(run.id)
     for _ in range(2):
         waiting = asyncio.create_task(anext(items))
         await asyncio.sleep(0.03)
@@ -377,18 +378,18 @@ async def test_a_silent_run_gives_heartbeats(world: World) -> None:
         world.clock.advance(15)
         assert isinstance(await asyncio.wait_for(waiting, 5), Heartbeat)
     await items.aclose()
-    assert world.signals._listeners == {}
+    assert world.events._subscribers == {}
 
 
-async def test_a_run_that_is_gone_has_no_log(world: World) -> None:
-    follower = LogFollower(world.runs, world.signals, world.clock)
-    assert [item async for item in follower.follow_log("run_" + "a" * 16)] == []
+async def test_a_deleted_run_has_no_log(world: World) -> None:
+    logs = LogReader(world.db, world.events, world.clock)
+    assert [item async for item in logs.follow("run_" + "a" * 16)] == []
 
 
 # Retention
 
 
-async def test_what_is_old_is_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_rows_are_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("task_service.tasks.retention._BATCH", 2)
     old, unfinished, recent = [], [], []
     for index in range(5):
@@ -422,7 +423,7 @@ async def test_what_is_old_is_deleted(world: World, monkeypatch: pytest.MonkeyPa
     assert await retention.apply() == 1
 
 
-async def test_a_deleted_task_goes_with_its_last_run(world: World) -> None:
+async def test_a_deleted_task_is_removed_with_its_last_run(world: World) -> None:
     run = await world.runs.request(ANN, world.task.id)
     await world.tasks.delete(ANN, world.task.id)
     retention = Retention(world.db, world.clock, world.config)

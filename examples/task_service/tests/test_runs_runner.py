@@ -1,4 +1,4 @@
-"""The runner: executing, stopping, taking over, and databases that come and go. Quick, but in real time."""
+"""The runner: executing, stopping, reclaiming, and outages of the database. Quick, but in real time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from examples.task_service.tests.runs_support import (
     Config,
     database,
     failing,
+    read_log,
     registry,
 )
 from sqlalchemy import event, update
@@ -26,13 +27,13 @@ from msk_auth import StoreUnavailable, SystemClock
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.handlers import HandlerResult, RunContext
-from task_service.tasks.follow import LogFollower
-from task_service.tasks.leases import Claim
+from task_service.tasks.models import LogLine, NewTask, Run, RunState, TaskChanges
+from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.run_log import LogReader
 from task_service.tasks.runner import Runner
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import LogLine, NewTask, Run, RunState, TaskChanges
-from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import AcquiredRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -45,21 +46,21 @@ class World:
     db: Database
     clock: SystemClock = field(default_factory=SystemClock)
     config: Config = field(default_factory=Config)
-    signals: Signals = field(default_factory=Signals)
+    events: LocalEvents = field(default_factory=LocalEvents)
 
     def __post_init__(self) -> None:
         self.registry = registry(self.config)
-        self.tasks = Tasks(self.db, self.clock, self.registry, self.signals)
-        self.runs = Runs(self.db, self.clock, self.config, self.signals)
+        self.tasks = Tasks(self.db, self.clock, self.registry, self.events)
+        self.runs = Runs(self.db, self.clock, self.config, self.events)
 
-    def runner(self, *, signals: Signals | None = None, **options: Any) -> Runner:
-        """A runner; with signals of its own it stands for another process."""
+    def runner(self, *, events: LocalEvents | None = None, **options: Any) -> Runner:
+        """A runner; with events of its own it stands for another process."""
         return Runner(
             self.db,
             self.clock,
             self.registry,
             self.config,
-            self.signals if signals is None else signals,
+            self.events if events is None else events,
             **{"poll": timedelta(seconds=0.05)} | options,
         )
 
@@ -98,7 +99,7 @@ class World:
         return await self.runs.get(ANN, run.id)
 
     async def text(self, run: Run, *streams: str) -> str:
-        lines = await self.runs.read_log(run.id)
+        lines = await read_log(self.db, run.id)
         return "".join(line.text for line in lines if not streams or line.stream in streams)
 
 
@@ -171,7 +172,7 @@ async def test_a_run_is_executed_with_its_output(world: World) -> None:
     assert await world.text(run) == "hello\n"
 
 
-async def test_the_doorbell_is_heard_at_once(sqlite: World) -> None:
+async def test_a_local_event_wakes_the_runner_at_once(sqlite: World) -> None:
     async with sqlite.running(poll=timedelta(seconds=60)):
         await asyncio.sleep(0.1)
         for _ in range(2):
@@ -179,13 +180,13 @@ async def test_the_doorbell_is_heard_at_once(sqlite: World) -> None:
             assert run.state is RunState.SUCCEEDED
 
 
-async def test_what_another_process_queued_is_found_by_looking(sqlite: World) -> None:
-    async with sqlite.running(signals=Signals()):
+async def test_a_run_queued_by_another_process_is_found_by_polling(sqlite: World) -> None:
+    async with sqlite.running(events=LocalEvents()):
         run = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
     assert run.state is RunState.SUCCEEDED
 
 
-async def test_no_more_than_allowed_at_once_and_the_rest_after_that(world: World) -> None:
+async def test_no_more_runs_than_its_concurrency_are_executed_at_once(world: World) -> None:
     blocker = Blocker()
     runs = [await world.request(blocker) for _ in range(3)]
     async with world.running(concurrency=2) as runner:
@@ -210,7 +211,7 @@ async def test_an_error_fails_the_run_in_one_line(sqlite: World) -> None:
     assert len(run.error) == 500
 
 
-async def test_a_mistake_in_a_handler_is_for_the_services_log_only(
+async def test_an_exception_of_a_handler_is_only_in_the_services_log(
     sqlite: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(context: RunContext) -> HandlerResult:
@@ -219,7 +220,7 @@ async def test_a_mistake_in_a_handler_is_for_the_services_log_only(
     async with sqlite.running():
         run = await sqlite.until(await sqlite.request(work))
     assert run.state is RunState.FAILED
-    assert run.error == "The handler failed. The service's log says why."
+    assert run.error == "The handler failed. The reason is in the service's log."
     assert "inner secret" not in await sqlite.text(run)
     assert "inner secret" in caplog.text
 
@@ -230,12 +231,12 @@ async def test_a_handler_that_cancels_itself_has_failed(sqlite: World) -> None:
 
     async with sqlite.running():
         run = await sqlite.until(await sqlite.request(work))
-        assert (run.state, run.error) == (RunState.FAILED, "The handler gave up.")
+        assert (run.state, run.error) == (RunState.FAILED, "The handler cancelled itself.")
         # And the runner goes on.
         assert (await sqlite.until(await sqlite.request(doing(HandlerResult(0))))).exit_code == 0
 
 
-async def test_what_is_not_allowed_any_more_is_not_run(sqlite: World) -> None:
+async def test_a_command_that_is_no_longer_allowed_is_not_run(sqlite: World) -> None:
     task = await sqlite.tasks.create(
         ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo"]})
     )
@@ -248,7 +249,7 @@ async def test_what_is_not_allowed_any_more_is_not_run(sqlite: World) -> None:
     assert "not allowed this command" in run.error
 
 
-async def test_a_handler_that_was_uninstalled_is_said_so(sqlite: World) -> None:
+async def test_a_run_of_an_uninstalled_handler_fails(sqlite: World) -> None:
     run = await sqlite.request(doing(HandlerResult(0)))
     async with sqlite.db.write() as connection:
         await connection.execute(update(runs_table).values(handler="gone"))
@@ -271,8 +272,8 @@ async def test_a_run_that_takes_too_long_is_stopped(world: World) -> None:
 @pytest.mark.parametrize("same_process", [True, False])
 async def test_a_cancelled_run_is_stopped(world: World, same_process: bool) -> None:
     blocker = Blocker()
-    options: dict[str, Any] = {} if same_process else {"signals": Signals()}
-    # In the same process the bell must do, without a poll.
+    options: dict[str, Any] = {} if same_process else {"events": LocalEvents()}
+    # In the same process a local event must suffice, without a poll.
     options |= {"poll": timedelta(seconds=60)} if same_process else {}
     async with world.running(**options):
         run = await world.request(blocker)
@@ -292,10 +293,11 @@ async def test_deleting_a_task_stops_its_run(sqlite: World) -> None:
         assert (await sqlite.until(run)).state is RunState.CANCELLED
 
 
-async def test_a_handler_that_does_not_stop_is_left_behind(
+async def test_the_runner_does_not_wait_for_a_handler_that_does_not_stop(
     sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("task_service.tasks.runner._CLEAN_UP", 0.05)
+    for module in ("execution", "runner"):
+        monkeypatch.setattr(f"task_service.tasks.{module}.STOP_SECONDS", 0.05)
     blocker = Blocker(stubborn=True)
     async with sqlite.running():
         run = await sqlite.until(await sqlite.request(blocker, timeout_seconds=1))
@@ -304,7 +306,7 @@ async def test_a_handler_that_does_not_stop_is_left_behind(
         blocker.release.set()
 
 
-async def test_a_mistake_while_stopping_is_logged(
+async def test_an_exception_while_stopping_is_logged(
     sqlite: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(context: RunContext) -> HandlerResult:
@@ -331,12 +333,12 @@ async def test_output_can_be_followed_while_it_is_made(world: World) -> None:
         context.log("stderr", "last\n")
         return HandlerResult(0)
 
-    follower = LogFollower(world.runs, world.signals, world.clock, poll=timedelta(seconds=60))
+    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(seconds=60))
     async with world.running():
         run = await world.request(work)
         seen = []
         async with asyncio.timeout(10):
-            async for item in follower.follow_log(run.id):
+            async for item in logs.follow(run.id):
                 assert isinstance(item, LogLine)
                 seen.append((item.seq, item.stream, item.text))
                 go_on.set()
@@ -354,7 +356,7 @@ async def test_much_output_is_written_in_few_batches(
 
     async with sqlite.running():
         run = await sqlite.until(await sqlite.request(work))
-    lines = await sqlite.runs.read_log(run.id)
+    lines = await read_log(sqlite.db, run.id)
     assert run.started_at is not None
     assert run.finished_at is not None
     assert len(lines) <= (run.finished_at - run.started_at).total_seconds() * 10 + 1
@@ -364,7 +366,7 @@ async def test_much_output_is_written_in_few_batches(
 # Stopping
 
 
-async def test_a_stopping_runner_lets_runs_end(sqlite: World) -> None:
+async def test_a_stopping_runner_waits_for_its_runs(sqlite: World) -> None:
     blocker = Blocker()
     runner = sqlite.runner()
     task = asyncio.create_task(runner.run())
@@ -380,7 +382,7 @@ async def test_a_stopping_runner_lets_runs_end(sqlite: World) -> None:
     assert (await sqlite.runs.get(ANN, later.id)).state is RunState.QUEUED
 
 
-async def test_what_does_not_end_in_time_goes_back_into_the_queue(world: World) -> None:
+async def test_a_run_that_does_not_end_within_the_grace_is_queued_again(world: World) -> None:
     blocker = Blocker()
     runner = world.runner()
     task = asyncio.create_task(runner.run())
@@ -400,7 +402,8 @@ async def test_what_does_not_end_in_time_goes_back_into_the_queue(world: World) 
 async def test_a_runner_can_be_stopped_while_the_database_is_away(
     sqlite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("task_service.tasks.runner._CLEAN_UP", 0.2)
+    for module in ("execution", "runner"):
+        monkeypatch.setattr(f"task_service.tasks.{module}.STOP_SECONDS", 0.2)
     blocker = Blocker()
     runner = sqlite.runner()
     task = asyncio.create_task(runner.run())
@@ -415,7 +418,7 @@ async def test_a_runner_can_be_stopped_while_the_database_is_away(
         assert (await sqlite.until(run)).attempt == 2
 
 
-# Dying and taking over
+# Dying and reclaiming
 
 
 async def died(runner: Runner, task: asyncio.Task[None]) -> None:
@@ -425,9 +428,9 @@ async def died(runner: Runner, task: asyncio.Task[None]) -> None:
         await task
 
 
-async def test_the_run_of_a_dead_worker_is_taken_over(world: World) -> None:
+async def test_the_run_of_a_dead_worker_is_reclaimed(world: World) -> None:
     blocker = Blocker()
-    runner = world.runner(signals=Signals(), lease=LEASE)
+    runner = world.runner(events=LocalEvents(), lease=LEASE)
     task = asyncio.create_task(runner.run())
     run = await world.request(blocker)
     await within(blocker.started)
@@ -475,7 +478,7 @@ async def test_a_worker_that_is_cut_off_stops_before_another_may_begin(sqlite: W
 # A database that comes and goes
 
 
-async def test_a_handler_that_notices_the_end_of_its_lease_writes_nothing(sqlite: World) -> None:
+async def test_a_handler_that_raises_lease_lost_writes_no_outcome(sqlite: World) -> None:
     """What a worker does when it goes on after a SIGSTOP, here without waiting for one."""
     attempts: list[int] = []
 
@@ -507,7 +510,7 @@ async def test_an_outcome_is_not_lost(sqlite: World) -> None:
     assert blocker.attempts == [1]
 
 
-async def test_a_driver_that_swallows_the_end_keeps_nobody_from_stopping(
+async def test_a_driver_that_swallows_cancellation_does_not_keep_the_runner_from_stopping(
     sqlite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, swallowed = asyncio.Event(), asyncio.Event()
@@ -554,12 +557,12 @@ async def test_output_of_an_outage_is_written_afterwards(sqlite: World) -> None:
     assert await sqlite.text(run) == "before during after"
 
 
-async def test_a_batch_whose_answer_got_lost_is_written_once(
+async def test_a_batch_whose_commit_was_not_confirmed_is_written_once(
     sqlite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database did it, and the connection broke before it could say so: for each kind of write."""
-    real_append = sqlite.runner()._claims.append.__func__  # type: ignore[attr-defined]
-    real_finish = sqlite.runner()._claims.finish.__func__  # type: ignore[attr-defined]
+    """The database committed, and the connection broke before the answer: for each kind of write."""
+    real_append = sqlite.runner()._worker_runs.append_log.__func__  # type: ignore[attr-defined]
+    real_finish = sqlite.runner()._worker_runs.finish.__func__  # type: ignore[attr-defined]
     lost: set[str] = set()
 
     def losing(real: Any) -> Any:
@@ -572,8 +575,8 @@ async def test_a_batch_whose_answer_got_lost_is_written_once(
 
         return call
 
-    monkeypatch.setattr("task_service.tasks.claims.Claims.append", losing(real_append))
-    monkeypatch.setattr("task_service.tasks.claims.Claims.finish", losing(real_finish))
+    monkeypatch.setattr("task_service.tasks.worker_runs.WorkerRuns.append_log", losing(real_append))
+    monkeypatch.setattr("task_service.tasks.worker_runs.WorkerRuns.finish", losing(real_finish))
 
     async def work(context: RunContext) -> HandlerResult:
         for index in range(5):
@@ -584,7 +587,7 @@ async def test_a_batch_whose_answer_got_lost_is_written_once(
     async with sqlite.running():
         run = await sqlite.until(await sqlite.request(work))
         await asyncio.sleep(0.3)
-    assert lost == {"append", "finish"}
+    assert lost == {"append_log", "finish"}
     assert await sqlite.text(run) == "0 1 2 3 4 "
     assert (run.state, run.attempt) == (RunState.SUCCEEDED, 1)
 
@@ -604,24 +607,24 @@ async def test_a_runner_survives_an_outage_without_hurry(
         event.listen(sqlite.db.engine.sync_engine, "before_cursor_execute", count)
         with failing(sqlite.db):
             for _ in range(100):
-                sqlite.signals.run_queued()
+                sqlite.events.runner_wake.set()
                 await asyncio.sleep(0.01)
         assert statements < 20
         run = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
     assert run.state is RunState.SUCCEEDED
 
 
-async def test_a_run_is_given_back_when_what_is_allowed_cannot_be_asked(sqlite: World) -> None:
+async def test_a_run_is_released_when_the_settings_cannot_be_read(sqlite: World) -> None:
     task = await sqlite.tasks.create(
         ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo"]})
     )
-    asked = 0
+    reads = 0
     real = sqlite.config.current
 
     async def current() -> Any:
-        nonlocal asked
-        asked += 1
-        if asked == 3:  # the request asks first, then the claim, then the check before the run
+        nonlocal reads
+        reads += 1
+        if reads == 3:  # the request reads first, then the acquiring, then the check before the run
             raise StoreUnavailable
         return await real()
 
@@ -630,10 +633,10 @@ async def test_a_run_is_given_back_when_what_is_allowed_cannot_be_asked(sqlite: 
     async with sqlite.running():
         ended = await sqlite.until(run)
     assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 1)
-    assert asked > 4
+    assert reads > 4
 
 
-async def test_a_mistake_in_the_runner_does_not_end_it(
+async def test_an_exception_in_the_runner_does_not_end_it(
     sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sqlite.config.error = KeyError("a mistake")
@@ -649,10 +652,10 @@ async def test_a_mistake_in_the_runner_does_not_end_it(
     assert ended.state is RunState.SUCCEEDED
 
 
-async def test_a_run_that_cannot_be_brought_to_an_end_is_taken_over(
+async def test_a_run_that_cannot_be_finished_is_reclaimed(
     sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = sqlite.runner()._claims.finish.__func__  # type: ignore[attr-defined]
+    real = sqlite.runner()._worker_runs.finish.__func__  # type: ignore[attr-defined]
     calls = 0
 
     async def finish(self: Any, *args: Any) -> bool:
@@ -662,14 +665,14 @@ async def test_a_run_that_cannot_be_brought_to_an_end_is_taken_over(
             raise KeyError("a mistake")
         return bool(await real(self, *args))
 
-    monkeypatch.setattr("task_service.tasks.claims.Claims.finish", finish)
+    monkeypatch.setattr("task_service.tasks.worker_runs.WorkerRuns.finish", finish)
     async with sqlite.running(lease=LEASE):
         ended = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
     assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 2)
-    assert "could not be brought to an end" in caplog.text
+    assert "cannot finish the run" in caplog.text
 
 
-async def test_old_runs_are_deleted_by_the_way(sqlite: World) -> None:
+async def test_the_runner_deletes_old_runs(sqlite: World) -> None:
     run = await sqlite.request(doing(HandlerResult(0)))
     await sqlite.runs.cancel(ANN, run.id)
     long_ago = sqlite.clock.now() - timedelta(days=31)
@@ -694,7 +697,11 @@ async def test_several_runners_execute_each_run_once(world: World) -> None:
         return HandlerResult(0)
 
     runs = [await world.request(work) for _ in range(20)]
-    async with world.running(), world.running(signals=Signals()), world.running(signals=Signals()):
+    async with (
+        world.running(),
+        world.running(events=LocalEvents()),
+        world.running(events=LocalEvents()),
+    ):
         for run in runs:
             ended = await world.until(run, seconds=20)
             assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 1)
@@ -710,31 +717,31 @@ async def test_a_change_of_a_task_does_not_touch_its_queued_run(sqlite: World) -
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
-async def test_a_claim_whose_asker_went_away_belongs_to_this_process(
+async def test_a_run_acquired_for_a_cancelled_notification_is_executed(
     sqlite: World, monkeypatch: pytest.MonkeyPatch, is_stopping: bool
 ) -> None:
-    """A queue that loses its connection, or stops, cancels whoever answers its bell; the row may be claimed by then."""
-    committed, told = asyncio.Event(), asyncio.Event()
-    # Only the bell's answer finds the run; the runner's own look into the table is kept from it.
+    """A queue that loses its connection, or stops, cancels its calls; a run may be acquired by then."""
+    committed, proceed = asyncio.Event(), asyncio.Event()
+    # Only the notification finds the run: the runner does not poll meanwhile.
     async with sqlite.running(poll=timedelta(hours=1)) as runner:
-        acquire = runner._claims.acquire
+        acquire = runner._worker_runs.acquire
 
-        async def slowly(*, rung: bool = False) -> Claim | None:
-            acquired = await acquire(rung=rung)
+        async def slowly(*, notified: bool = False) -> AcquiredRun | None:
+            acquired = await acquire(notified=notified)
             committed.set()
-            await told.wait()
+            await proceed.wait()
             return acquired
 
         await asyncio.sleep(0.1)
-        monkeypatch.setattr(runner._claims, "acquire", slowly)
+        monkeypatch.setattr(runner._worker_runs, "acquire", slowly)
         run = await World(sqlite.db).request(doing(HandlerResult(0)))
-        answering = asyncio.create_task(runner.answer(run.id))
+        answering = asyncio.create_task(runner.handle_notification(run.id))
         await asyncio.wait_for(committed.wait(), 10)
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answering
         if is_stopping:
             runner.stop(timedelta(0))
-        told.set()
+        proceed.set()
         now = await sqlite.until(run, "queued" if is_stopping else "succeeded")
     assert now.attempt == (0 if is_stopping else 1)

@@ -26,12 +26,11 @@ from msk_auth import InputInvalid, KeyFormat, StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.errors import TaskNotFound
-from task_service.tasks.example import EXAMPLE_HANDLER, EXAMPLE_PARAMS, add_example_task
+from task_service.tasks.models import NewTask, RunState, TaskChanges
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, RunState, TaskChanges
-from task_service.tasks.signals import Signals
 from task_service.tasks.status import StatusReport, WorkerStatus
-from task_service.tasks.tasks import Tasks
+from task_service.tasks.tasks import EXAMPLE_HANDLER, EXAMPLE_PARAMS, Tasks, add_example_task
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +40,7 @@ class World:
     db: Database
     clock: FakeClock
     config: Config
-    signals: Signals
+    events: LocalEvents
     tasks: Tasks
     runs: Runs
 
@@ -49,14 +48,14 @@ class World:
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
-        clock, config, signals = FakeClock(), Config(), Signals()
+        clock, config, events = FakeClock(), Config(), LocalEvents()
         yield World(
             db,
             clock,
             config,
-            signals,
-            Tasks(db, clock, registry(config), signals),
-            Runs(db, clock, config, signals),
+            events,
+            Tasks(db, clock, registry(config), events),
+            Runs(db, clock, config, events),
         )
 
 
@@ -64,7 +63,7 @@ def new(name: str = "Task", **values: Any) -> NewTask:
     return NewTask.model_validate({"name": name, "handler": "anything", "params": {}} | values)
 
 
-async def test_a_task_is_made_and_found(world: World) -> None:
+async def test_a_task_is_created_and_found(world: World) -> None:
     made = await world.tasks.create(ANN, new("  Näme ✓ ", params={"do": "x"}, timeout_seconds=5))
     assert made.name == "Näme ✓"
     assert made.owner_id == "usr_ann"
@@ -84,7 +83,7 @@ async def test_a_task_is_made_and_found(world: World) -> None:
     }
 
 
-async def test_parameters_come_back_as_they_were_given(world: World) -> None:
+async def test_parameters_are_returned_as_they_were_sent(world: World) -> None:
     params = {"url": "http://example.org/", "body": "a\x00b ü 😀"}
     made = await world.tasks.create(ANN, new(handler="http_request", params=params))
     assert (await world.tasks.get(ANN, made.id)).params == params
@@ -100,7 +99,7 @@ async def test_parameters_come_back_as_they_were_given(world: World) -> None:
         ("http_request", {"url": "http://127.0.0.1/"}, "params.url"),
     ],
 )
-async def test_what_a_handler_refuses_is_not_stored(
+async def test_parameters_that_a_handler_refuses_are_not_stored(
     world: World, handler: str, params: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InputInvalid) as refusal:
@@ -109,7 +108,7 @@ async def test_what_a_handler_refuses_is_not_stored(
     assert (await world.tasks.list(ANN)).items == []
 
 
-async def test_an_api_key_has_no_place_in_a_task(world: World) -> None:
+async def test_a_task_with_an_api_key_is_refused(world: World) -> None:
     """G1: a key's value exists in one response and nowhere else."""
     key = KeyFormat().generate().reveal()
     wrong_checksum = key[:-1] + ("0" if key[-1] != "0" else "1")
@@ -149,7 +148,7 @@ def test_a_bad_body_is_refused(body: dict[str, Any]) -> None:
         NewTask.model_validate(body)
 
 
-async def test_others_do_not_find_it(world: World) -> None:
+async def test_other_users_get_404(world: World) -> None:
     task = await world.tasks.create(ANN, new())
     for call in (
         world.tasks.get(BOB, task.id),
@@ -164,7 +163,7 @@ async def test_others_do_not_find_it(world: World) -> None:
     assert (await world.tasks.get(ANN, task.id)).name == "Task"
 
 
-async def test_who_may_read_all_may_not_change_anything(world: World) -> None:
+async def test_the_permission_to_read_all_changes_nothing(world: World) -> None:
     task = await world.tasks.create(ANN, new())
     assert await world.tasks.get(ADMIN, task.id) == task
     assert (await world.tasks.list(ADMIN)).items == [task]
@@ -181,7 +180,7 @@ async def test_who_may_read_all_may_not_change_anything(world: World) -> None:
 @pytest.mark.parametrize(
     "task_id", ["", "x", "tsk_", "tsk_\x00", "tsk_" + "ä" * 16, "run_" + "a" * 16]
 )
-async def test_what_is_no_id_is_not_found(world: World, task_id: str) -> None:
+async def test_a_malformed_id_is_not_found(world: World, task_id: str) -> None:
     for call in (
         world.tasks.get(ANN, task_id),
         world.tasks.patch(ANN, task_id, TaskChanges(name="x")),
@@ -217,7 +216,7 @@ async def test_tasks_are_listed_newest_first_in_pages(world: World) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 101])
-async def test_a_page_has_bounds(world: World, limit: int) -> None:
+async def test_a_page_size_out_of_range_is_refused(world: World, limit: int) -> None:
     with pytest.raises(InputInvalid) as refusal:
         await world.tasks.list(ANN, limit=limit)
     assert refusal.value.errors[0].field == "limit"
@@ -230,7 +229,7 @@ async def test_a_foreign_cursor_is_refused(world: World, cursor: str) -> None:
     assert refusal.value.errors[0].field == "cursor"
 
 
-async def test_only_what_is_present_is_changed(world: World) -> None:
+async def test_only_members_that_are_present_are_changed(world: World) -> None:
     task = await world.tasks.create(ANN, new(params={"do": "a"}, timeout_seconds=5))
     world.clock.advance(10)
     changed = await world.tasks.patch(ANN, task.id, TaskChanges(name="New"))
@@ -256,7 +255,7 @@ async def test_the_handler_and_its_parameters_change_together(world: World) -> N
     assert same == changed
 
 
-async def test_two_changes_at_once_leave_a_task_that_fits(world: World) -> None:
+async def test_concurrent_changes_leave_parameters_that_fit_the_handler(world: World) -> None:
     task = await world.tasks.create(ANN, new(params={"do": "a"}))
     results = await asyncio.gather(
         world.tasks.patch(ANN, task.id, TaskChanges(params={"do": "b"})),
@@ -307,7 +306,7 @@ async def test_a_deleted_task_is_gone_and_its_runs_end(world: World) -> None:
     ended = await world.runs.get(ANN, queued.id)
     assert (ended.state, ended.finished_at) == (RunState.CANCELLED, world.clock.now())
     assert (await world.runs.get(ANN, running.id)).state is RunState.RUNNING
-    assert running.id in world.signals.take_cancelled()
+    assert running.id in world.events.take_cancelled()
     assert (await world.runs.get(ANN, kept.id)).state is RunState.QUEUED
 
 
@@ -324,7 +323,7 @@ async def test_a_task_shows_its_latest_run(world: World) -> None:
     assert changed.last_run == latest
 
 
-async def test_a_database_that_does_not_answer_is_said_so(world: World) -> None:
+async def test_an_outage_raises_store_unavailable(world: World) -> None:
     task = await world.tasks.create(ANN, new())
     with failing(world.db):
         for call in (
@@ -368,7 +367,7 @@ async def test_tasks_are_listed_with_their_newest_runs(world: World) -> None:
         await world.tasks.list(ANN, recent=21)
 
 
-async def test_the_status_tells_of_the_database_and_the_queue(world: World) -> None:
+async def test_the_status_reports_the_database_and_the_queue(world: World) -> None:
     report = StatusReport(
         world.db,
         world.clock,

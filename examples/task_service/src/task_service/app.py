@@ -71,12 +71,11 @@ from .secrets_file import load_or_create_secrets
 from .server import is_loopback
 from .settings import Settings
 from .shared_secrets import agree_on_secrets
-from .tasks.census import RunCensus
-from .tasks.follow import LogFollower
+from .tasks.notifications import LocalEvents
+from .tasks.run_log import LogReader
 from .tasks.runner import Runner
 from .tasks.runs import Runs
-from .tasks.signals import Signals
-from .tasks.status import StatusReport, WorkerStatus
+from .tasks.status import RunCounts, StatusReport, WorkerStatus
 from .tasks.tasks import Tasks
 from .web.page_logins import PageLogins
 from .web.pages import pages_router
@@ -107,7 +106,7 @@ class Worker:
     settings: Settings
     db: Database
     registry: HandlerRegistry
-    signals: Signals
+    events: LocalEvents
     queue: Queue
     runner: Runner
     config: ConfigStore
@@ -162,19 +161,19 @@ class Worker:
         registry = HandlerRegistry.load(
             HandlerEnvironment(allowed_commands, settings.http_allowed_networks, command_sandbox)
         )
-        signals = Signals()
+        events = LocalEvents()
         queue = queue_of(settings, db, serving=serving)
         runner = Runner(
             db,
             clock,
             registry,
             config,
-            signals,
+            events,
             concurrency=settings.workers,
-            doorbell=queue.doorbell,
-            on_duty=queue.on_duty,
+            notifier=queue.notifier,
+            should_acquire=queue.should_acquire,
         )
-        return cls(settings, db, registry, signals, queue, runner, config, command_sandbox, serving)
+        return cls(settings, db, registry, events, queue, runner, config, command_sandbox, serving)
 
     async def check_commands(self) -> None:
         """Refuse to execute commands that this machine cannot keep from the service's secrets.
@@ -243,8 +242,8 @@ class Services:
     worker: Worker
     tasks: Tasks
     runs: Runs
-    follower: LogFollower
-    census: RunCensus
+    logs: LogReader
+    run_counts: RunCounts
     status: StatusReport
     stopping: asyncio.Event
 
@@ -342,9 +341,9 @@ class Services:
             db,
             clock,
             config,
-            worker.signals,
-            doorbell=worker.queue.doorbell,
-            witness=audit.witness,
+            worker.events,
+            notifier=worker.queue.notifier,
+            on_change=audit.witness,
         )
         return cls(
             settings=settings,
@@ -367,16 +366,16 @@ class Services:
             authenticator=authenticator,
             registry=worker.registry,
             worker=worker,
-            tasks=Tasks(db, clock, worker.registry, worker.signals, witness=audit.witness),
+            tasks=Tasks(db, clock, worker.registry, worker.events, on_change=audit.witness),
             runs=runs,
-            follower=LogFollower(runs, worker.signals, clock),
-            census=RunCensus(db, clock),
+            logs=LogReader(db, worker.events, clock),
+            run_counts=RunCounts(db, clock),
             status=StatusReport(
                 db,
                 clock,
                 worker=WorkerStatus(id=worker.runner.worker_id, concurrency=settings.workers),
                 verification_lease_ms=settings.lease_ms,
-                living_workers=worker.queue.living_workers,
+                count_live_workers=worker.queue.count_live_workers,
             ),
             stopping=asyncio.Event(),
         )
@@ -461,7 +460,7 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
         auth.key_routes(prefix="/api/keys"),
         key_trail_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry),
-        runs_router(auth, it.runs, it.follower, stopping=it.stopping),
+        runs_router(auth, it.runs, it.logs, stopping=it.stopping),
         admin_router(
             auth,
             it.config,
@@ -473,7 +472,7 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
             base_url=it.settings.base_url,
         ),
         *_leak_routers(it, auth),
-        health_router(it.db, it.metrics, it.census, it.tokens),
+        health_router(it.db, it.metrics, it.run_counts, it.tokens),
         pages_router(PageLogins(auth, it.login), key_limits=it.config.key_limits),
     )
 

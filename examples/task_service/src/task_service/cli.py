@@ -34,7 +34,7 @@ from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
 from .settings import Settings, load_settings
 from .shared_secrets import forget_secrets
-from .tasks.example import add_example_task
+from .tasks.tasks import add_example_task
 
 _REQUEST_GRACE_SECONDS: Final = 10
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .db.engine import Database
 from .settings import Settings
-from .tasks.doorbell import Doorbell, SilentDoorbell
+from .tasks.notifications import NullNotifier, WorkerNotifier
 from .tasks.runner import Runner
 
 
@@ -17,14 +17,14 @@ class Queue:
     """What a process knows of workers elsewhere.
 
     Attributes:
-        doorbell: Tells them of runs.
-        on_duty: Whether this process looks for runs itself now; None means always.
-        living_workers: Counts them; None where there is no queue.
+        notifier: Notifies them of runs.
+        should_acquire: Whether this process looks for runs itself now; None means always.
+        count_live_workers: Counts them; None where there is no queue.
     """
 
-    doorbell: Doorbell
-    on_duty: Callable[[], Awaitable[bool]] | None = None
-    living_workers: Callable[[Database], Awaitable[int]] | None = None
+    notifier: WorkerNotifier
+    should_acquire: Callable[[], Awaitable[bool]] | None = None
+    count_live_workers: Callable[[Database], Awaitable[int]] | None = None
 
 
 def queue_of(settings: Settings, db: Database, *, serving: bool) -> Queue:
@@ -36,16 +36,16 @@ def queue_of(settings: Settings, db: Database, *, serving: bool) -> Queue:
         serving: Whether this process serves.
     """
     if settings.on_sqlite:
-        return Queue(SilentDoorbell())
+        return Queue(NullNotifier())
     # SQLite does without the queue and what it loads.
-    from .tasks.queue import QueueDoorbell, living_workers
+    from .tasks.queue import QueueNotifier, count_live_workers
 
     async def no_worker_lives() -> bool:
-        return await living_workers(db) == 0
+        return await count_live_workers(db) == 0
 
     stands_in = serving and settings.execute_runs == "auto"
-    doorbell = QueueDoorbell(settings.database_url)
-    return Queue(doorbell, no_worker_lives if stands_in else None, living_workers)
+    notifier = QueueNotifier(settings.database_url)
+    return Queue(notifier, no_worker_lives if stands_in else None, count_live_workers)
 
 
 def listen_to_queue(
@@ -60,6 +60,11 @@ def listen_to_queue(
     from .tasks.queue import listen
 
     return asyncio.create_task(
-        listen(settings.database_url, runner.answer, concurrency=settings.workers, stop=stop),
+        listen(
+            settings.database_url,
+            runner.handle_notification,
+            concurrency=settings.workers,
+            stop=stop,
+        ),
         name="queue",
     )

@@ -28,12 +28,11 @@ from examples.task_service.tests.runs_support import Config, registry
 from msk_auth import Principal, Problem, StoreUnavailable, TooManyAttempts
 from task_service.accounts.users import User
 from task_service.accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
-from task_service.tasks.claims import Claims
-from task_service.tasks.leases import Outcome
+from task_service.tasks.models import NewTask, RunState
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, RunState
-from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import Outcome, WorkerRuns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -128,23 +127,23 @@ class Client:
         )
 
 
-async def execute_runs(claims: Claims, finished: asyncio.Event) -> None:
+async def execute_runs(worker: WorkerRuns, finished: asyncio.Event) -> None:
     """A worker whose runs end as soon as they have begun."""
     while not finished.is_set():
-        claim = await claims.acquire()
-        if claim is None:
+        run = await worker.acquire()
+        if run is None:
             await asyncio.sleep(0.01)
             continue
-        await claims.renew([claim])
-        await claims.finish(claim, Outcome(RunState.SUCCEEDED), None)
+        await worker.renew([run])
+        await worker.finish(run, Outcome(RunState.SUCCEEDED), None)
 
 
 async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
     processes: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = processes[0]
-    signals, config = Signals(), Config()
-    made = Tasks(one.db, one.clock, registry(config), signals)
+    events, config = LocalEvents(), Config()
+    made = Tasks(one.db, one.clock, registry(config), events)
     new = NewTask(name="Task", handler="anything", params={"do": "nothing"})
     tasks: dict[User, str] = {}
     for name in ("ann", "bob", "eve"):
@@ -160,8 +159,8 @@ async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
         workers: list[asyncio.Task[None]] = []
         for number, it in enumerate(processes):
             monkeypatch.setattr(it.throttle, "attempt", uncounted)
-            claims = Claims(it.db, it.clock, config, worker_id=f"w{number}", lease=LEASE)
-            workers.append(asyncio.create_task(execute_runs(claims, finished)))
+            worker = WorkerRuns(it.db, it.clock, config, worker_id=f"w{number}", lease=LEASE)
+            workers.append(asyncio.create_task(execute_runs(worker, finished)))
             store = WitnessedKeyStore(it.db.engine, it.audit)
             stack.push_async_callback(store.aclose)
             keys = WitnessedAuthenticator(
@@ -171,7 +170,7 @@ async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            runs = Runs(it.db, it.clock, config, signals, witness=it.audit.witness)
+            runs = Runs(it.db, it.clock, config, events, on_change=it.audit.witness)
             clients += [
                 Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
             ]

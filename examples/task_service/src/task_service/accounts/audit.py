@@ -190,7 +190,7 @@ class Audit:
         target: str,
         **details: object,
     ) -> None:
-        """Add an entry in the transaction of the change itself; see :class:`task_service.tasks.witness.Witness`."""
+        """Add an entry in the transaction of the change itself; see :class:`task_service.tasks.interfaces.OnChange`."""
         await self.record(
             action, principal=principal, target=target, details=details, connection=connection
         )

@@ -26,7 +26,7 @@ from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
-from task_service.tasks.cancellation import cancel_runs_of
+from task_service.tasks.runs import cancel_runs_of
 
 from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from msk_auth import StoreUnavailable, TokenProfile
 from task_service.db.engine import Database
 from task_service.observability import Metrics
-from task_service.tasks.census import RunCensus
+from task_service.tasks.status import RunCounts
 
 
 class Health(BaseModel):
@@ -22,7 +22,7 @@ class Health(BaseModel):
 
 
 def health_router(
-    db: Database, metrics: Metrics, census: RunCensus, tokens: TokenProfile
+    db: Database, metrics: Metrics, counts: RunCounts, tokens: TokenProfile
 ) -> APIRouter:
     """`/healthz`, `/readyz`, `/metrics`, and the public keys of the logins if they are asymmetric."""
     router = APIRouter(tags=["Operation"])
@@ -43,7 +43,7 @@ def health_router(
     async def measure() -> Response:
         """The metrics in Prometheus' text format."""
         try:
-            metrics.set_runs(await census.counts())
+            metrics.set_runs(await counts.by_state())
         except StoreUnavailable:
             # The other metrics matter most during an outage; stale counts of runs would mislead.
             metrics.set_runs({})

@@ -16,9 +16,9 @@ from msk_auth import InputInvalid, Policy, Principal, Problem, require
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
 from task_service.handlers import Progress
-from task_service.tasks.follow import LogFollower
+from task_service.tasks.models import LogLine, Run
+from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import LogLine, Run
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
 from .json_route import JsonRoute
@@ -32,7 +32,7 @@ _LAST_EVENT_ID: Final = re.compile(r"[0-9]{1,10}")
 def runs_router(
     auth: FastAPIAuth[User],
     runs: Runs,
-    follower: LogFollower,
+    logs: LogReader,
     *,
     stopping: asyncio.Event,
 ) -> APIRouter:
@@ -41,7 +41,7 @@ def runs_router(
     Args:
         auth: Guards them.
         runs: The runs.
-        follower: Follows their logs.
+        logs: Reads their logs.
         stopping: Set when the service begins to stop; streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
@@ -67,7 +67,7 @@ def runs_router(
     ) -> Response:
         await runs.get(principal, run_id)
         if "text/plain" in accept and "text/event-stream" not in accept:
-            return PlainTextResponse(await _whole_log(runs, run_id), headers={"vary": "accept"})
+            return PlainTextResponse(await _whole_log(logs, run_id), headers={"vary": "accept"})
         reader_at = _parse_last_event_id(last_event_id)
 
         async def produce(write: Write) -> None:
@@ -76,7 +76,7 @@ def runs_router(
             with suppress(Problem):
                 async with (
                     auth.watch(principal),
-                    aclosing(follower.follow_log(run_id, reader_at)) as items,
+                    aclosing(logs.follow(run_id, reader_at)) as items,
                 ):
                     async for item in items:
                         if isinstance(item, LogLine):
@@ -110,10 +110,10 @@ def _progress_event(progress: Progress) -> ServerEvent:
     return ServerEvent("progress", json.dumps(asdict(progress)))
 
 
-async def _whole_log(runs: Runs, run_id: str) -> str:
+async def _whole_log(logs: LogReader, run_id: str) -> str:
     texts: list[str] = []
     seq = 0
-    while lines := await runs.read_log(run_id, seq):
+    while lines := await logs.read(run_id, seq):
         texts += [line.text for line in lines]
         seq = lines[-1].seq
     return "".join(texts)

@@ -11,9 +11,7 @@ from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
 from task_service.handlers import HandlerDescription, HandlerRegistry
-from task_service.tasks.queries import DEFAULT_PAGE
-from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import (
+from task_service.tasks.models import (
     NewTask,
     Run,
     RunOptions,
@@ -23,6 +21,8 @@ from task_service.tasks.shapes import (
     TaskChanges,
     TaskPage,
 )
+from task_service.tasks.queries import DEFAULT_PAGE
+from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
 from .json_route import JsonRoute, Limit

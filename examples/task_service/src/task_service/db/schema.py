@@ -161,7 +161,7 @@ runs = Table(
 waiting_owners = Table(
     "waiting_owners",
     metadata,
-    # Who has a queued run. What a worker does with it is in `task_service.tasks.turns`.
+    # Who has a queued run. What a worker does with it is in `task_service.tasks.owner_rotation`.
     Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
     # Urgent runs have a line of their own: 0, before 1.
     Column("lane", Integer, nullable=False),

@@ -211,9 +211,9 @@ async def _secrets(db: Database, settings: Settings, fingerprints: Mapping[str, 
 
 
 async def _workers(db: Database, settings: Settings) -> Finding:
-    from task_service.tasks.queue import living_workers
+    from task_service.tasks.queue import count_live_workers
 
-    count = await living_workers(db)
+    count = await count_live_workers(db)
     if count:
         return Finding("workers", True, f"{count} alive")
     if settings.execute_runs == "never":

@@ -1,16 +1,29 @@
 """Tasks and their runs.
 
-One rule: the row of a run is the truth. Whoever changes it says what it must be like beforehand (`WHERE state = …`,
-`AND claimed_by = …`), so any number of processes may work on one database, deliver the same doorbell twice or die at
-any moment: a run is claimed by one worker at a time and finished once.
+One rule: the row of a run is the truth. Every statement that changes it names the state that it expects
+(`WHERE state = …`, `AND claimed_by = … AND attempt = …`). So any number of processes may work on one database, be notified
+twice of the same run, or die at any moment: one worker at a time holds a run, and it is finished once.
 
-- `shapes`: tasks, runs and log lines as the API shows them
-- `tasks`: what an owner does with tasks
-- `runs`: what an owner does with runs
-- `claims`: what a worker does with runs; `leases` judges whether one is alive
-- `doorbell`: tells workers of runs that wait; `queue` does so on several machines
-- `runner`: the worker of this process; `execution` is one of its runs, `run_log` collects what a run prints, `signals` wakes whoever waits for it
-- `follow`: a run's log as it grows
+For owners:
+
+- `tasks` and `runs`: what an owner does with tasks and with runs; `queries` has what both read
+- `run_log`: the log and the progress of a run, from its handler into the database and on to readers
+
+For workers, in the order in which a run passes through them:
+
+- `runner`: the worker of this process. It acquires runs, renews their leases and stops them
+- `worker_runs`: the statements of a worker: acquire, renew, release, reclaim, finish
+- `owner_rotation`: which owner's run is next
+- `execution`: one run while this process executes it, from its handler to its outcome
+
+For both:
+
+- `models`: tasks, runs and log lines as the API shows them
+- `notifications`: wake workers and readers in this process and in others; `queue` does so on several machines
+- `interfaces`: what this folder requires of the rest of the service
+
+For operators:
+
+- `status`: counts runs by state, and reports on the service as a whole
 - `retention`: deletes what is old
-- `example`: the task with which a new service begins
 """

@@ -1,60 +1,212 @@
-"""A run while a worker executes it, and how it ends."""
+"""One run while this process executes it: its handler works, its log and progress are saved, its outcome is written.
+
+An execution waits for whatever comes first: the handler's end, the run's timeout, or a reason to stop from the runner's
+loops. Then it writes the outcome, and retries while the database does not answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from msk_auth import Clock, StoreUnavailable
-from task_service.handlers import HandlerResult, LeaseLost, RunLease
+from msk_auth import Clock, InputInvalid, StoreUnavailable
+from task_service.handlers import (
+    HandlerRegistry,
+    HandlerResult,
+    LeaseLost,
+    Progress,
+    RunContext,
+    RunLease,
+)
 
-from .leases import Claim, Outcome
-from .run_log import RunLog
-from .shapes import RunState
+from .models import RunState
+from .notifications import LocalEvents, wait_for_event
+from .run_log import RunLog, RunProgress
+from .worker_runs import AcquiredRun, Outcome, WorkerRuns
 
 _log = logging.getLogger(__name__)
 
+STOP_SECONDS: Final = 5.0
+"""How long a handler may take to stop after it was cancelled."""
+MAX_BACKOFF_SECONDS: Final = 5.0
+
+_LOG_PAUSE: Final = 0.1
 _MAX_ERROR: Final = 500
 
 
-class Verdict(Enum):
-    """Why a run is stopped from outside."""
+class StopReason(Enum):
+    """Why a run is stopped from outside; the value is for the log."""
 
-    CANCELLED = "somebody cancelled it"
-    LOST = "its lease could not be renewed, or another worker has it"
+    CANCELLED = "it was cancelled"
+    LEASE_LOST = "its lease could not be renewed, or another worker holds it"
     RELEASED = "this process is stopping"
 
 
 class Execution:
-    """A run that this process executes.
+    """One attempt at a run in this process.
+
+    Args:
+        run: The run.
+        worker_runs: Where its log, progress and outcome are written.
+        registry: The handlers of this deployment.
+        clock: The clock of the run.
+        events: Notified when the run has more log or progress.
+        lease: Until when this process may act on the run.
 
     Attributes:
-        lease: Until when this process may act on the run.
-        verdict: Set when it shall stop.
-        over: Set when this process has nothing to do with it any more.
+        over: Set by the runner when this process has nothing to do with the run any more.
     """
 
-    def __init__(self, claim: Claim, clock: Clock, lease: RunLease) -> None:
-        self.claim = claim
+    def __init__(
+        self,
+        run: AcquiredRun,
+        worker_runs: WorkerRuns,
+        registry: HandlerRegistry,
+        clock: Clock,
+        events: LocalEvents,
+        *,
+        lease: RunLease,
+    ) -> None:
+        self.run = run
         self.lease = lease
-        self.log = RunLog(
-            clock, last_seq=claim.last_seq, size=claim.log_bytes, truncated=claim.log_truncated
-        )
-        self.verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
+        self._worker_runs = worker_runs
+        self._registry = registry
+        self._clock = clock
+        self._events = events
+        self._log = RunLog(
+            clock, last_seq=run.last_seq, size=run.log_bytes, truncated=run.log_truncated
+        )
+        self._progress = RunProgress(self._save_progress)
+        self._stop_reason: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
 
-    def stop(self, verdict: Verdict) -> None:
-        """Decide, unless it is decided."""
-        if not self.verdict.done():
-            self.verdict.set_result(verdict)
+    def stop(self, reason: StopReason) -> None:
+        """Stop the run, unless it is being stopped for another reason."""
+        if not self._stop_reason.done():
+            self._stop_reason.set_result(reason)
+
+    async def execute(self) -> None:
+        """Execute the run and write its outcome. Errors are logged; the lease then expires and another worker takes over."""
+        saving = [
+            asyncio.create_task(self._save_log()),
+            asyncio.create_task(self._progress.keep_saving()),
+        ]
+        try:
+            end = await self._work()
+            self._log.close()
+            await saving[0]
+            await self._settle(end)
+        except Exception as error:  # noqa: BLE001 - logged; other runs go on
+            log_failure(f"cannot finish the run {self.run.run_id}", error)
+        finally:
+            for task in saving:
+                task.cancel()
+
+    async def _work(self) -> Outcome | StopReason:
+        """Let the handler work, and return how it ended or why it was stopped."""
+        run = self.run
+        work = asyncio.create_task(self._handle())
+        try:
+            waited_for: set[asyncio.Future[Any]] = {work, self._stop_reason}
+            await asyncio.wait(
+                waited_for, timeout=run.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if work.done():
+                return _outcome_of(run, work)
+        finally:
+            work.cancel()
+        await asyncio.wait({work}, timeout=STOP_SECONDS)
+        if not work.done():
+            _log.error("the handler %s of the run %s does not stop", run.handler, run.run_id)
+        elif not work.cancelled() and (error := work.exception()) is not None:
+            _log.warning("the run %s failed while it was stopped", run.run_id, exc_info=error)
+        if not self._stop_reason.done():
+            message = f"The run took longer than {run.timeout_seconds} seconds."
+            return Outcome(RunState.TIMED_OUT, error=message)
+        reason = self._stop_reason.result()
+        return Outcome(RunState.CANCELLED) if reason is StopReason.CANCELLED else reason
+
+    async def _handle(self) -> HandlerResult:
+        run = self.run
+        if run.attempt > 1:
+            self._log.write(
+                "system",
+                f"Attempt {run.attempt}: the worker stopped in the middle of the one before.\n",
+            )
+        try:
+            # Again, because the deployment and the administrator's list may have changed since.
+            handler, params = await self._registry.check(run.handler, run.params)
+        except InputInvalid as refusal:
+            return HandlerResult(error=refusal.detail)
+        context = RunContext(
+            run_id=run.run_id,
+            attempt=run.attempt,
+            clock=self._clock,
+            sink=self._log,
+            progress=self._progress.report,
+            lease=self.lease,
+        )
+        return await handler.run(params, context)
+
+    async def _save_log(self) -> None:
+        """Save what the handler prints within a tenth of a second; the last batch is written with the outcome."""
+        log = self._log
+        pause = _LOG_PAUSE
+        while True:
+            await log.written.wait()
+            await wait_for_event(log.closed, pause)
+            if log.closed.is_set():
+                return
+            try:
+                await self._save_batch()
+            except StoreUnavailable:
+                pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
+            else:
+                pause = _LOG_PAUSE
+
+    async def _save_batch(self) -> None:
+        batch = self._log.next_batch()
+        if batch is not None:
+            await self._worker_runs.append_log(self.run, batch)
+            self._log.acknowledge()
+            self._events.run_changed(self.run.run_id)
+
+    async def _save_progress(self, progress: Progress) -> None:
+        await self._worker_runs.report_progress(self.run, progress)
+        self._events.run_changed(self.run.run_id)
+
+    async def _settle(self, end: Outcome | StopReason) -> None:
+        """Write the outcome, for as long as it takes. A run whose lease is lost is not this worker's to write about."""
+        if end is StopReason.LEASE_LOST:
+            _log.warning("stopped the run %s: %s", self.run.run_id, end.value)
+            return
+        pause = _LOG_PAUSE
+        while True:
+            try:
+                if not await self._try_to_settle(end):
+                    _log.warning("another worker holds the run %s now", self.run.run_id)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(pause)
+                pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
+
+    async def _try_to_settle(self, end: Outcome | StopReason) -> bool:
+        log = self._log
+        batch = log.next_batch()
+        while log.has_more:
+            await self._save_batch()
+            batch = log.next_batch()
+        if isinstance(end, StopReason):
+            return await self._worker_runs.release(self.run, batch)
+        return await self._worker_runs.finish(self.run, end, batch)
 
 
-def outcome_of(claim: Claim, work: asyncio.Task[HandlerResult]) -> Outcome | Verdict:
-    """What a handler that has stopped working made of its run."""
+def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome | StopReason:
+    """How a handler that has stopped working ended its run."""
     if work.cancelled():
-        return Outcome(RunState.FAILED, error="The handler gave up.")
+        return Outcome(RunState.FAILED, error="The handler cancelled itself.")
     error = work.exception()
     match error:
         case None:
@@ -63,17 +215,25 @@ def outcome_of(claim: Claim, work: asyncio.Task[HandlerResult]) -> Outcome | Ver
                 return Outcome(RunState.SUCCEEDED, result.exit_code)
             return Outcome(RunState.FAILED, result.exit_code, _one_line(result.error))
         case LeaseLost():
-            return Verdict.LOST
+            return StopReason.LEASE_LOST
         case StoreUnavailable():
-            # What is allowed could not be asked: nothing was begun.
-            return Verdict.RELEASED
+            # The settings could not be read, so nothing was begun.
+            return StopReason.RELEASED
         case _:
-            _log.error(
-                "the handler %s failed the run %s", claim.handler, claim.run_id, exc_info=error
+            _log.error("the handler %s failed the run %s", run.handler, run.run_id, exc_info=error)
+            return Outcome(
+                RunState.FAILED, error="The handler failed. The reason is in the service's log."
             )
-            return Outcome(RunState.FAILED, error="The handler failed. The service's log says why.")
 
 
 def _one_line(text: str) -> str:
     clean = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(clean.split())[:_MAX_ERROR]
+
+
+def log_failure(what: str, error: Exception) -> None:
+    """Log a database that does not answer as a warning, and anything else as an error with its traceback."""
+    if isinstance(error, StoreUnavailable):
+        _log.warning("%s: %s", what, error)
+    else:
+        _log.error("%s", what, exc_info=error)

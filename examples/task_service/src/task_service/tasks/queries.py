@@ -1,4 +1,4 @@
-"""Reading tasks and runs: who may see what, pages, and rows as shapes."""
+"""Reads tasks and runs: conditions for what a principal may see, pages, and the conversion of rows to models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sqlalchemy.sql.schema import Column, Table
 from msk_auth import InputInvalid, PageCursor, Principal
 from task_service.db.schema import runs, tasks
 
-from .shapes import Run, Task
+from .models import Run, Task
 
 READ_ALL = "tasks:read_all"
-"""The permission to see other users' tasks and runs. It never allows changing or running them."""
+"""The permission to read other users' tasks and runs, and no more."""
 CANCEL_ALL = "runs:cancel_all"
 """The permission to cancel other users' runs."""
 PRIORITIZE = "runs:prioritize"
@@ -26,7 +26,7 @@ DEFAULT_PAGE = 50
 
 
 def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
-    """That a row belongs to the principal, or that the principal may see all."""
+    """That a row belongs to the principal, or that the principal may read all."""
     return true() if READ_ALL in principal.permissions else owned_by(principal, owner)
 
 
@@ -41,17 +41,17 @@ def cancellable_by(principal: Principal[Any], owner: Column[str]) -> ColumnEleme
 
 
 def check_limit(limit: int) -> None:
-    """Refuse a page size out of bounds.
+    """Validate a page size.
 
     Raises:
         InputInvalid: Field `limit`.
     """
     if not 1 <= limit <= MAX_PAGE:
-        raise InputInvalid.of("limit", f"This must be a number from 1 to {MAX_PAGE}.")
+        raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {MAX_PAGE}.")
 
 
 def page(statement: Select[Any], table: Table, *, cursor: str | None, limit: int) -> Select[Any]:
-    """The statement's rows from the cursor on, newest first, and one more than fit, to know whether that was all.
+    """The statement's rows from the cursor on, newest first, and one more than `limit` for :func:`next_cursor`.
 
     Raises:
         InputInvalid: Fields `cursor` and `limit`.
@@ -75,7 +75,7 @@ def next_cursor(rows: Sequence[Row[Any]], limit: int) -> str | None:
 
 
 async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) -> dict[str, Run]:
-    """The newest run of each task that has one, found by the index for each task alone."""
+    """The newest run of each task that has one. Each is found by the index."""
     inner = runs.alias("inner")
     newest = (
         select(inner.c.id)
@@ -93,7 +93,7 @@ async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) ->
 async def recent_runs(
     connection: AsyncConnection, task_ids: Sequence[str], count: int
 ) -> dict[str, list[Run]]:
-    """The newest runs of each task that has any, newest first, found by the index for each task alone."""
+    """The newest runs of each task that has any, newest first. Each task's are found by the index."""
     if not task_ids:
         return {}
     newest = [
@@ -113,12 +113,12 @@ async def recent_runs(
 
 
 def as_run(row: Row[Any]) -> Run:
-    """A row of `runs` as the API shows it."""
+    """Convert a row of `runs`."""
     return Run.model_validate(row)
 
 
 def as_task(row: Row[Any], last_run: Run | None) -> Task:
-    """A row of `tasks` as the API shows it."""
+    """Convert a row of `tasks`."""
     return Task(
         id=row.id,
         name=row.name,

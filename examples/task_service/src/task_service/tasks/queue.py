@@ -1,8 +1,8 @@
-"""The doorbell of several machines: a queue of procrastinate in the same PostgreSQL database.
+"""Notifications for several machines: a queue of procrastinate in the same PostgreSQL database.
 
-A job is put there in the transaction that queues its run. A worker that has room fetches one, acquires the run whose turn
-it is, and keeps the job until that run is over; so a worker without room leaves the jobs to others. A job whose worker died is
-put back by a periodic task that the workers share.
+A job is added in the transaction that queues its run. A worker that has room fetches one, acquires the run whose turn it
+is, and keeps the job until that run is over; so a worker without room leaves the jobs to others. A periodic task that the
+workers share requeues the jobs of dead workers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import StoreUnavailable
 from task_service.db.engine import POSTGRES_CONNECT, Database, parse_url
 
-from .signals import wait_for_event
+from .notifications import wait_for_event
 
 _log = logging.getLogger(__name__)
 
-Answer = Callable[[str], Awaitable[None]]
-
 HEARTBEAT_SECONDS: Final = 5.0
 STALLED_SECONDS: Final = 20.0
-"""After how long without a heartbeat a worker is taken for dead."""
+"""After how long without a heartbeat a worker counts as dead."""
 
 _QUEUE: Final = "runs"
 _TASK: Final = "execute_run"
@@ -43,17 +41,17 @@ _STOP_SECONDS: Final = 3.0
 # The listener needs one beside these; the runs themselves are read and written through the service's own pool.
 _MAX_CONNECTIONS: Final = 2
 
-_UNRING: Final = text(
+_WITHDRAW: Final = text(
     "DELETE FROM procrastinate_jobs WHERE queueing_lock = :run_id AND status = 'todo'"
 )
-_ALIVE: Final = text(
+_LIVE: Final = text(
     "SELECT count(*) FROM procrastinate_workers"
     " WHERE last_heartbeat > now() - make_interval(secs => :seconds)"
 )
 
 
-class QueueDoorbell:
-    """Rings by putting jobs into the queue.
+class QueueNotifier:
+    """Notifies workers by adding jobs to the queue.
 
     Args:
         url: The URL of the service's PostgreSQL database.
@@ -62,8 +60,8 @@ class QueueDoorbell:
     def __init__(self, url: str) -> None:
         self._app = _app(parse_url(url))
 
-    async def ring(self, connection: AsyncConnection, run_id: str) -> None:
-        """Put a job into the queue; see :class:`~.doorbell.Doorbell`."""
+    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
+        """Add a job to the queue; see :class:`~.notifications.WorkerNotifier`."""
         driver = (await connection.get_raw_connection()).driver_connection
         job = self._app.configure_task(_TASK, queue=_QUEUE, queueing_lock=run_id, connection=driver)
         try:
@@ -71,63 +69,74 @@ class QueueDoorbell:
         except ConnectorException as error:
             raise StoreUnavailable from error
 
-    async def unring(self, connection: AsyncConnection, run_id: str) -> None:
-        """Take the job out of the queue, if no worker has it yet."""
-        await connection.execute(_UNRING, {"run_id": run_id})
+    async def withdraw(self, connection: AsyncConnection, run_id: str) -> None:
+        """Delete the job, unless a worker has fetched it."""
+        await connection.execute(_WITHDRAW, {"run_id": run_id})
 
 
-async def living_workers(db: Database) -> int:
-    """How many workers have given a sign of life lately, by the clock of the database.
+async def count_live_workers(db: Database) -> int:
+    """How many workers have sent a heartbeat lately, by the clock of the database.
 
     Raises:
         StoreUnavailable: The database does not answer.
     """
     async with db.read() as connection:
-        return await connection.scalar(_ALIVE, {"seconds": STALLED_SECONDS}) or 0
+        return await connection.scalar(_LIVE, {"seconds": STALLED_SECONDS}) or 0
 
 
-async def listen(url: str, answer: Answer, *, concurrency: int, stop: asyncio.Event) -> None:
-    """Be a worker of the queue until `stop` is set, whatever becomes of the database meanwhile.
+async def listen(
+    url: str,
+    handle_notification: Callable[[str], Awaitable[None]],
+    *,
+    concurrency: int,
+    stop: asyncio.Event,
+) -> None:
+    """Be a worker of the queue until `stop` is set; reconnect while the database does not answer.
 
     Args:
         url: The URL of the service's PostgreSQL database.
-        answer: Called with the id of a run whose bell rang; returns when this process has nothing to do with it any
-            more. Several at once.
-        concurrency: How many.
-        stop: Ends it. What `answer` is doing then is cancelled.
+        handle_notification: Called with the id of the run that a job announces; returns when the job is done.
+        concurrency: How many calls may be under way at once.
+        stop: Ends it. The calls that are under way are cancelled.
     """
-    # It logs each job twice and each lost connection with a traceback. What matters is logged here.
+    # It logs each job twice, and each lost connection with a traceback. This module logs what matters.
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
-    _tell_failures_in_a_line(asyncio.get_running_loop())
+    _log_failures_in_one_line(asyncio.get_running_loop())
     stopping = asyncio.create_task(stop.wait(), name="stop of the queue")
     try:
         while not stop.is_set():
-            working = asyncio.create_task(_work(url, answer, concurrency), name="queue")
+            working = asyncio.create_task(
+                _work(url, handle_notification, concurrency), name="queue"
+            )
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                # It ends in order then, and takes itself off the list of workers.
+                # It then ends in order, and removes itself from the list of workers.
                 working.cancel()
             # A frozen database must not keep this process from stopping.
             await asyncio.wait({working}, timeout=_STOP_SECONDS)
             if not stop.is_set():
                 ended = None if working.cancelled() else working.exception()
                 why = "" if ended is None else f" ({type(ended).__name__})"
-                _log.warning("the queue cannot be listened to%s; runs are still looked for", why)
+                _log.warning(
+                    "cannot listen to the queue%s; this worker polls the database for runs", why
+                )
                 await wait_for_event(stop, _PAUSE_SECONDS)
     finally:
         stopping.cancel()
 
 
-async def _work(url: str, answer: Answer, concurrency: int) -> None:
+async def _work(
+    url: str, handle_notification: Callable[[str], Awaitable[None]], concurrency: int
+) -> None:
     app = _app(parse_url(url))
 
     @app.task(name=_TASK, queue=_QUEUE)
     async def execute_run(run_id: str) -> None:
         try:
-            await answer(run_id)
+            await handle_notification(run_id)
         except StoreUnavailable as error:
-            # The run waits in its row, and is found there.
-            _log.warning("could not answer for the run %s: %s", run_id, error)
+            # The run stays queued in its row, where a worker finds it.
+            _log.warning("the notification of the run %s led to no run: %s", run_id, error)
 
     @app.periodic(cron=_RESCUE)
     @app.task(name="rescue", queue=_QUEUE, queueing_lock="rescue", pass_context=True)
@@ -139,7 +148,7 @@ async def _work(url: str, answer: Answer, concurrency: int) -> None:
             queues=[_QUEUE],
             concurrency=concurrency,
             fetch_job_polling_interval=_POLL_SECONDS,
-            # What a job waits for goes on without it.
+            # The runner goes on with the run without its job.
             shutdown_graceful_timeout=0,
             update_heartbeat_interval=HEARTBEAT_SECONDS,
             stalled_worker_timeout=STALLED_SECONDS,
@@ -148,23 +157,23 @@ async def _work(url: str, answer: Answer, concurrency: int) -> None:
         )
 
 
-def _tell_failures_in_a_line(loop: asyncio.AbstractEventLoop) -> None:
-    """Procrastinate leaves tasks behind when the database goes away; their failures are no mistakes of ours."""
-    otherwise = loop.get_exception_handler()
+def _log_failures_in_one_line(loop: asyncio.AbstractEventLoop) -> None:
+    """Procrastinate leaves tasks behind when the database goes away; their failures need no traceback."""
+    previous = loop.get_exception_handler()
 
-    def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ConnectorException):
-            _log.warning("the queue left something undone, because the database did not answer")
-        elif otherwise is None:
+            _log.warning("the queue dropped a statement, because the database did not answer")
+        elif previous is None:
             loop.default_exception_handler(context)
         else:
-            otherwise(loop, context)
+            previous(loop, context)
 
-    loop.set_exception_handler(tell)
+    loop.set_exception_handler(handle)
 
 
-async def put_back_stalled(url: str) -> None:
-    """Put the jobs of dead workers back into the queue, now; the workers do it every fifteen seconds.
+async def requeue_stalled_jobs(url: str) -> None:
+    """Requeue the jobs of dead workers now; the workers do it every fifteen seconds.
 
     Raises:
         ConnectorException: The database does not answer.
@@ -175,7 +184,7 @@ async def put_back_stalled(url: str) -> None:
 
 
 async def _rescue(app: App) -> None:
-    """Put the jobs of dead workers back; a run that was queued again meanwhile has a new one."""
+    """Requeue the jobs of dead workers; a run that was queued again meanwhile has a new one."""
     manager = app.job_manager
     await manager.prune_stalled_workers(STALLED_SECONDS)
     for job in await manager.get_stalled_jobs(
@@ -184,7 +193,7 @@ async def _rescue(app: App) -> None:
         try:
             await manager.retry_job(job)
         except ConnectorException:
-            # Its run has a new job, or another worker has just put it back, and then it is not stalled any more.
+            # Its run has a new job, or another worker has just requeued this one.
             with suppress(ConnectorException):
                 await manager.finish_job(job, Status.ABORTED, delete_job=True)
 

@@ -1,4 +1,4 @@
-"""Deletes what is old: finished runs with their logs, idempotency keys, and deleted tasks without runs."""
+"""Deletes old rows: finished runs with their logs, idempotency keys, and deleted tasks without runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msk_auth import Clock
 from task_service.db.engine import Database
 from task_service.db.schema import idempotency, run_log, runs, tasks
 
-from .config import RunConfig
+from .interfaces import RunConfig
+from .models import RunState
 from .runs import IDEMPOTENCY_LIFETIME
-from .shapes import RunState
 
 _BATCH = 500
 _FINAL = tuple(state for state in RunState if state.is_final)
 
 
 class Retention:
-    """The administrator's `run_retention_days`, applied.
+    """Applies the administrator's `run_retention_days`.
 
     Args:
         db: The service's database.
@@ -33,13 +33,13 @@ class Retention:
         self._config = config
 
     async def apply(self) -> int:
-        """Delete, in small transactions so that nobody waits for long.
+        """Delete in small transactions, so that other writers wait only briefly.
 
         Returns:
             How many runs were deleted.
 
         Raises:
-            StoreUnavailable: The database does not answer. What was deleted before stays deleted.
+            StoreUnavailable: The database does not answer. The transactions before are committed.
         """
         days = (await self._config.current()).run_retention_days
         now = self._clock.now()
@@ -66,7 +66,7 @@ class Retention:
                 select(runs.c.id)
                 .where(
                     runs.c.state.in_(_FINAL),
-                    # No run ends before it is made; this is what the index knows.
+                    # No run ends before it is created; this condition uses the index.
                     runs.c.created_at < before,
                     runs.c.finished_at < before,
                 )

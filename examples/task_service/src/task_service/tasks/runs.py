@@ -1,18 +1,19 @@
-"""What an owner does with runs: request, look, cancel, read the log."""
+"""What an owner does with runs: request, read and cancel them; and the cancelling of many at once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock, InputInvalid, OwnerDisabled, PermissionDenied, Principal
 from task_service.db.engine import Database
-from task_service.db.schema import idempotency, run_log, runs, tasks, users
+from task_service.db.schema import idempotency, runs, tasks, users
 from task_service.errors import (
     IdempotencyConflict,
     RunNotCancellable,
@@ -20,12 +21,12 @@ from task_service.errors import (
     RunQueueFull,
     TaskNotFound,
 )
-from task_service.handlers import Progress
 from task_service.ids import is_id, new_id
 
-from .config import RunConfig
-from .doorbell import Doorbell, SilentDoorbell
-from .progress import Pulse
+from .interfaces import OnChange, RunConfig, ignore_change
+from .models import Run, RunPage, RunPriority, RunState
+from .notifications import LocalEvents, NullNotifier, WorkerNotifier
+from .owner_rotation import join_rotation
 from .queries import (
     DEFAULT_PAGE,
     PRIORITIZE,
@@ -36,28 +37,24 @@ from .queries import (
     page,
     visible_to,
 )
-from .shapes import LogLine, Run, RunPage, RunPriority, RunState
-from .signals import Signals
-from .turns import join_line
-from .witness import Witness, nobody
 
-MAX_QUEUED_PER_USER = 1000
-IDEMPOTENCY_LIFETIME = timedelta(hours=24)
+MAX_QUEUED_PER_USER: Final = 1000
+IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
-LOG_READ_LINES = 500
+OWNER_DISABLED: Final = "The account of the run's owner was disabled."
+"""The error of a run that ends because of that."""
 
 _BY_ANOTHER = "An administrator cancelled the run."
-_MAX_SEQ = 2**31 - 1
 # Visible ASCII, as a header field's value can hold it without quoting.
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class Named(Protocol):
-    """A user who has a name."""
+    """A user with a name."""
 
     @property
     def username(self) -> str:
-        """The name to show."""
+        """The user's name."""
         ...
 
 
@@ -71,9 +68,9 @@ class Runs:
         db: The service's database.
         clock: Where to take the time from.
         config: The administrator's live settings.
-        signals: The bells of this process.
-        doorbell: Tells workers elsewhere.
-        witness: Told of each change.
+        events: The events of this process.
+        notifier: Notifies workers elsewhere.
+        on_change: Called with each change, in its transaction.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -83,17 +80,17 @@ class Runs:
         db: Database,
         clock: Clock,
         config: RunConfig,
-        signals: Signals,
+        events: LocalEvents,
         *,
-        doorbell: Doorbell | None = None,
-        witness: Witness = nobody,
+        notifier: WorkerNotifier | None = None,
+        on_change: OnChange = ignore_change,
     ) -> None:
-        self._witness = witness
-        self._doorbell: Doorbell = SilentDoorbell() if doorbell is None else doorbell
+        self._on_change = on_change
+        self._notifier: WorkerNotifier = NullNotifier() if notifier is None else notifier
         self._db = db
         self._clock = clock
         self._config = config
-        self._signals = signals
+        self._events = events
 
     async def request(
         self,
@@ -106,18 +103,18 @@ class Runs:
         """Queue a run of one of the principal's own tasks.
 
         Args:
-            principal: Who asks, and with which credential.
-            task_id: What to run, with the parameters it has now.
-            idempotency_key: Asking again with the same key within 24 hours gives the run of the first time
+            principal: The caller, who owns the task.
+            task_id: The task, whose present parameters the run keeps.
+            idempotency_key: A second request with the same key within 24 hours returns the first one's run
                 (draft-ietf-httpapi-idempotency-key-header).
             priority: Which of the owner's own runs go first; `urgent` also goes before other owners'.
 
         Raises:
-            PermissionDenied: The priority is urgent, and the principal may not say so.
-            OwnerDisabled: The owner was disabled in this moment.
+            PermissionDenied: The priority is urgent, and the principal lacks `runs:prioritize`.
+            OwnerDisabled: The owner was disabled meanwhile.
             TaskNotFound: The principal owns no such task.
             IdempotencyConflict: The key was used to run another task.
-            RunQueueFull: 1000 runs of this user are waiting already.
+            RunQueueFull: 1000 runs of this user are queued already.
             InputInvalid: Field `Idempotency-Key`.
         """
         if not is_id(task_id, "tsk"):
@@ -130,9 +127,9 @@ class Runs:
             raise PermissionDenied([PRIORITIZE])
         longest = (await self._config.current()).run_timeout_seconds
         async with self._db.write() as connection:
-            # One request at a time for each owner: the same key twice at once must not make two runs. And either the
-            # owner is disabled before, or who disables them finds this run. (SQLite has one writer anyway and ignores
-            # FOR UPDATE.)
+            # One request at a time for each owner: two with the same key must not make two runs. And either the owner is
+            # disabled before, or the transaction that disables them finds this run. (SQLite has one writer anyway and
+            # ignores FOR UPDATE.)
             enabled = await connection.scalar(
                 select(users.c.id)
                 .where(users.c.id == principal.owner.id, users.c.disabled_at.is_(None))
@@ -180,8 +177,8 @@ class Runs:
                 .returning(runs)
             )
             run = as_run(result.one())
-            await join_line(connection, principal.owner.id, priority.rank)
-            await self._doorbell.ring(connection, run.id)
+            await join_rotation(connection, principal.owner.id, priority.rank)
+            await self._notifier.notify(connection, run.id)
             if idempotency_key is not None:
                 await connection.execute(
                     insert(idempotency).values(
@@ -192,15 +189,15 @@ class Runs:
                         created_at=now,
                     )
                 )
-            await self._witness(connection, principal, "run.requested", run.id, task_id=task_id)
-        self._signals.run_queued()
+            await self._on_change(connection, principal, "run.requested", run.id, task_id=task_id)
+        self._events.runner_wake.set()
         return run
 
     async def get(self, principal: Principal[Any], run_id: str) -> Run:
         """One run that the principal may see.
 
         Raises:
-            RunNotFound: There is none with this id.
+            RunNotFound: There is no such run, or the principal may not see it.
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
@@ -225,9 +222,9 @@ class Runs:
         """A page of the runs of a task that the principal may see, newest first.
 
         Args:
-            principal: Who asks.
-            task_id: Whose runs.
-            cursor: Where the previous page ended.
+            principal: The caller.
+            task_id: The task.
+            cursor: `next_cursor` of the previous page.
             limit: How many runs at most, from 1 to 100.
             state: Only runs that are in this state now.
 
@@ -257,25 +254,23 @@ class Runs:
         )
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
-        """Stop a run: at once if it is queued, within about a second if it is running.
+        """Cancel a run: a queued one ends at once, a running one within about a second.
 
-        Its owner may, and who may cancel all runs.
-
-        Cancelling what is cancelled already changes nothing.
+        Its owner may, and a principal with `runs:cancel_all`. Cancelling a cancelled run changes nothing.
 
         Returns:
             The run as it is now; a running one is still running.
 
         Raises:
-            RunNotFound: There is none with this id that the principal may cancel.
-            RunNotCancellable: It has ended otherwise.
+            RunNotFound: There is no such run, or the principal may not cancel it.
+            RunNotCancellable: It has succeeded, failed or timed out.
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
         this = (runs.c.id == run_id, cancellable_by(principal, runs.c.owner_id))
         now = self._clock.now()
         async with self._db.write() as connection:
-            # Locks the row where several can write, so that it cannot change its state in between.
+            # Locks the row (PostgreSQL), so that its state cannot change in between.
             result = await connection.execute(
                 select(runs.c.state, runs.c.cancel_requested_at, runs.c.owner_id)
                 .where(*this)
@@ -284,17 +279,17 @@ class Runs:
             before = result.one_or_none()
             if before is None:
                 raise RunNotFound
-            why = None if before.owner_id == principal.owner.id else _BY_ANOTHER
+            reason = None if before.owner_id == principal.owner.id else _BY_ANOTHER
             match before.state:
                 case RunState.QUEUED:
                     values = {
                         "state": RunState.CANCELLED,
                         "finished_at": now,
                         "cancel_requested_at": now,
-                        "error": why,
+                        "error": reason,
                     }
                 case RunState.RUNNING if before.cancel_requested_at is None:
-                    values = {"cancel_requested_at": now, "error": why}
+                    values = {"cancel_requested_at": now, "error": reason}
                 case RunState.RUNNING:
                     values = {"cancel_requested_at": runs.c.cancel_requested_at}
                 case RunState.CANCELLED:
@@ -306,55 +301,22 @@ class Runs:
             )
             run = as_run(changed.one())
             if before.cancel_requested_at is None:
-                await self._witness(connection, principal, "run.cancelled", run_id)
+                await self._on_change(connection, principal, "run.cancelled", run_id)
             if run.state is RunState.CANCELLED:
-                await self._doorbell.unring(connection, run_id)
+                await self._notifier.withdraw(connection, run_id)
         if run.state is RunState.RUNNING:
-            self._signals.cancel_requested(run_id)
-        self._signals.run_changed(run_id)
+            self._events.cancel_requested(run_id)
+        self._events.run_changed(run_id)
         return run
-
-    async def read_log(self, run_id: str, after_seq: int = 0) -> Sequence[LogLine]:
-        """At most 500 pieces of a run's log. Whether the reader may see the run is asked of :meth:`get` before.
-
-        Args:
-            run_id: Whose log.
-            after_seq: The number of the last piece that the reader has; 0 for none.
-        """
-        async with self._db.read() as connection:
-            result = await connection.execute(
-                select(run_log)
-                .where(
-                    run_log.c.run_id == run_id,
-                    run_log.c.seq > max(0, min(after_seq, _MAX_SEQ)),
-                )
-                .order_by(run_log.c.seq)
-                .limit(LOG_READ_LINES)
-            )
-            return [LogLine.model_validate(row) for row in result]
-
-    async def pulse(self, run_id: str) -> Pulse:
-        """Whether the run is over, and how far it has come."""
-        async with self._db.read() as connection:
-            result = await connection.execute(
-                select(runs.c.state, runs.c.progress, runs.c.progress_text).where(
-                    runs.c.id == run_id
-                )
-            )
-            row = result.one_or_none()
-        if row is None:
-            return Pulse(True, None)
-        progress = None if row.progress is None else Progress(row.progress, row.progress_text)
-        return Pulse(RunState(row.state).is_final, progress)
 
     async def _earlier(
         self, connection: AsyncConnection, owner_id: str, key: str, task_id: str
     ) -> Run | None:
-        """The run that was made with this key; forgets a key that is too old."""
+        """The run that was requested with this key; deletes a key that has expired."""
         this = (idempotency.c.owner_id == owner_id, idempotency.c.key == key)
-        forget_before = self._clock.now() - IDEMPOTENCY_LIFETIME
+        expired_before = self._clock.now() - IDEMPOTENCY_LIFETIME
         await connection.execute(
-            delete(idempotency).where(*this, idempotency.c.created_at <= forget_before)
+            delete(idempotency).where(*this, idempotency.c.created_at <= expired_before)
         )
         result = await connection.execute(select(idempotency).where(*this))
         known = result.one_or_none()
@@ -365,6 +327,68 @@ class Runs:
         return as_run(
             (await connection.execute(select(runs).where(runs.c.id == known.run_id))).one()
         )
+
+
+async def cancel_runs_of(
+    connection: AsyncConnection, owner_id: str, now: datetime
+) -> Sequence[str]:
+    """Cancel the runs of a disabled owner.
+
+    Args:
+        connection: In the transaction that has disabled the owner: a run that is queued or started at the same time
+            either comes before, and is found here, or sees that the owner is disabled.
+        owner_id: The owner.
+        now: The time of the change.
+
+    Returns:
+        The ids of the runs.
+    """
+    return await cancel_runs(connection, runs.c.owner_id == owner_id, now, error=OWNER_DISABLED)
+
+
+async def cancel_runs(
+    connection: AsyncConnection,
+    which: ColumnElement[bool],
+    now: datetime,
+    *,
+    error: str | None = None,
+) -> Sequence[str]:
+    """End the queued ones of these runs, and request the cancellation of the running ones.
+
+    Workers on all machines read such requests once a second.
+
+    Args:
+        connection: In a write transaction.
+        which: A condition that selects the runs.
+        now: The time of the change.
+        error: One line with the reason, shown with the run; an earlier request's reason stays.
+
+    Returns:
+        The ids of the runs.
+    """
+    # Locked in the order of their ids, as `WorkerRuns.renew` does, so that the two cannot block each other.
+    unfinished = await connection.execute(
+        select(runs.c.id)
+        .where(which, runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))
+        .order_by(runs.c.id)
+        .with_for_update()
+    )
+    ids = unfinished.scalars().all()
+    await connection.execute(
+        update(runs)
+        .where(runs.c.id.in_(ids), runs.c.state == RunState.QUEUED)
+        .values(state=RunState.CANCELLED, finished_at=now, cancel_requested_at=now, error=error)
+    )
+    await connection.execute(
+        update(runs)
+        .where(
+            runs.c.id.in_(ids),
+            runs.c.state == RunState.RUNNING,
+            runs.c.cancel_requested_at.is_(None),
+        )
+        .values(cancel_requested_at=now, error=error)
+    )
+    return ids
 
 
 async def _check_room(connection: AsyncConnection, owner_id: str) -> None:

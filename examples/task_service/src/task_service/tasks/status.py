@@ -1,7 +1,8 @@
-"""What is going on in the service as a whole, for whoever operates it."""
+"""What operators see: the runs by state, for the metrics, and a report on the service as a whole."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from platform import python_version
 from typing import Final
@@ -14,7 +15,7 @@ from task_service.db.engine import Database
 from task_service.db.migrate import revision_of
 from task_service.db.schema import runs
 
-from .shapes import RunState
+from .models import RunState
 
 MAX_LEASES: Final = 100
 
@@ -24,8 +25,46 @@ _SIZE: Final = {
 }
 
 
+class RunCounts:
+    """Counts runs by state, and caches the result: the metrics may be scraped as often as operators like.
+
+    Args:
+        db: The service's database.
+        clock: Its monotonic side measures how old a count is.
+        lifetime: How long a count is reused.
+    """
+
+    def __init__(
+        self, db: Database, clock: Clock, *, lifetime: timedelta = timedelta(seconds=5)
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._lifetime = lifetime.total_seconds()
+        self._lock = asyncio.Lock()
+        self._counted_at: float | None = None
+        self._counts: dict[str, int] = {}
+
+    async def by_state(self) -> dict[str, int]:
+        """The number of runs in each state, zeros included.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        async with self._lock:
+            now = self._clock.monotonic()
+            if self._counted_at is None or now - self._counted_at >= self._lifetime:
+                async with self._db.read() as connection:
+                    found = await connection.execute(
+                        select(runs.c.state, func.count().label("runs")).group_by(runs.c.state)
+                    )
+                    counted: dict[str, int] = {row.state: row.runs for row in found}
+                self._counts = {state.value: counted.get(state.value, 0) for state in RunState}
+                self._counted_at = now
+            return self._counts
+
+
 class ServiceStatus(BaseModel):
-    """This process; another one behind the same address may be of another version while a deployment changes."""
+    """This process. During an upgrade another process behind the same address may run another version."""
 
     version: str
     library_version: str
@@ -35,7 +74,7 @@ class ServiceStatus(BaseModel):
 
 
 class DatabaseStatus(BaseModel):
-    """The database; `revision` is its schema's, as the migrations name it."""
+    """The database; `revision` is the migration that its schema is at."""
 
     kind: str
     version: str
@@ -44,7 +83,7 @@ class DatabaseStatus(BaseModel):
 
 
 class QueueStatus(BaseModel):
-    """The runs that are not over."""
+    """The runs that have not ended."""
 
     queued: int
     running: int
@@ -52,7 +91,7 @@ class QueueStatus(BaseModel):
 
 
 class LeaseStatus(BaseModel):
-    """A worker's claim on a run. One that is not renewed is taken over."""
+    """A run that a worker holds. Another worker reclaims it if the lease is not renewed."""
 
     run_id: str
     task_id: str
@@ -66,7 +105,7 @@ class WorkerStatus(BaseModel):
     """The worker in this process, and how many runs it executes at once.
 
     Attributes:
-        elsewhere: How many processes are workers of the queue; null on SQLite, where there is no queue.
+        elsewhere: How many processes are workers of the queue; null on SQLite, which has no queue.
     """
 
     id: str
@@ -75,7 +114,7 @@ class WorkerStatus(BaseModel):
 
 
 class SystemStatus(BaseModel):
-    """Everything at one moment; `leases` are of all workers, the oldest first, at most 100."""
+    """The state at one moment; `leases` are those of all workers, oldest first, at most 100."""
 
     service: ServiceStatus
     database: DatabaseStatus
@@ -85,14 +124,14 @@ class SystemStatus(BaseModel):
 
 
 class StatusReport:
-    """Looks at everything.
+    """Reports on the service.
 
     Args:
         db: The service's database.
         clock: Where to take the time from.
         worker: The worker in this process.
         verification_lease_ms: For how long a verification may be reused.
-        living_workers: Counts the workers of the queue, where there is one.
+        count_live_workers: Counts the workers of the queue; None without a queue.
     """
 
     def __init__(
@@ -102,9 +141,9 @@ class StatusReport:
         *,
         worker: WorkerStatus,
         verification_lease_ms: int,
-        living_workers: Callable[[Database], Awaitable[int]] | None = None,
+        count_live_workers: Callable[[Database], Awaitable[int]] | None = None,
     ) -> None:
-        self._living_workers = living_workers
+        self._count_live_workers = count_live_workers
         self._db = db
         self._worker = worker
         self._service = ServiceStatus(
@@ -116,13 +155,15 @@ class StatusReport:
         )
 
     async def now(self) -> SystemStatus:
-        """How things are.
+        """The status now.
 
         Raises:
             StoreUnavailable: The database does not answer.
         """
         active = (RunState.QUEUED, RunState.RUNNING)
-        elsewhere = None if self._living_workers is None else await self._living_workers(self._db)
+        elsewhere = (
+            None if self._count_live_workers is None else await self._count_live_workers(self._db)
+        )
         async with self._db.read() as connection:
             dialect = connection.dialect
             size = await connection.scalar(text(_SIZE[dialect.name]))

@@ -1,25 +1,27 @@
-"""What an owner does with tasks.
+"""What an owner does with tasks, and the example task with which a new service begins.
 
-A task belongs to whoever made it. Others do not find it (404), except that `tasks:read_all` lets them read it.
-Permissions are the routes' business; ownership is decided here.
+A task belongs to the user who created it. Other users get 404, except that `tasks:read_all` lets them read it. The routes
+check permissions; ownership is checked here.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import exists, insert, select, update
 
 from msk_auth import Clock, InputInvalid, KeyFormat, KeyMalformed, Principal
-from task_service.db.engine import Database
+from task_service.db.engine import Database, lock_table
 from task_service.db.schema import runs, tasks
 from task_service.errors import TaskNotFound
 from task_service.handlers import HandlerRegistry
 from task_service.ids import is_id, new_id
 
-from .cancellation import cancel_runs
+from .interfaces import OnChange, ignore_change
+from .models import NewTask, Task, TaskChanges, TaskPage, TaskWithRuns
+from .notifications import LocalEvents
 from .queries import (
     DEFAULT_PAGE,
     as_task,
@@ -30,12 +32,17 @@ from .queries import (
     recent_runs,
     visible_to,
 )
-from .shapes import NewTask, Task, TaskChanges, TaskPage, TaskWithRuns
-from .signals import Signals
-from .witness import Witness, nobody
+from .runs import cancel_runs
 
-MAX_RECENT = 20
-"""How many of its newest runs a listed task is shown with at most."""
+MAX_RECENT: Final = 20
+"""How many of its newest runs a listed task includes at most."""
+
+EXAMPLE_NAME: Final = "Say hello"
+EXAMPLE_HANDLER: Final = "command"
+EXAMPLE_PARAMS: Final = {
+    "argv": ["echo", "Hello! This is your first run: press Run, or start it with an API key."]
+}
+"""Runs on any machine, without a network, and with the commands that are allowed by default."""
 
 
 class Tasks:
@@ -45,9 +52,9 @@ class Tasks:
         db: The service's database.
         clock: Where to take the time from.
         registry: The handlers of this deployment.
-        signals: The bells of this process.
-        key_format: The format of this service's own API keys, which have no place in a task.
-        witness: Told of each change.
+        events: The events of this process.
+        key_format: The format of this service's own API keys, which a task must not hold.
+        on_change: Called with each change, in its transaction.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -57,16 +64,16 @@ class Tasks:
         db: Database,
         clock: Clock,
         registry: HandlerRegistry,
-        signals: Signals,
+        events: LocalEvents,
         *,
         key_format: KeyFormat | None = None,
-        witness: Witness = nobody,
+        on_change: OnChange = ignore_change,
     ) -> None:
-        self._witness = witness
+        self._on_change = on_change
         self._db = db
         self._clock = clock
         self._registry = registry
-        self._signals = signals
+        self._events = events
         self._key_format = KeyFormat() if key_format is None else key_format
         self._key_like = re.compile(
             rf"{self._key_format.prefix}_[0-9A-Za-z]{{12}}_[0-9A-Za-z]{{38}}"
@@ -93,7 +100,7 @@ class Tasks:
         }
         async with self._db.write() as connection:
             await connection.execute(insert(tasks).values(values))
-            await self._witness(
+            await self._on_change(
                 connection,
                 principal,
                 "task.created",
@@ -111,19 +118,19 @@ class Tasks:
         limit: int = DEFAULT_PAGE,
         recent: int = 0,
     ) -> TaskPage:
-        """A page of the principal's tasks, or of everybody's with `tasks:read_all`, newest first.
+        """A page of the principal's tasks, or of all tasks with `tasks:read_all`, newest first.
 
         Args:
-            principal: Who asks.
-            cursor: Where the previous page ended.
+            principal: The caller.
+            cursor: `next_cursor` of the previous page.
             limit: How many tasks at most, from 1 to 100.
-            recent: How many of its newest runs each task is shown with, up to 20; 0 leaves them out.
+            recent: How many of its newest runs each task includes, up to 20; 0 leaves them out.
 
         Raises:
             InputInvalid: Fields `cursor`, `limit` and `recent_runs`.
         """
         if not 0 <= recent <= MAX_RECENT:
-            raise InputInvalid.of("recent_runs", f"Ask for at most {MAX_RECENT} runs of each task.")
+            raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
         statement = page(
             select(tasks).where(
                 tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id)
@@ -157,7 +164,7 @@ class Tasks:
         """One task that the principal may see.
 
         Raises:
-            TaskNotFound: There is none with this id.
+            TaskNotFound: There is no such task, or the principal may not see it.
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
@@ -176,10 +183,10 @@ class Tasks:
         return as_task(row, last_runs.get(task_id))
 
     async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
-        """Change one of the principal's own tasks. Runs that are queued or running keep what they began with.
+        """Change one of the principal's own tasks. Queued and running runs keep the parameters that they were requested with.
 
         Raises:
-            TaskNotFound: The principal owns none with this id.
+            TaskNotFound: The principal owns no such task.
             InputInvalid: The handler does not accept or allow the parameters.
         """
         while True:
@@ -193,7 +200,7 @@ class Tasks:
                     .where(
                         tasks.c.id == task_id,
                         tasks.c.deleted_at.is_(None),
-                        # What the parameters were checked for must still be the handler.
+                        # The parameters were validated for this handler.
                         tasks.c.handler == before.handler,
                     )
                     .values(updated_at=self._clock.now(), **values)
@@ -202,30 +209,33 @@ class Tasks:
                 row = result.one_or_none()
                 if row is not None:
                     fields = sorted(changes.model_fields_set)
-                    await self._witness(
+                    await self._on_change(
                         connection, principal, "task.changed", task_id, fields=fields
                     )
                     last_runs = await latest_runs(connection, [task_id])
                     return as_task(row, last_runs.get(task_id))
-            # It was changed or deleted in between. Look again.
+            # It was changed or deleted meanwhile. Read it again.
 
     async def _changed(self, before: Task, changes: TaskChanges) -> dict[str, Any]:
         """The columns to write."""
         values: dict[str, Any] = changes.model_dump(include=changes.model_fields_set)
         handler: str = values.get("handler", before.handler)
         if handler != before.handler and "params" not in values:
-            raise InputInvalid.of("params", "Another handler needs its own parameters.")
+            raise InputInvalid.of(
+                "params",
+                "The parameters of the previous handler do not apply. Send 'params' with the new 'handler'.",
+            )
         if "handler" in values or "params" in values:
             values["params"] = await self._accepted(handler, values.get("params", before.params))
         return values
 
     async def delete(self, principal: Principal[Any], task_id: str) -> None:
-        """Delete one of the principal's own tasks; its queued runs are cancelled, its running ones stopped.
+        """Delete one of the principal's own tasks and cancel its runs.
 
         The runs stay readable by their ids until their retention ends.
 
         Raises:
-            TaskNotFound: The principal owns none with this id.
+            TaskNotFound: The principal owns no such task.
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
@@ -243,14 +253,14 @@ class Tasks:
             if result.rowcount == 0:
                 raise TaskNotFound
             ids = await cancel_runs(connection, runs.c.task_id == task_id, now)
-            await self._witness(connection, principal, "task.deleted", task_id)
+            await self._on_change(connection, principal, "task.deleted", task_id)
         for run_id in ids:
-            self._signals.run_changed(run_id)
-            # Where it was only queued, nobody listens to this.
-            self._signals.cancel_requested(run_id)
+            self._events.run_changed(run_id)
+            # Has no effect on a run that was only queued.
+            self._events.cancel_requested(run_id)
 
     async def _accepted(self, handler: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters as they are stored: what the client gave, found acceptable and allowed now."""
+        """The parameters as they are stored: as the client sent them, once they are validated and allowed."""
         await self._registry.check(handler, params)
         for found in self._key_like.findall(json.dumps(params, ensure_ascii=False)):
             try:
@@ -259,6 +269,36 @@ class Tasks:
                 continue
             raise InputInvalid.of(
                 "params",
-                "An API key of this service must not be stored in a task: tasks can be read by others.",
+                "The parameters contain an API key of this service, and other users may read tasks. Remove the key.",
             )
         return params
+
+
+async def add_example_task(db: Database, clock: Clock, owner_id: str) -> None:
+    """Give a user the example task, unless there are tasks already, deleted ones included.
+
+    Args:
+        db: The service's database.
+        clock: Where to take the time from.
+        owner_id: The first administrator.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    now = clock.now()
+    async with db.write() as connection:
+        # Of several processes that start together, one adds it.
+        await lock_table(connection, tasks)
+        if await connection.scalar(select(exists().select_from(tasks))):
+            return
+        await connection.execute(
+            insert(tasks).values(
+                id=new_id("tsk"),
+                owner_id=owner_id,
+                name=EXAMPLE_NAME,
+                handler=EXAMPLE_HANDLER,
+                params=EXAMPLE_PARAMS,
+                created_at=now,
+                updated_at=now,
+            )
+        )

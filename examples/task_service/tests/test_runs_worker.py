@@ -18,6 +18,7 @@ from examples.task_service.tests.runs_support import (
     add_user,
     database,
     principal,
+    read_log,
     registry,
 )
 from sqlalchemy import delete, event, insert, select
@@ -27,13 +28,19 @@ from task_service.db.schema import runs as runs_table
 from task_service.db.schema import tasks as tasks_table
 from task_service.db.schema import users as users_table
 from task_service.db.schema import waiting_owners
-from task_service.tasks.claims import MAX_ATTEMPTS, Claims
-from task_service.tasks.leases import Claim, LeaseWatch, Outcome, Sighting
+from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.run_log import LogBatch, RunLog
 from task_service.tasks.runs import Runs
-from task_service.tasks.shapes import NewTask, Run, RunPriority, RunState
-from task_service.tasks.signals import Signals
 from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import (
+    MAX_ATTEMPTS,
+    AcquiredRun,
+    LeaseWatch,
+    ObservedLease,
+    Outcome,
+    WorkerRuns,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -51,8 +58,8 @@ class World:
     runs: Runs
     tasks: dict[str, str]
 
-    def worker(self, name: str) -> Claims:
-        return Claims(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
+    def worker(self, name: str) -> WorkerRuns:
+        return WorkerRuns(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
 
     async def queue(self, user: str = "ann", *, priority: RunPriority = RunPriority.NORMAL) -> Run:
         self.clock.advance(1)
@@ -79,17 +86,17 @@ class World:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
         await add_user(db, ROOT)
-        clock, config, signals = FakeClock(), Config(), Signals()
-        tasks = Tasks(db, clock, registry(config), signals)
+        clock, config, events = FakeClock(), Config(), LocalEvents()
+        tasks = Tasks(db, clock, registry(config), events)
         new = NewTask(name="Task", handler="anything", params={"do": "x"}, timeout_seconds=7)
         made = {name: (await tasks.create(each, new)).id for name, each in USERS.items()}
-        yield World(db, clock, config, Runs(db, clock, config, signals), made)
+        yield World(db, clock, config, Runs(db, clock, config, events), made)
 
 
-async def claimed(worker: Claims) -> Claim:
-    claim = await worker.acquire()
-    assert claim is not None
-    return claim
+async def acquire(worker: WorkerRuns) -> AcquiredRun:
+    acquired = await worker.acquire()
+    assert acquired is not None
+    return acquired
 
 
 def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> LogBatch:
@@ -157,20 +164,22 @@ async def plan_of(db: Database, statement: str, parameters: Any) -> str:
 
 
 async def text_of(world: World, run_id: str) -> str:
-    return "".join(line.text for line in await world.runs.read_log(run_id))
+    return "".join(line.text for line in await read_log(world.db, run_id))
 
 
 # Claiming
 
 
-async def test_the_oldest_is_claimed_first(world: World) -> None:
+async def test_the_oldest_is_acquired_first(world: World) -> None:
     first, second = await world.queue(), await world.queue("bob")
     worker = world.worker("w1")
-    claim = await claimed(worker)
-    assert claim == Claim(first.id, "w1", 1, "anything", {"do": "x"}, 7, 0, 0, log_truncated=False)
+    acquired = await acquire(worker)
+    assert acquired == AcquiredRun(
+        first.id, "w1", 1, "anything", {"do": "x"}, 7, 0, 0, log_truncated=False
+    )
     run = await world.get(first.id)
     assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
-    assert (await claimed(worker)).run_id == second.id
+    assert (await acquire(worker)).run_id == second.id
     assert await worker.acquire() is None
 
 
@@ -179,11 +188,11 @@ async def test_priority_orders_an_owners_own_runs_and_no_others(world: World) ->
     normal = await world.queue()
     high = [await world.queue(priority=RunPriority.HIGH) for _ in range(2)]
     later = await world.queue("bob")
-    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(5)]
-    assert taken == [later.id, high[0].id, low.id, high[1].id, normal.id]
+    order = [(await acquire(world.worker("w1"))).run_id for _ in range(5)]
+    assert order == [later.id, high[0].id, low.id, high[1].id, normal.id]
 
 
-async def test_what_is_urgent_goes_before_all_others_and_waits_for_its_owners_limit(
+async def test_urgent_runs_go_first_and_respect_their_owners_limit(
     world: World,
 ) -> None:
     world.config.settings.max_concurrent_runs_per_user = 2
@@ -191,18 +200,18 @@ async def test_what_is_urgent_goes_before_all_others_and_waits_for_its_owners_li
     normal = await world.queue("admin")
     urgent = [await world.queue("admin", priority=RunPriority.URGENT) for _ in range(2)]
     worker = world.worker("w1")
-    claims = [await claimed(worker) for _ in range(4)]
-    assert [each.run_id for each in claims] == [*(run.id for run in urgent + theirs[:2])]
+    acquired_runs = [await acquire(worker) for _ in range(4)]
+    assert [each.run_id for each in acquired_runs] == [*(run.id for run in urgent + theirs[:2])]
     assert await worker.acquire() is None
-    await worker.finish(claims[0], Outcome(RunState.SUCCEEDED), None)
-    assert (await claimed(worker)).run_id == normal.id
+    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED), None)
+    assert (await acquire(worker)).run_id == normal.id
 
 
 async def test_urgent_runs_take_turns_too(world: World) -> None:
     first = [await world.queue("admin", priority=RunPriority.URGENT) for _ in range(2)]
     second = [await world.queue("root", priority=RunPriority.URGENT) for _ in range(2)]
-    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(4)]
-    assert taken == [first[0].id, second[0].id, first[1].id, second[1].id]
+    order = [(await acquire(world.worker("w1"))).run_id for _ in range(4)]
+    assert order == [first[0].id, second[0].id, first[1].id, second[1].id]
 
 
 async def test_an_urgent_run_that_was_cancelled_leaves_no_advantage(world: World) -> None:
@@ -210,8 +219,8 @@ async def test_an_urgent_run_that_was_cancelled_leaves_no_advantage(world: World
     ordinary = await world.queue("admin")
     urgent = await world.queue("admin", priority=RunPriority.URGENT)
     await world.runs.cancel(ROOT, urgent.id)
-    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(2)]
-    assert taken == [theirs.id, ordinary.id]
+    order = [(await acquire(world.worker("w1"))).run_id for _ in range(2)]
+    assert order == [theirs.id, ordinary.id]
     assert await world.line() == []
 
 
@@ -220,71 +229,73 @@ async def test_one_owner_with_many_runs_keeps_no_other_waiting(world: World) -> 
     world.config.settings.max_concurrent_runs_per_user = 100
     many = [await world.queue(priority=RunPriority.HIGH) for _ in range(24)]
     one = await world.queue("bob", priority=RunPriority.LOW)
-    taken = [(await claimed(world.worker("w1"))).run_id for _ in range(3)]
-    assert taken == [many[0].id, one.id, many[1].id]
+    order = [(await acquire(world.worker("w1"))).run_id for _ in range(3)]
+    assert order == [many[0].id, one.id, many[1].id]
 
 
 async def test_an_owner_who_queues_one_run_at_a_time_gets_no_more_turns(world: World) -> None:
     theirs = [await world.queue("bob") for _ in range(3)]
-    taken = []
+    order = []
     await world.queue()
     for _ in range(4):
-        taken.append((await claimed(world.worker("w1"))).run_id)
-        if taken[-1] not in {run.id for run in theirs}:
+        order.append((await acquire(world.worker("w1"))).run_id)
+        if order[-1] not in {run.id for run in theirs}:
             await world.queue()
-    assert [run_id in {run.id for run in theirs} for run_id in taken] == [True, False, True, False]
+    assert [run_id in {run.id for run in theirs} for run_id in order] == [True, False, True, False]
 
 
-async def test_an_owner_at_the_limit_keeps_their_place(world: World) -> None:
+async def test_an_owner_at_the_limit_keeps_their_turn(world: World) -> None:
     world.config.settings.max_concurrent_runs_per_user = 1
     mine = [await world.queue() for _ in range(2)]
     theirs = [await world.queue("bob") for _ in range(2)]
     worker = world.worker("w1")
-    first, second = await claimed(worker), await claimed(worker)
+    first, second = await acquire(worker), await acquire(worker)
     assert [first.run_id, second.run_id] == [mine[0].id, theirs[0].id]
     assert await worker.acquire() is None
     for each in (second, first):
         await worker.finish(each, Outcome(RunState.SUCCEEDED), None)
-    # Whose run ended last is first: their place in the line has not changed.
-    assert (await claimed(worker)).run_id == mine[1].id
-    assert (await claimed(worker)).run_id == theirs[1].id
+    # The owner at the limit is first: their turn has not changed.
+    assert (await acquire(worker)).run_id == mine[1].id
+    assert (await acquire(worker)).run_id == theirs[1].id
 
 
-async def test_who_has_nothing_queued_stands_in_no_line(world: World) -> None:
+async def test_an_owner_without_queued_runs_is_not_in_the_rotation(world: World) -> None:
     runs = [await world.queue(), await world.queue()]
     assert await world.line() == ["usr_ann"]
     worker = world.worker("w1")
-    claim = await claimed(worker)
+    acquired = await acquire(worker)
     assert await world.line() == ["usr_ann"]
     await world.runs.cancel(ANN, runs[1].id)
     assert await worker.acquire() is None
     assert await world.line() == []
-    assert await worker.give_back(claim, None)
+    assert await worker.release(acquired, None)
     assert await world.line() == ["usr_ann"]
-    await claimed(worker)
+    await acquire(worker)
     assert await world.line() == []
 
 
-async def test_a_run_that_an_older_version_queued_finds_its_place(world: World) -> None:
+async def test_the_owner_of_a_run_queued_by_an_older_version_joins_the_rotation(
+    world: World,
+) -> None:
     theirs, mine = await world.queue("bob"), await world.queue()
     async with world.db.write() as connection:
         await connection.execute(delete(waiting_owners))
     worker = world.worker("w1")
     assert await worker.acquire() is None
-    assert await worker.complete_line() == 2
-    assert await worker.complete_line() == 0
-    taken = {(await claimed(worker)).run_id for _ in range(2)}
-    assert taken == {theirs.id, mine.id}
+    assert await worker.complete_rotation() == 2
+    assert await worker.complete_rotation() == 0
+    order = {(await acquire(worker)).run_id for _ in range(2)}
+    assert order == {theirs.id, mine.id}
 
 
-async def test_workers_that_look_at_once_serve_each_owner_once(world: World) -> None:
+async def test_concurrent_workers_serve_each_owner_once(world: World) -> None:
     for _ in range(4):
         await world.queue()
     for user in ("bob", "admin", "root"):
         await world.queue(user)
-    claims = await asyncio.gather(*(world.worker(f"w{n}").acquire() for n in range(4)))
-    taken = {each.run_id for each in claims if each is not None}
-    owners = [await world.owner(run_id) for run_id in taken]
+    acquired_runs = await asyncio.gather(*(world.worker(f"w{n}").acquire() for n in range(4)))
+    order = {each.run_id for each in acquired_runs if each is not None}
+    owners = [await world.owner(run_id) for run_id in order]
     assert sorted(owners) == ["usr_admin", "usr_ann", "usr_bob", "usr_root"]
 
 
@@ -292,7 +303,7 @@ async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> No
     """However many runs wait: as many rows are read for the thousandth run as for the first."""
     await add_queued_runs(world.db, owners=300, each=5)
     worker = world.worker("w1")
-    assert await worker.complete_line() == 300
+    assert await worker.complete_rotation() == 300
     async with world.db.write() as connection:
         await connection.exec_driver_sql("ANALYZE")
     world.config.settings.max_concurrent_runs_per_user = 3
@@ -304,31 +315,35 @@ async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> No
             assert slow not in plan, plan
 
 
-async def test_a_user_has_no_more_runs_at_once_than_allowed(world: World) -> None:
+async def test_a_user_has_no_more_concurrent_runs_than_allowed(world: World) -> None:
     world.config.settings.max_concurrent_runs_per_user = 2
     mine = [await world.queue() for _ in range(3)]
     theirs = await world.queue("bob")
     worker = world.worker("w1")
-    claims = [await claimed(worker) for _ in range(3)]
-    assert [claim.run_id for claim in claims] == [mine[0].id, theirs.id, mine[1].id]
+    acquired_runs = [await acquire(worker) for _ in range(3)]
+    assert [acquired.run_id for acquired in acquired_runs] == [mine[0].id, theirs.id, mine[1].id]
     assert await worker.acquire() is None
-    await worker.finish(claims[0], Outcome(RunState.SUCCEEDED), None)
-    assert (await claimed(worker)).run_id == mine[2].id
+    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED), None)
+    assert (await acquire(worker)).run_id == mine[2].id
     # A change takes effect at once.
     more = await world.queue()
     assert await worker.acquire() is None
     world.config.settings.max_concurrent_runs_per_user = 3
-    assert (await claimed(worker)).run_id == more.id
+    assert (await acquire(worker)).run_id == more.id
 
 
-async def test_many_workers_at_once_claim_each_run_once_and_keep_to_the_limit(world: World) -> None:
+async def test_many_workers_at_once_acquire_each_run_once_and_keep_to_the_limit(
+    world: World,
+) -> None:
     for _ in range(8):
         await world.queue()
     for _ in range(3):
         await world.queue("bob")
     workers = [world.worker(f"w{index}") for index in range(10)]
-    claims = [claim for claim in await asyncio.gather(*(w.acquire() for w in workers)) if claim]
-    assert len({claim.run_id for claim in claims}) == len(claims) == 7
+    acquired_runs = [
+        acquired for acquired in await asyncio.gather(*(w.acquire() for w in workers)) if acquired
+    ]
+    assert len({acquired.run_id for acquired in acquired_runs}) == len(acquired_runs) == 7
     owners = []
     async with world.db.read() as connection:
         owners = list(
@@ -346,89 +361,91 @@ async def test_a_lease_is_renewed_by_its_worker_only(world: World) -> None:
     await world.queue()
     await world.queue()
     mine, other = world.worker("w1"), world.worker("w2")
-    claim, theirs = await claimed(mine), await claimed(other)
-    before = {each.run_id: each for each in await mine.sightings(besides=[])}
+    acquired, theirs = await acquire(mine), await acquire(other)
+    before = {each.run_id: each for each in await mine.observed_leases(except_for=[])}
     world.clock.advance(5)
-    assert await mine.renew([claim, replace(theirs, worker_id="w1")]) == {claim.run_id}
-    after = {each.run_id: each for each in await mine.sightings(besides=[])}
-    assert after[claim.run_id].lease_expires_at == world.clock.now() + LEASE
+    assert await mine.renew([acquired, replace(theirs, worker_id="w1")]) == {acquired.run_id}
+    after = {each.run_id: each for each in await mine.observed_leases(except_for=[])}
+    assert after[acquired.run_id].lease_expires_at == world.clock.now() + LEASE
     assert after[theirs.run_id] == before[theirs.run_id]
-    assert [each.run_id for each in await mine.sightings(besides=[claim])] == [theirs.run_id]
-    # A claim of an earlier attempt is not held.
-    assert await mine.renew([replace(claim, attempt=0)]) == frozenset()
+    assert [each.run_id for each in await mine.observed_leases(except_for=[acquired])] == [
+        theirs.run_id
+    ]
+    # A run of an earlier attempt is not held.
+    assert await mine.renew([replace(acquired, attempt=0)]) == frozenset()
     assert await mine.renew([]) == frozenset()
 
 
-async def test_a_dead_workers_run_goes_back_into_the_queue(world: World) -> None:
+async def test_a_dead_workers_run_is_queued_again(world: World) -> None:
     run = await world.queue()
     dead, living = world.worker("w1"), world.worker("w2")
-    claim = await claimed(dead)
+    acquired = await acquire(dead)
     batch = written("before", clock=world.clock)
-    await dead.append(claim, batch)
-    seen = await living.sightings(besides=[])
-    assert await living.take_back(seen) == 1
+    await dead.append_log(acquired, batch)
+    seen = await living.observed_leases(except_for=[])
+    assert await living.reclaim(seen) == 1
     again = await world.get(run.id)
     assert (again.state, again.attempt, again.started_at) == (RunState.QUEUED, 1, None)
-    second = await claimed(living)
+    second = await acquire(living)
     assert (second.attempt, second.last_seq, second.log_bytes) == (2, 1, 6)
     # Whatever the first does now changes nothing.
     late = written("late", clock=world.clock, after=batch)
-    assert not await dead.append(claim, late)
-    assert not await dead.finish(claim, Outcome(RunState.SUCCEEDED), late)
-    assert not await dead.give_back(claim, late)
-    assert await dead.renew([claim]) == frozenset()
-    assert await living.take_back(seen) == 0
+    assert not await dead.append_log(acquired, late)
+    assert not await dead.finish(acquired, Outcome(RunState.SUCCEEDED), late)
+    assert not await dead.release(acquired, late)
+    assert await dead.renew([acquired]) == frozenset()
+    assert await living.reclaim(seen) == 0
     assert (await world.get(run.id)).state is RunState.RUNNING
     assert await text_of(world, run.id) == "before"
     assert await living.finish(second, Outcome(RunState.SUCCEEDED, 0), None)
     assert (await world.get(run.id)).attempt == 2
 
 
-async def test_an_earlier_attempt_of_the_same_worker_is_not_its_claim(world: World) -> None:
+async def test_a_worker_does_not_hold_its_own_earlier_attempt(world: World) -> None:
     run = await world.queue()
     worker = world.worker("w1")
-    first = await claimed(worker)
-    assert await worker.take_back(await worker.sightings(besides=[])) == 1
-    second = await claimed(worker)
+    first = await acquire(worker)
+    assert await worker.reclaim(await worker.observed_leases(except_for=[])) == 1
+    second = await acquire(worker)
     assert (second.worker_id, second.attempt) == (first.worker_id, 2)
     batch = written("late", clock=world.clock)
-    assert not await worker.append(first, batch)
+    assert not await worker.append_log(first, batch)
     assert not await worker.finish(first, Outcome(RunState.SUCCEEDED), batch)
-    assert not await worker.give_back(first, batch)
+    assert not await worker.release(first, batch)
     assert (await world.get(run.id)).state is RunState.RUNNING
     assert await text_of(world, run.id) == ""
 
 
-async def test_a_lease_that_was_renewed_meanwhile_is_left_alone(world: World) -> None:
+async def test_a_lease_that_was_renewed_meanwhile_stays(world: World) -> None:
     await world.queue()
     worker, other = world.worker("w1"), world.worker("w2")
-    claim = await claimed(worker)
-    seen = await other.sightings(besides=[])
+    acquired = await acquire(worker)
+    seen = await other.observed_leases(except_for=[])
     world.clock.advance(1)
-    await worker.renew([claim])
-    assert await other.take_back(seen) == 0
+    await worker.renew([acquired])
+    assert await other.reclaim(seen) == 0
 
 
-async def test_a_run_that_kills_every_worker_is_given_up(world: World) -> None:
+async def test_a_run_that_kills_every_worker_fails(world: World) -> None:
     run = await world.queue()
     living = world.worker("living")
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        assert (await claimed(world.worker(f"w{attempt}"))).attempt == attempt
-        assert await living.take_back(await living.sightings(besides=[])) == 1
-    given_up = await world.get(run.id)
-    assert (given_up.state, given_up.attempt) == (RunState.FAILED, MAX_ATTEMPTS)
-    assert given_up.error == "Its worker stopped in the middle of it 3 times."
-    assert given_up.started_at is not None
-    assert given_up.finished_at == world.clock.now()
+        assert (await acquire(world.worker(f"w{attempt}"))).attempt == attempt
+        assert await living.reclaim(await living.observed_leases(except_for=[])) == 1
+    failed = await world.get(run.id)
+    assert (failed.state, failed.attempt) == (RunState.FAILED, MAX_ATTEMPTS)
+    assert failed.error == "The worker stopped in the middle of the run 3 times."
+    assert failed.started_at is not None
+    assert failed.finished_at == world.clock.now()
     assert await living.acquire() is None
 
 
-async def test_a_cancelled_run_of_a_dead_worker_is_over(world: World) -> None:
+async def test_a_cancelled_run_of_a_dead_worker_ends(world: World) -> None:
     run = await world.queue()
-    await claimed(world.worker("w1"))
+    await acquire(world.worker("w1"))
     await world.runs.cancel(ANN, run.id)
     living = world.worker("w2")
-    assert await living.take_back(await living.sightings(besides=[])) == 1
+    assert await living.reclaim(await living.observed_leases(except_for=[])) == 1
     over = await world.get(run.id)
     assert (over.state, over.error) == (RunState.CANCELLED, None)
     assert over.finished_at == world.clock.now()
@@ -437,36 +454,36 @@ async def test_a_cancelled_run_of_a_dead_worker_is_over(world: World) -> None:
 # Cancelling, giving back, ending
 
 
-async def test_a_worker_hears_of_cancellations(world: World) -> None:
+async def test_a_worker_reads_requests_to_cancel(world: World) -> None:
     first, _ = await world.queue(), await world.queue()
     worker = world.worker("w1")
-    claims = [await claimed(worker), await claimed(worker)]
-    assert await worker.cancelled(claims) == frozenset()
+    acquired_runs = [await acquire(worker), await acquire(worker)]
+    assert await worker.cancelled(acquired_runs) == frozenset()
     await world.runs.cancel(ANN, first.id)
-    assert await worker.cancelled(claims) == {first.id}
-    assert await worker.cancelled(claims[1:]) == frozenset()
+    assert await worker.cancelled(acquired_runs) == {first.id}
+    assert await worker.cancelled(acquired_runs[1:]) == frozenset()
 
 
-async def test_a_run_that_is_given_back_has_lost_nothing(world: World) -> None:
+async def test_a_released_run_keeps_its_attempt_and_its_log(world: World) -> None:
     run = await world.queue()
     stopping, other = world.worker("w1"), world.worker("w2")
-    claim = await claimed(stopping)
-    assert await stopping.give_back(claim, written("some", clock=world.clock))
+    acquired = await acquire(stopping)
+    assert await stopping.release(acquired, written("some", clock=world.clock))
     waiting = await world.get(run.id)
     assert (waiting.state, waiting.attempt, waiting.started_at) == (RunState.QUEUED, 0, None)
     assert await text_of(world, run.id) == "some"
-    again = await claimed(other)
+    again = await acquire(other)
     assert (again.attempt, again.last_seq) == (1, 1)
-    # The same attempt, and yet not its claim.
-    assert not await stopping.finish(claim, Outcome(RunState.SUCCEEDED), None)
+    # The same attempt, and yet not its run.
+    assert not await stopping.finish(acquired, Outcome(RunState.SUCCEEDED), None)
 
 
-async def test_a_cancelled_run_is_not_given_back(world: World) -> None:
+async def test_releasing_a_cancelled_run_ends_it(world: World) -> None:
     run = await world.queue()
     worker = world.worker("w1")
-    claim = await claimed(worker)
+    acquired = await acquire(worker)
     await world.runs.cancel(ANN, run.id)
-    assert await worker.give_back(claim, None)
+    assert await worker.release(acquired, None)
     over = await world.get(run.id)
     assert (over.state, over.attempt) == (RunState.CANCELLED, 1)
     assert over.finished_at is not None
@@ -475,19 +492,19 @@ async def test_a_cancelled_run_is_not_given_back(world: World) -> None:
 async def test_the_end_and_the_last_of_the_log_are_written_together(world: World) -> None:
     run = await world.queue()
     worker = world.worker("w1")
-    claim = await claimed(worker)
+    acquired = await acquire(worker)
     first = written("a", clock=world.clock)
     last = written("b", clock=world.clock, after=first)
-    assert await worker.append(claim, first)
+    assert await worker.append_log(acquired, first)
     world.clock.advance(3)
     outcome = Outcome(RunState.FAILED, 2, "It broke.")
-    assert await worker.finish(claim, outcome, last)
+    assert await worker.finish(acquired, outcome, last)
     ended = await world.get(run.id)
     assert (ended.state, ended.exit_code, ended.error) == (RunState.FAILED, 2, "It broke.")
     assert ended.finished_at == world.clock.now()
     assert await text_of(world, run.id) == "ab"
-    assert not await worker.finish(claim, Outcome(RunState.SUCCEEDED), last)
-    assert not await worker.append(claim, last)
+    assert not await worker.finish(acquired, Outcome(RunState.SUCCEEDED), last)
+    assert not await worker.append_log(acquired, last)
     assert await world.get(run.id) == ended
 
 
@@ -495,25 +512,25 @@ async def test_a_batch_is_written_once(world: World) -> None:
     """The answer to a commit can get lost; the worker then does it again."""
     run = await world.queue()
     worker = world.worker("w1")
-    claim = await claimed(worker)
+    acquired = await acquire(worker)
     first = written("a", clock=world.clock)
     last = written("b", clock=world.clock, after=first)
     for _ in range(2):
-        assert await worker.append(claim, first)
-    assert await worker.append(claim, last)
-    assert await worker.finish(claim, Outcome(RunState.SUCCEEDED), last)
+        assert await worker.append_log(acquired, first)
+    assert await worker.append_log(acquired, last)
+    assert await worker.finish(acquired, Outcome(RunState.SUCCEEDED), last)
     assert await text_of(world, run.id) == "ab"
 
 
 # Judging leases
 
 
-def sighting(run_id: str = "r", *, renewals: int = 0) -> Sighting:
+def sighting(run_id: str = "r", *, renewals: int = 0) -> ObservedLease:
     at = FakeClock().now() + timedelta(seconds=renewals)
-    return Sighting(run_id, "w", 1, at)
+    return ObservedLease(run_id, "w", 1, at)
 
 
-def test_a_lease_that_stands_still_runs_out() -> None:
+def test_a_lease_that_does_not_change_expires() -> None:
     clock = FakeClock()
     watch = LeaseWatch(clock, LEASE)
     assert watch.expired([sighting("a"), sighting("b")]) == []
@@ -537,7 +554,7 @@ def test_a_clock_that_is_set_changes_nothing() -> None:
     assert watch.expired([sighting()]) == [sighting()]
 
 
-def test_a_watch_that_was_away_begins_anew() -> None:
+def test_a_watch_that_was_suspended_starts_over() -> None:
     clock = FakeClock()
     watch = LeaseWatch(clock, LEASE)
     watch.expired([sighting()])

@@ -1,4 +1,4 @@
-"""Tasks, runs and log lines as the API takes and shows them (times are RFC 3339 in UTC)."""
+"""Tasks, runs and log lines as the API accepts and shows them (times are RFC 3339 in UTC)."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from task_service.handlers import Stream
 
 MAX_TIMEOUT_SECONDS = 86_400
-"""The longest timeout a task can ask for; the administrator's `run_timeout_seconds` cuts it down."""
+"""The longest timeout that a task can name; the administrator's `run_timeout_seconds` limits it further."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _Timeout = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_SECONDS)]
@@ -31,15 +31,15 @@ class RunState(StrEnum):
         return self not in {RunState.QUEUED, RunState.RUNNING}
 
 
-class _Shown(BaseModel):
+class _Output(BaseModel):
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
 class RunPriority(StrEnum):
-    """Which of an owner's own runs is started first; of the same priority the one that has waited longest.
+    """Which of an owner's own runs is started first; of the same priority, the oldest.
 
-    Owners take turns, so `low`, `normal` and `high` change nothing for other owners. An `urgent` run goes before other
-    owners' runs, which takes a permission. None changes how many runs of one owner are running at once.
+    Owners take turns, so `low`, `normal` and `high` change nothing for other owners. An `urgent` run, which requires a
+    permission, goes before other owners' runs. None changes how many runs of one owner are running at once.
     """
 
     LOW = "low"
@@ -49,7 +49,7 @@ class RunPriority(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Where it stands: the lower, the sooner."""
+        """The sort key: the lower, the sooner."""
         return {
             RunPriority.LOW: 10,
             RunPriority.NORMAL: 0,
@@ -58,29 +58,29 @@ class RunPriority(StrEnum):
         }[self]
 
 
-class RequestedWith(_Shown):
+class RequestedWith(_Output):
     """The credential with which a run was requested; `key_id` is an API key's public id."""
 
     kind: str
     key_id: str | None
 
 
-class RequestedBy(_Shown):
-    """Who requested a run, as they were called then."""
+class RequestedBy(_Output):
+    """The user who requested a run, with the name of that time."""
 
     user_id: str
     username: str
     credential: RequestedWith
 
 
-class Run(_Shown):
+class Run(_Output):
     """One run of a task.
 
     Attributes:
         attempt: How many workers have started it; more than 1 only after one died.
-        started_at: When the present attempt began.
-        exit_code: The handler's number for the outcome, if it gave one.
-        error: One line that says why the run did not succeed.
+        started_at: The start of the present attempt.
+        exit_code: The handler's exit code; None if it has none.
+        error: One line with the reason why the run did not succeed.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Run(_Shown):
     error: str | None
 
 
-class Task(_Shown):
+class Task(_Output):
     """A task with its latest run."""
 
     id: str
@@ -110,30 +110,30 @@ class Task(_Shown):
 
 
 class TaskWithRuns(Task):
-    """A task with its newest runs, newest first, for those who ask for them."""
+    """A task with its newest runs, newest first."""
 
     recent_runs: list[Run]
 
 
-class TaskPage(_Shown):
+class TaskPage(_Output):
     """A page of tasks, newest first."""
 
     items: list[TaskWithRuns] | list[Task]
     next_cursor: str | None
 
 
-class RunPage(_Shown):
+class RunPage(_Output):
     """A page of a task's runs, newest first."""
 
     items: list[Run]
     next_cursor: str | None
 
 
-class LogLine(_Shown):
-    """A piece of a run's log. The texts of all pieces, put together, are the log: line ends are part of them.
+class LogLine(_Output):
+    """A piece of a run's log. The log is the concatenation of all texts; they include line ends.
 
     Attributes:
-        seq: Its place, beginning with 1.
+        seq: Its number, beginning with 1.
     """
 
     seq: int
@@ -142,28 +142,28 @@ class LogLine(_Shown):
     text: str
 
 
-class _Taken(BaseModel):
+class _Input(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @field_validator("name", check_fields=False)
     @classmethod
     def _one_line(cls, value: str | None) -> str | None:
         if value is None:
-            raise ValueError("A task needs a name.")
+            raise ValueError("This cannot be null. Give the task a name.")
         stripped = value.strip()
         if not stripped or not stripped.isprintable():
             raise ValueError("The name must be one line of printable characters.")
         return stripped
 
 
-class RunOptions(_Taken):
-    """The body of `POST /api/tasks/{taskId}/run`, which may be missing."""
+class RunOptions(_Input):
+    """The body of `POST /api/tasks/{taskId}/run`; optional."""
 
-    # Not strict, as an enumeration is text in JSON.
+    # Not strict: JSON has no enumerations, only text.
     priority: Annotated[RunPriority, Field(strict=False)] = RunPriority.NORMAL
 
 
-class NewTask(_Taken):
+class NewTask(_Input):
     """The body of `POST /api/tasks`. `params` are validated by the handler's own model."""
 
     name: _Name
@@ -172,10 +172,10 @@ class NewTask(_Taken):
     timeout_seconds: _Timeout | None = None
 
 
-class TaskChanges(_Taken):
+class TaskChanges(_Input):
     """The body of `PATCH /api/tasks/{taskId}`: only the members that are present are changed (RFC 7396).
 
-    Without `timeout_seconds` it stays; null takes it away. A new `handler` needs new `params`.
+    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`.
     """
 
     name: _Name | None = None

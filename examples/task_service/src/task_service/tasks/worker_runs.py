@@ -1,14 +1,19 @@
-"""What a worker does with runs: acquire, keep, log, finish, give back, and take over from the dead.
+"""What a worker does with runs: acquire, renew, log, finish, release, and reclaim those of dead workers.
 
-Every statement names the claim it belongs to (`claimed_by` and `attempt`), so what a worker does after its run was
-given to another changes nothing.
+A worker holds a run under a lease, which it renews. Every statement names the worker and the attempt that it belongs to
+(`claimed_by` and `attempt`), so a worker whose run another one has acquired since changes nothing.
+
+`lease_expires_at` is written by the worker's clock and never compared with another machine's. :class:`LeaseWatch` takes a
+worker for dead when it has observed the same lease for the lease's whole length on its own monotonic clock. So neither
+clocks that differ nor one that is set by an hour take a run from a living worker, or leave a dead one's run behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import timedelta
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import Row, and_, case, func, insert, literal, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,39 +25,98 @@ from task_service.db.schema import run_log, runs
 from task_service.db.types import UtcMicroseconds
 from task_service.handlers import Progress
 
-from .cancellation import cancel_runs_of
-from .config import RunConfig
-from .doorbell import Doorbell, SilentDoorbell
-from .leases import Claim, Outcome, Sighting
-from .run_log import LogBatch
-from .shapes import RunPriority, RunState
-from .turns import (
-    Place,
-    correct_place,
+from .interfaces import RunConfig
+from .models import RunPriority, RunState
+from .notifications import NullNotifier, WorkerNotifier
+from .owner_rotation import (
+    OwnerTurn,
+    correct_turn,
     end_turn,
-    join_line,
-    line_end,
-    lock_first_place,
+    join_rotation,
+    lock_next_turn,
     may_start,
-    missing_owners,
+    owners_not_in_rotation,
+    rotation_end,
 )
+from .run_log import LogBatch
+from .runs import cancel_runs_of
 
-MAX_ATTEMPTS = 3
-"""How many workers a run may outlive: one that brings down every worker must not go round for ever."""
+MAX_ATTEMPTS: Final = 3
+"""How many workers a run may outlive: one that brings down every worker must not be retried for ever."""
 
 
-class Claims:
+@dataclass(frozen=True, slots=True)
+class AcquiredRun:
+    """A run that a worker holds, with what it needs to execute it."""
+
+    run_id: str
+    worker_id: str
+    attempt: int
+    handler: str
+    params: Any
+    timeout_seconds: int
+    last_seq: int
+    log_bytes: int
+    log_truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: a final state, and the handler's exit code and error."""
+
+    state: RunState
+    exit_code: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedLease:
+    """A lease as a worker has read it. While none of it changes, its holder has not renewed it."""
+
+    run_id: str
+    worker_id: str
+    attempt: int
+    lease_expires_at: datetime
+
+
+class LeaseWatch:
+    """Judges by their leases whether workers are alive.
+
+    Args:
+        clock: Only its monotonic side is used.
+        lease: The length of a lease; the same in every process of a deployment.
+    """
+
+    def __init__(self, clock: Clock, lease: timedelta) -> None:
+        self._clock = clock
+        self._lease = lease.total_seconds()
+        self._since: dict[ObservedLease, float] = {}
+        self._looked_at = clock.monotonic()
+
+    def expired(self, observed: Iterable[ObservedLease]) -> list[ObservedLease]:
+        """The leases that have not changed for a lease's length, given all that are in the database now."""
+        now = self._clock.monotonic()
+        if now - self._looked_at > self._lease / 2:
+            # What kept this process from looking (a sleeping machine, a stopped database) may have kept the
+            # workers from renewing: they get a whole lease again.
+            self._since = {}
+        self._looked_at = now
+        self._since = {each: self._since.get(each, now) for each in observed}
+        return [each for each, since in self._since.items() if now - since >= self._lease]
+
+
+class WorkerRuns:
     """The runs as one worker sees them.
 
     Args:
         db: The service's database.
-        clock: For the times that are shown to people.
-        config: For the limit of runs at once; asked anew for each claim.
+        clock: For the times that users see.
+        config: For the limit of concurrent runs, read anew for each run.
         worker_id: Unique for each start of a worker, on all machines; 64 characters at most.
-        lease: How long a claim holds without being renewed.
-        doorbell: Tells workers elsewhere of runs that wait again.
+        lease: How long a run is held without being renewed.
+        notifier: Notifies workers elsewhere of runs that are queued again.
 
-    Every method raises StoreUnavailable when the database does not answer; whether the change was made is then open.
+    Every method raises StoreUnavailable when the database does not answer; the change may have been made then.
     """
 
     def __init__(
@@ -63,20 +127,20 @@ class Claims:
         *,
         worker_id: str,
         lease: timedelta,
-        doorbell: Doorbell | None = None,
+        notifier: WorkerNotifier | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
         self._config = config
         self._worker_id = worker_id
         self._lease = lease
-        self._doorbell: Doorbell = SilentDoorbell() if doorbell is None else doorbell
+        self._notifier: WorkerNotifier = NullNotifier() if notifier is None else notifier
 
-    async def acquire(self, *, rung: bool = False) -> Claim | None:
-        """Take the next run: of the owner whose turn it is, and who has fewer runs running than allowed.
+    async def acquire(self, *, notified: bool = False) -> AcquiredRun | None:
+        """Acquire the next run: of the owner whose turn it is, and who has fewer runs running than allowed.
 
         Args:
-            rung: A bell was heard for it, which is gone. Otherwise the bell of the run that is found is silenced.
+            notified: The worker has consumed a notification. Otherwise the one of the run that it acquires is withdrawn.
 
         Returns:
             None if no run may be started.
@@ -86,32 +150,34 @@ class Claims:
         while True:
             # Mostly there is nothing to do, and so no transaction to begin.
             async with self._db.read() as connection:
-                end = await line_end(connection, limit)
+                end = await rotation_end(connection, limit)
             if end is None:
                 return None
             disabled = False
             async with self._db.write() as connection:
-                place = await lock_first_place(connection, limit, end, skip_locked=skip_locked)
-                if place is not None:
-                    claim = await self._acquire(connection, place, limit)
-                    if claim is not None:
-                        await end_turn(connection, place)
-                        if not rung:
-                            await self._doorbell.unring(connection, claim.run_id)
-                        return claim
-                    disabled = await correct_place(connection, place)
-            if place is not None and disabled:
-                # Apart from the place, which must not be locked by a transaction that locks runs.
+                turn = await lock_next_turn(connection, limit, end, skip_locked=skip_locked)
+                if turn is not None:
+                    run = await self._acquire(connection, turn, limit)
+                    if run is not None:
+                        await end_turn(connection, turn)
+                        if not notified:
+                            await self._notifier.withdraw(connection, run.run_id)
+                        return run
+                    disabled = await correct_turn(connection, turn)
+            if turn is not None and disabled:
+                # In another transaction: one that locks a turn must not lock runs.
                 async with self._db.write() as connection:
-                    await cancel_runs_of(connection, place.owner_id, self._clock.now())
-            # Every place is locked by other workers: wait for one, instead of asking again and again.
-            skip_locked = place is not None
+                    await cancel_runs_of(connection, turn.owner_id, self._clock.now())
+            # Other workers have locked every turn: wait for one instead of polling.
+            skip_locked = turn is not None
 
-    async def _acquire(self, connection: AsyncConnection, place: Place, limit: int) -> Claim | None:
+    async def _acquire(
+        self, connection: AsyncConnection, turn: OwnerTurn, limit: int
+    ) -> AcquiredRun | None:
         now = self._clock.now()
         result = await connection.execute(
             update(runs)
-            .where(may_start(place, limit))
+            .where(may_start(turn, limit))
             .values(
                 state=RunState.RUNNING,
                 attempt=runs.c.attempt + 1,
@@ -134,11 +200,11 @@ class Claims:
         row = result.one_or_none()
         if row is None:
             return None
-        # A run without output has no place to go on from.
+        # A run without output has no line to continue from.
         last_seq = row.log_bytes and await connection.scalar(
             select(func.max(run_log.c.seq)).where(run_log.c.run_id == row.id)
         )
-        return Claim(
+        return AcquiredRun(
             run_id=row.id,
             worker_id=self._worker_id,
             attempt=row.attempt,
@@ -150,32 +216,32 @@ class Claims:
             log_truncated=row.log_truncated,
         )
 
-    async def complete_line(self) -> int:
-        """Put the owners into the line who have a queued run and no place in it; see :mod:`.turns`.
+    async def complete_rotation(self) -> int:
+        """Put the owners into the rotation who have a queued run and no turn; see :mod:`.owner_rotation`.
 
         Returns:
             How many there were.
         """
         async with self._db.read() as connection:
-            missing = await missing_owners(connection)
+            missing = await owners_not_in_rotation(connection)
         for owner_id in missing:
-            # One place in each transaction: transactions that lock several could block each other.
+            # One turn in each transaction: transactions that lock several could block each other.
             async with self._db.write() as connection:
-                await join_line(connection, owner_id, RunPriority.NORMAL.rank)
+                await join_rotation(connection, owner_id, RunPriority.NORMAL.rank)
         return len(missing)
 
-    async def renew(self, claims: Collection[Claim]) -> frozenset[str]:
+    async def renew(self, held: Collection[AcquiredRun]) -> frozenset[str]:
         """Renew leases, all in one statement.
 
         Args:
-            claims: What the worker believes to hold. A claim that it does not know of (its answer got lost) is not
-                renewed, and so finds its way back into the queue.
+            held: What the worker believes to hold. A run that it acquired without learning so (the answer to the commit
+                was lost) is not renewed, and so another worker reclaims it.
 
         Returns:
             The ids of the runs that it does hold.
         """
-        attempts = {claim.run_id: claim.attempt for claim in claims}
-        held = (
+        attempts = {run.run_id: run.attempt for run in held}
+        condition = (
             runs.c.id.in_(attempts),
             runs.c.state == RunState.RUNNING,
             runs.c.claimed_by == self._worker_id,
@@ -183,43 +249,43 @@ class Claims:
         async with self._db.write() as connection:
             # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
             await connection.execute(
-                select(runs.c.id).where(*held).order_by(runs.c.id).with_for_update()
+                select(runs.c.id).where(*condition).order_by(runs.c.id).with_for_update()
             )
             result = await connection.execute(
                 update(runs)
-                .where(*held)
+                .where(*condition)
                 .values(lease_expires_at=self._clock.now() + self._lease)
                 .returning(runs.c.id, runs.c.attempt)
             )
             return frozenset(row.id for row in result if attempts[row.id] == row.attempt)
 
-    async def cancelled(self, claims: Collection[Claim]) -> frozenset[str]:
-        """The ids of those runs that somebody wants to stop."""
+    async def cancelled(self, held: Collection[AcquiredRun]) -> frozenset[str]:
+        """The ids of those runs whose cancellation was requested."""
         async with self._db.read() as connection:
             result = await connection.execute(
                 select(runs.c.id).where(
-                    runs.c.id.in_([claim.run_id for claim in claims]),
+                    runs.c.id.in_([run.run_id for run in held]),
                     runs.c.cancel_requested_at.is_not(None),
                 )
             )
             return frozenset(result.scalars())
 
-    async def sightings(self, *, besides: Collection[Claim]) -> list[Sighting]:
-        """Every lease in the database, without those of the worker's own living claims."""
-        own = {(claim.run_id, claim.worker_id, claim.attempt) for claim in besides}
+    async def observed_leases(self, *, except_for: Collection[AcquiredRun]) -> list[ObservedLease]:
+        """Every lease in the database, except for those of the runs that the worker holds."""
+        own = {(run.run_id, run.worker_id, run.attempt) for run in except_for}
         async with self._db.read() as connection:
             result = await connection.execute(
                 select(runs.c.id, runs.c.claimed_by, runs.c.attempt, runs.c.lease_expires_at).where(
                     runs.c.state == RunState.RUNNING
                 )
             )
-            return [Sighting(*row) for row in result if tuple(row[:3]) not in own]
+            return [ObservedLease(*row) for row in result if tuple(row[:3]) not in own]
 
-    async def take_back(self, expired: Collection[Sighting]) -> int:
-        """Put the runs of dead workers back into the queue; end those that were cancelled or tried too often.
+    async def reclaim(self, expired: Collection[ObservedLease]) -> int:
+        """Queue the runs of dead workers again; end those that were cancelled or attempted too often.
 
         Args:
-            expired: What :class:`LeaseWatch` found. A lease that was renewed since is left alone.
+            expired: What :class:`LeaseWatch` found. A lease that was renewed since stays.
 
         Returns:
             How many runs were changed.
@@ -232,7 +298,7 @@ class Claims:
                 result = await connection.execute(
                     update(runs)
                     .where(
-                        _held(each.run_id, each.worker_id, each.attempt),
+                        _held_by(each),
                         runs.c.lease_expires_at == each.lease_expires_at,
                     )
                     .values(
@@ -245,11 +311,11 @@ class Claims:
                             (cancelled, runs.c.error),
                             (
                                 hopeless,
-                                f"Its worker stopped in the middle of it {MAX_ATTEMPTS} times.",
+                                f"The worker stopped in the middle of the run {MAX_ATTEMPTS} times.",
                             ),
                             else_=null(),
                         ),
-                        **self._put_down(over=cancelled | hopeless),
+                        **self._unheld(over=cancelled | hopeless),
                     )
                     .returning(runs.c.id, runs.c.owner_id, runs.c.state, runs.c.rank)
                 )
@@ -259,11 +325,11 @@ class Claims:
                     await self._queue_again(connection, row)
         return changed
 
-    async def give_back(self, claim: Claim, batch: LogBatch | None) -> bool:
-        """Put a run back into the queue as if it had not been claimed, or end it if it was cancelled meanwhile.
+    async def release(self, run: AcquiredRun, batch: LogBatch | None) -> bool:
+        """Queue a run again as if it had not been acquired, or end it if it was cancelled meanwhile.
 
         Args:
-            claim: What is given back.
+            run: The run to release.
             batch: The rest of its log.
 
         Returns:
@@ -272,14 +338,14 @@ class Claims:
         cancelled = runs.c.cancel_requested_at.is_not(None)
         async with self._db.write() as connection:
             if batch is not None:
-                await _append(connection, claim, batch)
+                await _append(connection, run, batch)
             result = await connection.execute(
                 update(runs)
-                .where(_held(claim.run_id, claim.worker_id, claim.attempt))
+                .where(_held_by(run))
                 .values(
                     state=case((cancelled, RunState.CANCELLED.value), else_=RunState.QUEUED.value),
                     attempt=case((cancelled, runs.c.attempt), else_=runs.c.attempt - 1),
-                    **self._put_down(over=cancelled),
+                    **self._unheld(over=cancelled),
                 )
                 .returning(runs.c.id, runs.c.owner_id, runs.c.state, runs.c.rank)
             )
@@ -288,17 +354,17 @@ class Claims:
                 await self._queue_again(connection, row)
             return row is not None
 
-    async def append(self, claim: Claim, batch: LogBatch) -> bool:
+    async def append_log(self, run: AcquiredRun, batch: LogBatch) -> bool:
         """Add a batch to the log of a run; doing it again changes nothing.
 
         Returns:
             False if the worker did not hold the run any more; then nothing was written.
         """
         async with self._db.write() as connection:
-            return await _append(connection, claim, batch)
+            return await _append(connection, run, batch)
 
-    async def report(self, claim: Claim, progress: Progress) -> bool:
-        """Write down how far a run has come.
+    async def report_progress(self, run: AcquiredRun, progress: Progress) -> bool:
+        """Write a run's progress.
 
         Returns:
             False if the worker did not hold the run any more; then nothing was written.
@@ -306,33 +372,33 @@ class Claims:
         async with self._db.write() as connection:
             result = await connection.execute(
                 update(runs)
-                .where(_held(claim.run_id, claim.worker_id, claim.attempt))
+                .where(_held_by(run))
                 .values(progress=progress.fraction, progress_text=progress.text)
             )
             return result.rowcount == 1
 
-    async def finish(self, claim: Claim, outcome: Outcome, batch: LogBatch | None) -> bool:
+    async def finish(self, run: AcquiredRun, outcome: Outcome, batch: LogBatch | None) -> bool:
         """End a run, together with the rest of its log.
 
         Args:
-            claim: What has ended.
-            outcome: How.
+            run: The run that has ended.
+            outcome: How it has ended.
             batch: The log's last batch.
 
         Returns:
             False if the worker did not hold the run any more (or had finished it already, when the answer to the
-            first try got lost); then nothing was changed.
+            first try was lost); then nothing was changed.
         """
         async with self._db.write() as connection:
             if batch is not None:
-                await _append(connection, claim, batch)
+                await _append(connection, run, batch)
             result = await connection.execute(
                 update(runs)
-                .where(_held(claim.run_id, claim.worker_id, claim.attempt))
+                .where(_held_by(run))
                 .values(
                     state=outcome.state,
                     exit_code=outcome.exit_code,
-                    # Why it was cancelled was written by who cancelled it.
+                    # The request to cancel has written the reason.
                     error=runs.c.error if outcome.state is RunState.CANCELLED else outcome.error,
                     finished_at=self._clock.now(),
                     lease_expires_at=None,
@@ -342,12 +408,12 @@ class Claims:
 
     async def _queue_again(self, connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> None:
         if row.state == RunState.QUEUED:
-            await join_line(connection, row.owner_id, row.rank)
-            await self._doorbell.unring(connection, row.id)
-            await self._doorbell.ring(connection, row.id)
+            await join_rotation(connection, row.owner_id, row.rank)
+            await self._notifier.withdraw(connection, row.id)
+            await self._notifier.notify(connection, row.id)
 
-    def _put_down(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
-        """The columns of a run that nobody holds, whether it is `over` or waits again."""
+    def _unheld(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
+        """The columns of a run that no worker holds, whether it is `over` or queued again."""
         now = literal(self._clock.now(), UtcMicroseconds)
         return {
             "finished_at": case((over, now), else_=null()),
@@ -357,18 +423,18 @@ class Claims:
         }
 
 
-def _held(run_id: str, worker_id: str, attempt: int) -> ColumnElement[bool]:
-    """That a run is running and belongs to this claim."""
+def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
+    """That a run is running, and held by this worker in this attempt."""
     return and_(
-        runs.c.id == run_id,
+        runs.c.id == lease.run_id,
         runs.c.state == RunState.RUNNING,
-        runs.c.claimed_by == worker_id,
-        runs.c.attempt == attempt,
+        runs.c.claimed_by == lease.worker_id,
+        runs.c.attempt == lease.attempt,
     )
 
 
-async def _append(connection: AsyncConnection, claim: Claim, batch: LogBatch) -> bool:
-    held = _held(claim.run_id, claim.worker_id, claim.attempt)
+async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch) -> bool:
+    held = _held_by(run)
     result = await connection.execute(
         update(runs)
         .where(held, runs.c.log_bytes == batch.size_before)
@@ -379,7 +445,7 @@ async def _append(connection: AsyncConnection, claim: Claim, batch: LogBatch) ->
             insert(run_log),
             [
                 {
-                    "run_id": claim.run_id,
+                    "run_id": run.run_id,
                     "seq": line.seq,
                     "at": line.at,
                     "stream": line.stream,
@@ -389,6 +455,6 @@ async def _append(connection: AsyncConnection, claim: Claim, batch: LogBatch) ->
             ],
         )
         return True
-    # Either the batch is there already, or the run is not ours.
+    # Either the batch is there already, or the worker does not hold the run.
     size = await connection.scalar(select(runs.c.log_bytes).where(held))
     return size == batch.size_after

@@ -1,0 +1,78 @@
+"""What tasks and runs require of the rest of the service: live settings, and a hook for the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import Principal
+
+
+class RunSettings(Protocol):
+    """The administrator's settings at one moment."""
+
+    @property
+    def run_timeout_seconds(self) -> int:
+        """The longest a run may take, and the timeout of a task that names none."""
+        ...
+
+    @property
+    def max_concurrent_runs_per_user(self) -> int:
+        """How many runs of one user's tasks may be running at once; the others wait."""
+        ...
+
+    @property
+    def run_retention_days(self) -> int:
+        """How long finished runs and their logs are kept."""
+        ...
+
+    @property
+    def allowed_commands(self) -> Sequence[str]:
+        """What the handler `command` may run."""
+        ...
+
+
+class RunConfig(Protocol):
+    """The source of the settings. Each decision reads them anew, so that a change takes effect at once."""
+
+    async def current(self) -> RunSettings:
+        """The settings now."""
+        ...
+
+
+class OnChange(Protocol):
+    """Called with each change inside its own transaction, so that the change and its audit entry are kept, or neither."""
+
+    async def __call__(
+        self,
+        connection: AsyncConnection,
+        principal: Principal[Any],
+        action: str,
+        target: str,
+        **details: object,
+    ) -> None:
+        """Record a change.
+
+        Args:
+            connection: In the transaction of the change.
+            principal: Who made it.
+            action: The kind of change, such as `task.created`.
+            target: The id of the task or run that was changed.
+            details: Further members of the audit entry.
+
+        Raises:
+            StoreUnavailable: The entry cannot be written. The change is rolled back.
+        """
+        ...
+
+
+async def ignore_change(
+    connection: AsyncConnection,
+    principal: Principal[Any],
+    action: str,
+    target: str,
+    **details: object,
+) -> None:
+    """For a deployment without an audit log."""

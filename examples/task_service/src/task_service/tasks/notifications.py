@@ -1,0 +1,98 @@
+"""Notifications: workers learn that a run is queued, and readers of a log that there is more of it.
+
+A notification is a hint. The row of the run is the truth, and every worker and reader also looks at it about once a second:
+a notification that arrives twice finds nothing to do, and one that is lost costs that second. It says *that* a run is
+queued; the worker that receives it acquires whichever run is next (:mod:`.owner_rotation`), so the order of notifications
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class WorkerNotifier(Protocol):
+    """Notifies workers in other processes, in the transaction that changes the run's row."""
+
+    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
+        """Announce a queued run.
+
+        Args:
+            connection: In the transaction that queues the run: both are committed, or neither.
+            run_id: The id of the run.
+
+        Raises:
+            StoreUnavailable: The database cannot answer.
+        """
+        ...
+
+    async def withdraw(self, connection: AsyncConnection, run_id: str) -> None:
+        """Withdraw the notification of a run that is not queued any more, unless a worker has received it.
+
+        Raises:
+            StoreUnavailable: The database cannot answer.
+        """
+        ...
+
+
+class NullNotifier:
+    """For one machine: :class:`LocalEvents` wakes the only worker."""
+
+    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
+        """Do nothing."""
+
+    async def withdraw(self, connection: AsyncConnection, run_id: str) -> None:
+        """Do nothing."""
+
+
+class LocalEvents:
+    """The events of this process; its runner, repositories and readers share one instance.
+
+    Attributes:
+        runner_wake: Set when the runner has something to look at.
+    """
+
+    def __init__(self) -> None:
+        self.runner_wake = asyncio.Event()
+        self._cancelled: set[str] = set()
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
+
+    def cancel_requested(self, run_id: str) -> None:
+        """A running run was cancelled and must stop."""
+        self._cancelled.add(run_id)
+        self.runner_wake.set()
+
+    def take_cancelled(self) -> frozenset[str]:
+        """The ids that :meth:`cancel_requested` received since the previous call."""
+        taken = frozenset(self._cancelled)
+        self._cancelled.clear()
+        return taken
+
+    def run_changed(self, run_id: str) -> None:
+        """The run has more log, or another state."""
+        for event in self._subscribers.get(run_id, ()):
+            event.set()
+
+    @contextmanager
+    def subscribe(self, run_id: str) -> Generator[asyncio.Event]:
+        """An event that is set whenever the run changes; the subscriber clears it."""
+        event = asyncio.Event()
+        self._subscribers.setdefault(run_id, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._subscribers[run_id].discard(event)
+            if not self._subscribers[run_id]:
+                del self._subscribers[run_id]
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    """Return when the event is set, or after `seconds`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
