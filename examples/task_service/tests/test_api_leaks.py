@@ -26,7 +26,7 @@ from task_service import app as app_module
 from task_service.accounts.throttle import REVOCATIONS
 from task_service.api import leaks
 from task_service.api.leaks import GitHubKeys
-from task_service.handlers.targets import TargetGuard, TargetRefused
+from task_service.handlers.outbound import OutboundPolicy, OutboundRefused
 from task_service.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -178,7 +178,7 @@ def test_keys_come_over_tls(tmp_path: Path, url: str) -> None:
 
 
 def keys_at(port: int) -> GitHubKeys:
-    return GitHubKeys(f"http://127.0.0.1:{port}/keys", TargetGuard(LOOPBACK))
+    return GitHubKeys(f"http://127.0.0.1:{port}/keys", OutboundPolicy(LOOPBACK))
 
 
 async def test_the_document_is_fetched_as_it_is() -> None:
@@ -225,5 +225,5 @@ async def test_a_name_that_leads_inside_is_refused() -> None:
     async def inside(_host: str, _port: int) -> list[str]:
         return ["169.254.169.254"]
 
-    with pytest.raises(TargetRefused):
-        await GitHubKeys("https://api.github.com/keys", TargetGuard((), inside))()
+    with pytest.raises(OutboundRefused):
+        await GitHubKeys("https://api.github.com/keys", OutboundPolicy((), inside))()

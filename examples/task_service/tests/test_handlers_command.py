@@ -152,7 +152,7 @@ async def test_another_command_is_refused(first: str) -> None:
     assert [error.field for error in refusal.value.errors] == ["params.argv"]
 
 
-async def test_the_list_is_asked_each_time() -> None:
+async def test_the_list_is_read_each_time() -> None:
     allowed = ["echo"]
 
     async def allowed_commands() -> list[str]:
@@ -186,7 +186,7 @@ def test_bad_vectors_are_refused(argv: Any) -> None:
     assert refusal.value.errors()[0]["loc"][0] == "argv"
 
 
-def test_only_the_vector_is_taken() -> None:
+def test_only_argv_is_accepted() -> None:
     for extra in ("shell", "env", "cwd", "stdin"):
         with pytest.raises(ValidationError):
             CommandParams.model_validate({"argv": ["echo"], extra: "1"})
@@ -206,7 +206,7 @@ def test_an_administrator_cannot_list_anything_else(entry: str) -> None:
         check_listed_command(entry)
 
 
-def test_what_is_allowed_from_the_start_is_harmless() -> None:
+def test_the_default_list_is_harmless() -> None:
     # Not `date`: its option --file prints any file the service can read.
     assert DEFAULT_ALLOWED_COMMANDS == ("echo",)
     for entry in DEFAULT_ALLOWED_COMMANDS:
@@ -216,7 +216,7 @@ def test_what_is_allowed_from_the_start_is_harmless() -> None:
 # Running
 
 
-async def test_output_is_logged_and_the_end_told() -> None:
+async def test_output_is_logged_and_the_exit_code_returned() -> None:
     result, log = await run("echo", "-e is text; $HOME `id` > x", "–")
     assert result == HandlerResult(exit_code=0)
     assert log.text() == "-e is text; $HOME `id` > x –\n"
@@ -225,17 +225,17 @@ async def test_output_is_logged_and_the_end_told() -> None:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 3", 3), ("kill -9 $$", 137), ("kill -SEGV $$", 139)]
 )
-async def test_a_failure_is_told(script: str, code: int) -> None:
+async def test_an_exit_status_other_than_0_is_a_failure(script: str, code: int) -> None:
     result, _ = await run(SH, "-c", script)
     assert result == HandlerResult(code, f"The command ended with exit status {code}.")
 
 
-async def test_both_outputs_are_kept_apart() -> None:
+async def test_stdout_and_stderr_are_logged_apart() -> None:
     _, log = await run(SH, "-c", "echo out; echo err >&2")
     assert (log.text(), log.text("stderr")) == ("out\n", "err\n")
 
 
-async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_command_that_is_not_installed_fails(tmp_path: Path) -> None:
     result, _ = await run("no-such-command")
     assert result == HandlerResult(126, "The command is not installed on the server.")
     script = tmp_path / "script"
@@ -246,7 +246,9 @@ async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     assert "No such file" in log.text("stderr")
 
 
-async def test_the_command_sees_nothing_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_command_sees_no_environment_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TASK_SERVICE_SECRET", "hidden")
     _, log = await run("env")
     names = {line.partition("=")[0] for line in log.text().splitlines()}
@@ -273,7 +275,7 @@ async def test_the_command_gets_a_folder_of_its_own_that_is_removed() -> None:
     assert not exists(folder)
 
 
-async def test_a_broken_pipe_ends_a_command_as_it_should() -> None:
+async def test_a_broken_pipe_ends_a_command() -> None:
     """Python ignores SIGPIPE; had the command inherited that, `yes` would complain instead of ending."""
     result, log = await run(SH, "-c", "yes | head -n 1")
     assert (result.exit_code, log.text(), log.text("stderr")) == (0, "y\n", "")
@@ -289,7 +291,7 @@ async def test_output_arrives_while_the_command_runs() -> None:
         await task
 
 
-async def test_characters_cut_in_two_and_garbage_are_decoded() -> None:
+async def test_split_characters_and_invalid_bytes_are_decoded() -> None:
     script = r"printf '\303'; sleep 0.2; printf '\274\377\n\303'"
     _, log = await run(SH, "-c", script)
     assert log.text() == "ü\ufffd\n\ufffd"
@@ -306,7 +308,7 @@ async def test_a_flood_is_bounded_and_the_command_can_end() -> None:
 
 
 async def cancelled(script: str, ready: str = "ready") -> Log:
-    """Start a script, cancel it when it says that it is ready, and return when that is done."""
+    """Start a script, cancel it when it prints that it is ready, and return when it has ended."""
     log = Log()
     task = asyncio.create_task(run(SH, "-c", script, log=log))
     await log.until(ready)
@@ -320,14 +322,16 @@ def pids(log: Log) -> list[int]:
     return [int(word) for word in log.text().split() if word.isdigit()]
 
 
-async def test_cancelling_asks_the_whole_group_to_end() -> None:
+async def test_cancelling_terminates_the_whole_group() -> None:
     log = await cancelled("trap 'echo bye; exit' TERM; sleep 60 & echo $! $$ ready; wait")
     assert log.text().endswith("bye\n")
     assert len(pids(log)) == 2
     assert not any(is_running(pid) for pid in pids(log))
 
 
-async def test_cancelling_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_kills_processes_that_ignore_sigterm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started = asyncio.get_running_loop().time()
     log = await cancelled("trap '' TERM; echo $$ ready; while :; do sleep 1; done")
     assert not any(is_running(pid) for pid in pids(log))
@@ -339,7 +343,7 @@ async def test_a_child_in_another_session_does_not_survive() -> None:
     await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
-async def test_what_runs_on_in_the_background_is_ended_with_the_command() -> None:
+async def test_background_processes_end_with_the_command() -> None:
     result, log = await run(
         SH, "-c", "sleep 60 & echo $!; (setsid sleep 60 >/dev/null 2>&1 & echo $!)"
     )
@@ -391,14 +395,14 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("trap", ["", "trap '' TERM;"])
-async def test_a_killed_service_takes_its_commands_along(trap: str) -> None:
+async def test_commands_end_with_a_killed_service(trap: str) -> None:
     script = f"{trap} setsid sleep 60 & sleep 60 & echo $! $$ $PWD ready; wait; wait"
     service = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVICE, SH, "-c", script, stdout=asyncio.subprocess.PIPE
     )
     assert service.stdout is not None
-    said = (await asyncio.wait_for(service.stdout.readline(), 20)).decode().split()
-    running, folder = [int(word) for word in said[:2]], Path(said[2])
+    words = (await asyncio.wait_for(service.stdout.readline(), 20)).decode().split()
+    running, folder = [int(word) for word in words[:2]], Path(words[2])
     assert all(is_running(pid) for pid in running)
     service.send_signal(signal.SIGKILL)
     await service.wait()
@@ -406,7 +410,7 @@ async def test_a_killed_service_takes_its_commands_along(trap: str) -> None:
     await eventually(lambda: not folder.exists())
 
 
-# It leaves its parent, its group and its session: nothing but its descent tells whose it is.
+# It leaves its parent, its group and its session: only its ancestry identifies it.
 ESCAPE = "(setsid sh -c 'sleep 60 & sleep 60 & echo $! $$; wait' 2>/dev/null &)"
 
 
@@ -502,7 +506,7 @@ async def supervised(
         ("(setsid sleep 60 >/dev/null 2>&1 &) ; exit 0", 0),
     ],
 )
-async def test_the_supervisor_passes_on_how_it_ended(
+async def test_the_supervisor_passes_on_the_exit_status(
     tmp_path: Path, script: str, code: int
 ) -> None:
     folder = tmp_path / "folder"
@@ -513,7 +517,7 @@ async def test_the_supervisor_passes_on_how_it_ended(
     assert not folder.exists()
 
 
-async def test_the_supervisor_ends_its_command_when_let_go(tmp_path: Path) -> None:
+async def test_the_supervisor_ends_its_command_when_its_input_is_closed(tmp_path: Path) -> None:
     process, hold = await supervised(
         tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 60"
     )
@@ -523,11 +527,11 @@ async def test_the_supervisor_ends_its_command_when_let_go(tmp_path: Path) -> No
     assert await asyncio.wait_for(process.wait(), 10) == 137
 
 
-async def test_the_supervisor_says_what_cannot_be_started(tmp_path: Path) -> None:
+async def test_the_supervisor_reports_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     process, hold = await supervised(tmp_path / "x", str(tmp_path / "none"), "none")
-    _, said = await process.communicate()
+    _, errors = await process.communicate()
     os.close(hold)
-    assert (process.returncode, said) == (126, b"none: No such file or directory\n")
+    assert (process.returncode, errors) == (126, b"none: No such file or directory\n")
 
 
 @pytest.mark.parametrize(
@@ -539,7 +543,7 @@ async def test_the_supervisor_says_what_cannot_be_started(tmp_path: Path) -> Non
         (b"1e12\n0", 0),
     ],
 )
-async def test_the_supervisor_goes_by_the_last_whole_line(
+async def test_the_supervisor_uses_the_last_whole_line(
     tmp_path: Path, written: bytes, code: int
 ) -> None:
     script = "echo r; read line < go 2>/dev/null; exit 0"

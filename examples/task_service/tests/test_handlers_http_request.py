@@ -120,7 +120,7 @@ async def serving(
         await listener.wait_closed()
 
 
-async def test_an_answer_is_logged() -> None:
+async def test_a_response_is_logged() -> None:
     async with serving(lambda _: answer("200 OK", "Grüße\n".encode())) as server:
         result, log = await run(
             handler(),
@@ -157,12 +157,12 @@ async def test_an_answer_is_logged() -> None:
         ("503 ", HandlerResult(503, "HTTP 503")),
     ],
 )
-async def test_the_status_decides(status: str, result: HandlerResult) -> None:
+async def test_the_status_decides_the_outcome(status: str, result: HandlerResult) -> None:
     async with serving(lambda _: answer(status)) as server:
         assert (await run(handler(), url=f"http://127.0.0.1:{server.port}"))[0] == result
 
 
-async def test_a_long_answer_is_cut() -> None:
+async def test_a_long_response_is_truncated() -> None:
     async with serving(lambda _: answer("200 OK", b"x" * (10 * MAX_LOGGED_BODY))) as server:
         result, log = await run(handler(), url=f"http://127.0.0.1:{server.port}")
         await asyncio.wait_for(server.closed.wait(), 5)
@@ -171,14 +171,14 @@ async def test_a_long_answer_is_cut() -> None:
     assert "Only the first" in log.text("system")
 
 
-async def test_an_answer_of_exactly_the_bound_is_whole() -> None:
+async def test_a_response_of_exactly_the_bound_is_whole() -> None:
     async with serving(lambda _: answer("200 OK", b"x" * MAX_LOGGED_BODY)) as server:
         _, log = await run(handler(), url=f"http://127.0.0.1:{server.port}")
     assert len(log.text("stdout")) == MAX_LOGGED_BODY
     assert "Only the first" not in log.text("system")
 
 
-async def test_compressed_answers_are_not_unfolded() -> None:
+async def test_compressed_responses_are_not_decompressed() -> None:
     def bomb(_: str) -> bytes:
         return answer("200 OK", b"\x1f\x8bnot really gzip", "Content-Encoding: gzip")
 
@@ -191,7 +191,7 @@ async def test_compressed_answers_are_not_unfolded() -> None:
 @pytest.mark.parametrize(
     "reply", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort"]
 )
-async def test_a_broken_answer_fails_with_one_line(reply: bytes) -> None:
+async def test_a_broken_response_fails_with_one_line(reply: bytes) -> None:
     async with serving(lambda _: reply) as server:
         result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}")
     assert result.exit_code is None
@@ -200,7 +200,7 @@ async def test_a_broken_answer_fails_with_one_line(reply: bytes) -> None:
     assert "\n" not in result.error
 
 
-async def test_nobody_listens() -> None:
+async def test_a_refused_connection_fails_with_one_line() -> None:
     async with serving(lambda _: b"") as server:
         port = server.port
     result, _ = await run(handler(), url=f"http://127.0.0.1:{port}")
@@ -243,7 +243,7 @@ async def test_an_internal_address_is_refused_at_creation_and_at_the_run(host: s
     assert [error.field for error in refusal.value.errors] == ["params.url"]
     result, log = await run(http, url=f"http://{host}/")
     assert result.error is not None
-    assert "inside the network" in result.error
+    assert "internal or reserved" in result.error
     assert log.text("stdout") == ""
 
 
@@ -257,12 +257,12 @@ async def test_a_name_of_an_internal_address_is_refused_at_the_run() -> None:
         await http.check(HttpRequestParams(url=url))
         result, _ = await run(http, url=url)
     assert result.error is not None
-    assert "inside the network" in result.error
+    assert "internal or reserved" in result.error
     assert server.requests == []
 
 
-async def test_a_resolver_that_changes_its_mind_is_asked_once() -> None:
-    """DNS rebinding: the second answer would be forbidden, and is never asked for."""
+async def test_a_name_is_resolved_once() -> None:
+    """DNS rebinding: the second answer would be forbidden, and is never requested."""
     answers = iter([["127.0.0.1"], ["127.0.0.2"]])
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -290,7 +290,7 @@ async def test_the_next_address_is_tried_when_there_is_no_connection() -> None:
 # Redirects
 
 
-async def test_redirects_are_followed_and_the_last_answer_logged() -> None:
+async def test_redirects_are_followed_and_the_last_response_logged() -> None:
     def reply(request: str) -> bytes:
         if request.startswith("GET /first"):
             return answer("302 Found", b"moved", "Location: /second")
@@ -349,7 +349,7 @@ async def test_every_hop_is_checked(location: str) -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_circle_ends() -> None:
+async def test_a_redirect_loop_ends() -> None:
     async with serving(lambda _: answer("302 Found", b"", "Location: /")) as server:
         result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}/")
     assert result.error == f"There were more than {MAX_REDIRECTS} redirects."
@@ -381,7 +381,7 @@ async def test_no_request_is_sent_after_the_lease_of_the_run() -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_redirect_without_a_target_is_an_answer() -> None:
+async def test_a_redirect_without_a_location_is_the_response() -> None:
     async with serving(lambda _: answer("302 Found")) as server:
         assert (await run(handler(), url=f"http://127.0.0.1:{server.port}/"))[0].exit_code == 0
 
@@ -440,7 +440,7 @@ async def test_the_certificate_is_that_of_the_name(tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_certificate_of_nobody_is_refused(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     server_side, _ = certificate(tmp_path, "real.example")
     async with serving(lambda _: answer("200 OK"), ssl=server_side) as server:
         result, _ = await run(handler(to_loopback), url=f"https://real.example:{server.port}/")
@@ -456,7 +456,10 @@ async def test_https_does_not_fall_back_to_http(tmp_path: Path) -> None:
     location = "Location: http://real.example/"
     async with serving(lambda _: answer("302 Found", b"", location), ssl=server_side) as server:
         result, _ = await run(http, url=f"https://real.example:{server.port}/")
-    assert result.error == "The answer redirects from https to http."
+    assert (
+        result.error
+        == "The response redirects from https to http. Use the final URL if that is intended."
+    )
 
 
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ async def test_a_command_has_no_capability_and_can_gain_none(sandbox: CommandSan
 
 
 @needs_landlock
-async def test_what_commands_need_is_there(
+async def test_commands_can_use_what_they_need(
     data: Path, sandbox: CommandSandbox, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -149,7 +149,7 @@ async def test_what_commands_need_is_there(
 
 
 @needs_landlock
-async def test_off_means_whatever_the_services_user_may(data: Path) -> None:
+async def test_off_allows_commands_what_the_services_user_may(data: Path) -> None:
     sandbox = CommandSandbox.hiding([data], required=False)
     _, printed = await execute(sandbox, "cat", str(data / "secrets.json"))
     assert printed == SECRET
@@ -205,7 +205,7 @@ def test_only_linux_has_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_landlock
-def test_what_cannot_be_listed_or_vanishes_is_not_granted(
+def test_a_folder_that_cannot_be_listed_is_not_granted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = tmp_path / "there" / "data"

@@ -12,7 +12,7 @@ from examples.task_service.tests.test_runs_runner import Blocker, World, sqlite,
 
 from msk_auth import StoreUnavailable, SystemClock
 from task_service.handlers import HandlerResult, Progress, RunContext
-from task_service.handlers.progress_lines import ProgressLines
+from task_service.handlers.command import ProgressLines
 from task_service.tasks.run_log import LogReader, RunProgress
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ def test_a_report_is_a_fraction_and_one_line_of_text() -> None:
 @pytest.mark.parametrize("fraction", [-0.01, 1.01, 40, float("nan"), float("inf")])
 def test_a_number_outside_0_to_1_is_refused(fraction: float) -> None:
     reports: list[Progress] = []
-    with pytest.raises(ValueError, match="a fraction from 0 to 1"):
+    with pytest.raises(ValueError, match="a number from 0 to 1"):
         context(reports).report_progress(fraction)
     assert reports == []
 

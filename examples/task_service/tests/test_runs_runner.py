@@ -256,7 +256,7 @@ async def test_a_run_of_an_uninstalled_handler_fails(sqlite: World) -> None:
     async with sqlite.running():
         run = await sqlite.until(run)
     assert run.error is not None
-    assert "There is no such handler" in run.error
+    assert "Unknown handler" in run.error
 
 
 async def test_a_run_that_takes_too_long_is_stopped(world: World) -> None:

@@ -60,8 +60,8 @@ from .errors import MethodNotAllowed
 from .forwarders import Forwarders
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import refuse_unconfined
+from .handlers.outbound import OutboundPolicy
 from .handlers.sandbox import CommandSandbox
-from .handlers.targets import TargetGuard
 from .ids import new_id
 from .machines import Queue, listen_to_queue, queue_of
 from .middleware import BodyLimit, HeadAsGet, LoginCookie, Observed, RequestLimit, SecurityHeaders
@@ -479,10 +479,10 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
 
 def _leak_routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
     storage = it.attempts if it.redis is None else it.redis
-    guard = TargetGuard(it.settings.http_allowed_networks)
+    outbound = OutboundPolicy(it.settings.http_allowed_networks)
     return leak_routers(
         auth,
-        GitHubKeys(it.settings.github_keys_url, guard),
+        GitHubKeys(it.settings.github_keys_url, outbound),
         revocations=PublicThrottle("revoke", REVOCATIONS, clock=it.clock, storage=storage),
         reports=PublicThrottle("leaks", LEAK_REPORTS, clock=it.clock, storage=storage),
     )

@@ -19,7 +19,7 @@ from sqlalchemy import URL
 from msk_auth import ConfigurationError
 from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.db.engine import parse_url
-from task_service.handlers.targets import parse_url as parse_target
+from task_service.handlers.outbound import parse_url as parse_outbound_url
 
 PREFIX: Final = "TASK_SERVICE_"
 
@@ -84,7 +84,7 @@ def _redis_url(value: str | None) -> str | None:
 
 def _keys_url(value: str) -> str:
     try:
-        url = parse_target(value)
+        url = parse_outbound_url(value)
         is_safe = url.scheme == "https" or ip_address(url.host).is_loopback
     except ValueError:
         is_safe = False

@@ -14,8 +14,7 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.leaks import MAX_KEYS_DOCUMENT, AsyncGitHubLeakReceiver
 from task_service.accounts.throttle import PublicThrottle
 from task_service.accounts.users import User
-from task_service.handlers.guarded import GuardedClient
-from task_service.handlers.targets import TargetGuard, parse_url
+from task_service.handlers.outbound import OutboundClient, OutboundPolicy, parse_url
 from task_service.request_record import request_address
 
 FETCH_SECONDS: Final = 10.0
@@ -56,12 +55,12 @@ class GitHubKeys:
 
     Args:
         url: The address of the keys.
-        guard: Decides which addresses may be reached, so that DNS cannot direct the service at its own network.
+        policy: Decides which addresses may be reached, so that DNS cannot direct the service at its own network.
     """
 
-    def __init__(self, url: str, guard: TargetGuard) -> None:
+    def __init__(self, url: str, policy: OutboundPolicy) -> None:
         self._url = url
-        self._client = GuardedClient(guard)
+        self._client = OutboundClient(policy)
 
     async def __call__(self) -> bytes:
         """The document.

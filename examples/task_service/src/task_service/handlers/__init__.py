@@ -1,8 +1,8 @@
 r"""Handlers: the kinds of work that tasks can do.
 
-One rule: a handler knows nothing of the database, of users or of HTTP requests to this service. It is given
-validated parameters and a place to log to, and gives back how it ended. Everything else (claims, timeouts,
-cancellation, retries after a crash) is the runner's.
+One rule: a handler knows nothing of the database, of users or of HTTP requests to this service. It receives validated
+parameters and a log to write to, and returns how it ended. Everything else (leases, timeouts, cancellation, retries after
+a crash) is the runner's.
 
 The service ships `http_request` and `command`. A deployer adds another by installing a distribution that names it
 in the entry point group `task_service.handlers`::
@@ -27,11 +27,11 @@ in the entry point group `task_service.handlers`::
     [project.entry-points."task_service.handlers"]
     backup = "acme_handlers.backup:Backup"
 
-A handler that knows how far it has come says so with `RunContext.report_progress`.
+A handler that knows its progress reports it with `RunContext.report_progress`.
 
-A run can be started again when its worker dies in the middle (`RunContext.attempt` counts), so a handler whose work
-must not happen twice uses `RunContext.run_id` as the idempotency key towards the other system, and calls
-`RunContext.check_lease` before each step that others can see.
+A run is started again when its worker dies in the middle (`RunContext.attempt` counts). So a handler whose work must not
+happen twice sends `RunContext.run_id` to the other system as an idempotency key, and calls `RunContext.check_lease` before
+each step that other systems can see.
 """
 
 from .base import (

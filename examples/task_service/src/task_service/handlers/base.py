@@ -1,4 +1,4 @@
-"""What a handler is, what it is given, and what it gives back."""
+"""The interface of handlers: what they receive, and what they return."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MAX_PROGRESS_TEXT = 200
 """How many characters of a progress report's text are kept."""
 
 Stream = Literal["stdout", "stderr", "system"]
-"""Where a piece of a run's log came from; `system` is the service's own voice."""
+"""The source of a line of a run's log; `system` is the service itself."""
 
 
 class HandlerParams(BaseModel):
-    """Base of every handler's parameters: unknown members are refused and nothing is converted silently."""
+    """Base of every handler's parameters: unknown members are refused, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerEnvironment:
-    """What the deployment offers to handlers; each one is constructed with it, once, at start.
+    """What the deployment provides. Each handler is constructed with it once, at start.
 
     Attributes:
-        allowed_commands: Asks for the commands that the administrator allows now.
-        allowed_networks: Internal networks that `http_request` may reach all the same.
+        allowed_commands: Reads the commands that the administrator allows now.
+        allowed_networks: Internal networks that `http_request` may reach.
         command_sandbox: Keeps the commands that a handler starts from the service's secrets.
     """
 
@@ -50,7 +50,7 @@ class HandlerResult:
 
     Attributes:
         exit_code: The handler's own number for the outcome, 0 for success; None if it has none.
-        error: One line that says what went wrong, for the task's owner. None means that the run succeeded.
+        error: One line for the task's owner with the reason of the failure. None means that the run succeeded.
     """
 
     exit_code: int | None = None
@@ -59,30 +59,30 @@ class HandlerResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
-        fraction: What is done of the whole, from 0 to 1.
-        text: A few words on what is being done, one line; None if there are none.
+        fraction: The part that is done, from 0 to 1.
+        text: A few words on the present step, on one line; None if there are none.
     """
 
     fraction: float
     text: str | None = None
 
 
-def _report_to_nobody(_progress: Progress) -> None:
-    """Takes reports where nobody looks on."""
+def _ignore_report(_progress: Progress) -> None:
+    """For a context without readers."""
 
 
 class LeaseLost(Exception):
-    """The worker may no longer act on the run: another one may execute it. Let it pass; nothing is written then."""
+    """The worker may no longer act on the run: another one may execute it. Do not catch it; no outcome is written."""
 
 
 class RunLease:
     """For how long the worker may act on a run; another worker executes it only after that.
 
     Attributes:
-        until: On the monotonic side of the run's clock. Moves on as long as the worker renews its lease.
+        until: On the monotonic side of the run's clock. It moves as long as the worker renews its lease.
     """
 
     def __init__(self, until: float = math.inf) -> None:
@@ -90,7 +90,7 @@ class RunLease:
         self._extended = asyncio.Event()
 
     def extend(self, until: float) -> None:
-        """Move the end, and wake who waits in :meth:`extended`."""
+        """Move the end, and wake the tasks that wait in :meth:`extended`."""
         self.until = until
         extended, self._extended = self._extended, asyncio.Event()
         extended.set()
@@ -105,11 +105,11 @@ class LogSink(Protocol):
 
     @property
     def full(self) -> bool:
-        """True once the log has reached its bound and drops what comes."""
+        """True once the log has reached its bound and drops further output."""
         ...
 
     def write(self, stream: Stream, text: str) -> None:
-        """Take some text."""
+        """Append text."""
         ...
 
 
@@ -118,8 +118,8 @@ class RunContext:
     """What a handler may use while it runs.
 
     Attributes:
-        run_id: The run's id, for idempotency towards other systems.
-        attempt: 1 for the first time, more after a worker died in the middle of the run.
+        run_id: The run's id, an idempotency key for other systems.
+        attempt: 1 for the first attempt; one more after each worker that died in the middle of the run.
         clock: Where to take the time from.
         lease: Until when the worker may act on the run.
     """
@@ -128,7 +128,7 @@ class RunContext:
     attempt: int
     clock: Clock
     sink: LogSink = field(repr=False)
-    progress: Callable[[Progress], None] = field(default=_report_to_nobody, repr=False)
+    progress: Callable[[Progress], None] = field(default=_ignore_report, repr=False)
     lease: RunLease = field(default_factory=RunLease, repr=False)
 
     def log(self, stream: Stream, text: str) -> None:
@@ -136,28 +136,28 @@ class RunContext:
         self.sink.write(stream, text)
 
     def report_progress(self, fraction: float, text: str | None = None) -> None:
-        """Say how far the run has come. Never waits, and may be called at any rate: one report a second is kept.
+        """Report progress. Never waits, and may be called at any rate: at most one report a second is stored.
 
         Args:
-            fraction: What is done of the whole, from 0 to 1. It may go back.
-            text: A few words on what is being done. What does not fit on a line is replaced by spaces; at most 200
-                characters are kept.
+            fraction: The part that is done, from 0 to 1. It may decrease.
+            text: A few words on the present step. Line breaks and other unprintable characters become spaces; at most
+                200 characters are kept.
 
         Raises:
-            ValueError: The fraction is no number from 0 to 1.
+            ValueError: The fraction is not a number from 0 to 1.
         """
         if not (math.isfinite(fraction) and 0 <= fraction <= 1):
-            raise ValueError(f"progress is a fraction from 0 to 1, not {fraction!r}")
+            raise ValueError(f"fraction is {fraction!r}; pass a number from 0 to 1")
         self.progress(Progress(float(fraction), _one_line(text)))
 
     def check_lease(self) -> None:
-        """Call this right before each step that others can see: a request, a message, a write elsewhere.
+        """Call this right before each step that other systems can see: a request, a message, a write elsewhere.
 
-        A worker that was frozen (a paused virtual machine, SIGSTOP) or whose event loop was blocked goes on where it
-        stopped, while another worker may execute the run already. It may be called from any thread.
+        A worker that was frozen (a paused virtual machine, SIGSTOP) or whose event loop was blocked continues where it
+        stopped, although another worker may execute the run already. It may be called from any thread.
 
         Raises:
-            LeaseLost: Another worker may execute the run. Let it pass.
+            LeaseLost: Another worker may execute the run. Do not catch it.
         """
         if self.clock.monotonic() >= self.lease.until:
             raise LeaseLost
@@ -182,9 +182,9 @@ class Handler(ABC, Generic[ParamsT]):
     """One kind of work that tasks can do.
 
     Attributes:
-        name: What a task's `handler` says: lower-case letters, digits and underscores. Unique in a deployment.
-        title: A few words for people.
-        description: One or two sentences for people who choose a handler.
+        name: The value of a task's `handler`: lower-case letters, digits and underscores. Unique in a deployment.
+        title: A few words, shown in the form.
+        description: One or two sentences, shown in the form.
         Params: The model of the task's `params`.
     """
 
@@ -199,7 +199,8 @@ class Handler(ABC, Generic[ParamsT]):
     async def check(self, params: ParamsT) -> None:
         """Refuse well-formed parameters that the deployment does not allow.
 
-        Called when a task is created or changed and again before each run, since what is allowed may change.
+        Called when a task is created or changed, and again before each run, since the administrator may change what is
+        allowed.
 
         Args:
             params: The validated parameters.
@@ -212,8 +213,8 @@ class Handler(ABC, Generic[ParamsT]):
     async def run(self, params: ParamsT, context: RunContext) -> HandlerResult:
         """Do the work.
 
-        Cancelling, a timeout and the stop of the service cancel the call (`asyncio.CancelledError`): clean up
-        within three seconds and let the exception pass. Any other exception fails the run; its text goes to the
+        A cancellation, a timeout and the stop of the service cancel the call (`asyncio.CancelledError`): clean up within
+        three seconds and do not suppress the exception. Any other exception fails the run; its text goes to the
         service's log, not to the task's owner.
 
         Args:

@@ -1,17 +1,16 @@
-"""The handler `command`: a program that the administrator has listed, with arguments and without a shell.
+"""The handler `command`: executes a program that the administrator has listed, without a shell.
 
 The administrator's list (`allowed_commands`) holds absolute paths and bare names. A bare name is looked up in
 :data:`COMMAND_PATH`, never in the service's own `PATH`. A task may give a listed command *any* arguments, so only
 programs that are harmless with every option belong on the list: `date` does not, since `date --file` prints the
 contents of any file that the command can read.
 
-Lines of the form `::progress 40 Copying` on its standard output are reports of its progress and not output; see
-:mod:`task_service.handlers.progress_lines`.
+Lines of the form `::progress 40 Copying` on its standard output report its progress; see :class:`ProgressLines`.
 
-The program gets an empty standard input, an environment of four variables without any of the service's secrets, and
-a fresh folder that is removed afterwards. :mod:`task_service.handlers.sandbox` keeps it from the service's files and
-processes; where there is no sandbox, only :data:`DEFAULT_ALLOWED_COMMANDS` are executed. It runs in a session of its own
-under :mod:`task_service.handlers.supervisor`, which ends it when the worker's lease of the run is over.
+The program gets an empty standard input, an environment of four variables without the service's secrets, and a new folder
+that is removed afterwards. :mod:`task_service.handlers.sandbox` denies it the service's files and processes; without a
+sandbox only :data:`DEFAULT_ALLOWED_COMMANDS` are executed. It runs in a session of its own under
+:mod:`task_service.handlers.supervisor`, which ends it when the worker's lease of the run is over.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
 
@@ -36,22 +35,28 @@ from msk_auth import InputInvalid, SystemClock
 
 from . import supervisor
 from .base import Handler, HandlerParams, HandlerResult, LeaseLost, RunContext, Stream
-from .progress_lines import ProgressLines
 from .sandbox import CommandSandbox
 
 DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
-"""What may be run before an administrator has listed anything: enough for the example task, harmless with any argument."""
+"""The commands that are allowed by default: enough for the example task, and harmless with any argument."""
 COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where bare names are looked up, and the `PATH` that commands see."""
+"""Where bare names are looked up, and the `PATH` of the commands."""
 MAX_ARGUMENTS = 256
 MAX_ARGUMENT_BYTES = 64 * 1024
-"""The kernel takes 128 KiB in one argument (MAX_ARG_STRLEN)."""
+"""The kernel accepts 128 KiB in one argument (MAX_ARG_STRLEN)."""
 
-# What the supervisor reads; the run's own clock may be another one.
+# The clock that the supervisor reads; the run may have another one.
 _MACHINE = SystemClock()
 _READ_BYTES = 64 * 1024
-# Output beyond the log's bound is read on, so that the command can finish, but at this pace.
+# Output beyond the log's bound is still read, so that the command can finish, but with this pause.
 _DISCARD_PAUSE = 0.01
+_PROGRESS_MARK: Final = "::progress "
+_PROGRESS_LINE: Final = re.compile(
+    r"^::progress (?P<percent>[0-9]{1,3}(?:\.[0-9]{1,6})?)%?(?: (?P<text>[^\n]*))?(?:\n|\Z)",
+    re.MULTILINE,
+)
+# A longer line is output, however it begins: it must not be held back for ever.
+_MAX_PROGRESS_LINE: Final = 1000
 _LISTED = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}|[^/\s\x00-\x1f\x7f]{1,255}")
 
 
@@ -59,34 +64,34 @@ def check_listed_command(entry: str) -> str:
     """Validate one entry of `allowed_commands` and return it.
 
     Raises:
-        ValueError: It is neither an absolute path nor a bare name.
+        ValueError: The entry is neither an absolute path nor a bare name.
     """
     if _LISTED.fullmatch(entry) is None or entry in {".", ".."}:
         raise ValueError(
-            "A command is an absolute path, or a bare name without spaces; arguments are not listed."
+            "Not a command. Write an absolute path, or a bare name without spaces and arguments."
         )
     return entry
 
 
 def refuse_unconfined(commands: Iterable[str], sandbox: CommandSandbox) -> str | None:
-    """Why these commands may not be executed on this machine, and what to do; None if they may.
+    """The reason why these commands may not be executed on this machine, and what to do; None if they may.
 
     Args:
-        commands: As they are listed.
-        sandbox: What they would run in.
+        commands: As the administrator lists them.
+        sandbox: The sandbox of this machine.
     """
     exposed = [command for command in commands if command not in DEFAULT_ALLOWED_COMMANDS]
     if not exposed or not sandbox.is_missing:
         return None
     return (
-        f"The command {exposed[0]!r} could read the service's secrets, because the kernel of this machine has no Landlock"
-        " to keep it from them. Execute commands on Linux 5.13 or later with Landlock, take it off the list, or accept"
-        " that with TASK_SERVICE_COMMAND_SANDBOX=off."
+        f"The command {exposed[0]!r} could read the service's secrets, because the kernel of this machine has no Landlock."
+        " Execute commands on Linux 5.13 or later with Landlock, remove it from the list, or accept the risk with"
+        " TASK_SERVICE_COMMAND_SANDBOX=off."
     )
 
 
 class CommandParams(HandlerParams):
-    """The argument vector: the program as the administrator listed it, then its arguments, passed on untouched."""
+    """The argument vector: the program as the administrator listed it, then its arguments, passed on unchanged."""
 
     argv: Annotated[
         list[str],
@@ -102,17 +107,19 @@ class CommandParams(HandlerParams):
     @classmethod
     def _argv(cls, value: list[str]) -> list[str]:
         if not value[0]:
-            raise ValueError("The first entry is the program and cannot be empty.")
+            raise ValueError("The first entry is empty. It must name the program.")
         for argument in value:
             if "\x00" in argument:
-                raise ValueError("An argument cannot contain a NUL character.")
+                raise ValueError("An argument contains a NUL character. Remove it.")
             if len(argument.encode()) > MAX_ARGUMENT_BYTES:
-                raise ValueError(f"An argument may be {MAX_ARGUMENT_BYTES} bytes at most.")
+                raise ValueError(
+                    f"An argument is too long. Send at most {MAX_ARGUMENT_BYTES} bytes."
+                )
         return value
 
 
 class Command(Handler[CommandParams]):
-    """Runs a listed program. The exit code is the program's own, 128 + N if signal N ended it."""
+    """Executes a listed program. The exit code is the program's own, 128 + N if signal N ended it."""
 
     name: ClassVar[str] = "command"
     title: ClassVar[str] = "Command"
@@ -130,7 +137,7 @@ class Command(Handler[CommandParams]):
             )
 
     async def run(self, params: CommandParams, context: RunContext) -> HandlerResult:
-        """See :meth:`Handler.run`. When cancelled, returns after the whole process group is gone."""
+        """See :meth:`Handler.run`. When cancelled, returns after the whole process group has ended."""
         refusal = refuse_unconfined(params.argv[:1], self.environment.command_sandbox)
         if refusal is not None:
             return HandlerResult(exit_code=supervisor.CANNOT_START, error=refusal)
@@ -159,7 +166,7 @@ async def _run(program: str, argv: list[str], context: RunContext, sandbox: Comm
         try:
             rules = sandbox.rules(Path(folder))
             process = await asyncio.create_subprocess_exec(
-                # -I and -S: nothing of the environment or of installed packages runs before the supervisor does.
+                # -I and -S: nothing of the environment or of installed packages runs before the supervisor.
                 *(sys.executable, "-I", "-S", supervisor.__file__),
                 *(folder, str(_machine_time(context)), str(rules), program),
                 *argv,
@@ -190,7 +197,7 @@ async def _run(program: str, argv: list[str], context: RunContext, sandbox: Comm
                 # A supervisor that was stopped (SIGSTOP) would never read it.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGCONT)
-            # What it says while it cleans up still belongs in the log.
+            # Its output while it cleans up still belongs in the log.
             await ended
             raise
         finally:
@@ -209,14 +216,14 @@ async def _extend(hold: int, context: RunContext) -> None:
 
 
 def _machine_time(context: RunContext) -> float:
-    """When the lease is over, by the machine's clock."""
+    """The end of the lease by the machine's clock."""
     # Read in this order: if this process is frozen in between, the result is early and not late.
     now = _MACHINE.monotonic()
     return now + (context.lease.until - context.clock.monotonic())
 
 
 async def _until_ended(process: asyncio.subprocess.Process, context: RunContext) -> int:
-    assert process.stdout is not None  # noqa: S101 - both were asked for
+    assert process.stdout is not None  # noqa: S101 - both are pipes
     assert process.stderr is not None  # noqa: S101
     await asyncio.gather(
         _copy(process.stdout, "stdout", context), _copy(process.stderr, "stderr", context)
@@ -237,3 +244,60 @@ async def _copy(source: asyncio.StreamReader, stream: Stream, context: RunContex
             context.log(stream, text)
     rest = decoder.decode(b"", final=True)
     context.log(stream, rest if lines is None else lines.feed(rest) + lines.rest())
+
+
+class ProgressLines:
+    """Extracts progress reports from output that arrives in pieces.
+
+    A line of standard output that reads `::progress 40` or `::progress 40 Copying the files` is a report and not output: 40
+    percent, with or without decimals, and a few words. It is shown as a bar and left out of the log. A line that only looks
+    similar is output.
+
+    Args:
+        report: Called with a fraction from 0 to 1 and the text, which may be empty.
+    """
+
+    def __init__(self, report: Callable[[float, str | None], None]) -> None:
+        self._report = report
+        self._held = ""
+        self._at_line_start = True
+
+    def feed(self, text: str) -> str:
+        """Take a piece of output and return what belongs in the log.
+
+        The beginning of a line that may be a report is held back until the rest of it arrives.
+        """
+        text = self._held + text
+        self._held = ""
+        begun = ""
+        if not self._at_line_start:
+            begun, newline, text = text.partition("\n")
+            begun += newline
+            if not newline:
+                return begun
+        cut = text.rfind("\n") + 1
+        lines, tail = text[:cut], text[cut:]
+        if _may_be_a_report(tail):
+            self._held, tail = tail, ""
+        self._at_line_start = not tail
+        return begun + _PROGRESS_LINE.sub(self._report_or_keep, lines) + tail
+
+    def rest(self) -> str:
+        """What was held back, at the end of the output."""
+        held, self._held = self._held, ""
+        return _PROGRESS_LINE.sub(self._report_or_keep, held)
+
+    def _report_or_keep(self, line: re.Match[str]) -> str:
+        fraction = float(line["percent"]) / 100
+        if fraction > 1:
+            return line[0]
+        self._report(fraction, line["text"])
+        return ""
+
+
+def _may_be_a_report(tail: str) -> bool:
+    return (
+        tail != ""
+        and len(tail) <= _MAX_PROGRESS_LINE
+        and _PROGRESS_MARK.startswith(tail[: len(_PROGRESS_MARK)])
+    )

@@ -1,9 +1,9 @@
-"""The handler `http_request`: one HTTP request to a machine outside, its answer in the log.
+"""The handler `http_request`: sends one HTTP request to a public address and logs the response.
 
-What keeps it from reaching inside is :mod:`task_service.handlers.targets`. What is done here: every hop connects to
-an address that was checked, with the name kept for `Host`, SNI and the certificate; only GET and HEAD follow
-redirects, five at most, never from https to http, and never taking the task's headers to another origin; proxies
-and credentials of the service's own environment are not used.
+:mod:`task_service.handlers.outbound` keeps it from internal addresses. This module follows redirects: every hop connects to
+an address that was checked, with the name kept for `Host`, SNI and the certificate. Only GET and HEAD follow them, five at
+most, never from https to http, and without the task's headers to another origin. Proxies and credentials in the service's
+environment are not used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,15 @@ from pydantic import Field, field_validator
 from msk_auth import InputInvalid
 
 from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, RunContext
-from .guarded import GuardedClient
-from .targets import Resolve, TargetGuard, TargetRefused, host_of, parse_url, port_of
+from .outbound import (
+    OutboundClient,
+    OutboundPolicy,
+    OutboundRefused,
+    Resolve,
+    host_of,
+    parse_url,
+    port_of,
+)
 
 MAX_LOGGED_BODY = 64 * 1024
 """How many bytes of a response's body are read and logged."""
@@ -37,7 +44,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # RFC 9110, sections 5.1 and 5.5; obsolete non-ASCII values are refused.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,8192}")
-# The connection's business (RFC 9110, section 7.6.1) and what decides where and how the request goes.
+# Hop-by-hop fields (RFC 9110, section 7.6.1), and those that determine the request's destination and framing.
 _RESERVED_HEADERS = frozenset(
     {
         "connection",
@@ -57,14 +64,14 @@ _RESERVED_HEADERS = frozenset(
 
 
 class HttpRequestParams(HandlerParams):
-    """What to send, and where."""
+    """The request to send."""
 
     url: Annotated[
         str,
         Field(
             max_length=8192,
             title="URL",
-            description="Where to, beginning with http:// or https://.",
+            description="Begins with http:// or https://.",
         ),
     ]
     method: Annotated[
@@ -91,9 +98,9 @@ class HttpRequestParams(HandlerParams):
             if _HEADER_NAME.fullmatch(name) is None:
                 raise ValueError("A header name may contain letters, digits and hyphens only.")
             if name.lower() in _RESERVED_HEADERS:
-                raise ValueError(f"The header {name} is set by the service and cannot be given.")
+                raise ValueError(f"The service sets the header {name}. Remove it.")
             if name.lower() in seen:
-                raise ValueError(f"The header {name} is given twice.")
+                raise ValueError(f"The header {name} appears twice. Send it once.")
             if _HEADER_VALUE.fullmatch(content) is None or content != content.strip():
                 raise ValueError(
                     f"The value of the header {name} must be printable ASCII of at most 8192 characters."
@@ -103,43 +110,45 @@ class HttpRequestParams(HandlerParams):
 
 
 class HttpRequest(Handler[HttpRequestParams]):
-    """Sends one request. Succeeds with a status below 400, exit code 0; else the exit code is the status.
+    """Sends one request. Succeeds with a status below 400, exit code 0; otherwise the exit code is the status.
 
     Args:
-        environment: Names the internal networks that may be reached.
-        resolve: Stands in for the machine's resolver.
+        environment: The internal networks that may be reached.
+        resolve: Replaces the machine's resolver.
     """
 
     name: ClassVar[str] = "http_request"
     title: ClassVar[str] = "HTTP request"
     description: ClassVar[str] = (
-        "Sends an HTTP request to a public address and logs the answer. Succeeds with any status below 400."
+        "Sends an HTTP request to a public address and logs the response. Succeeds with any status below 400."
     )
     Params = HttpRequestParams
 
     def __init__(self, environment: HandlerEnvironment, *, resolve: Resolve | None = None) -> None:
         super().__init__(environment)
-        self._guard = TargetGuard(environment.allowed_networks, resolve)
-        self._client = GuardedClient(self._guard)
+        self._policy = OutboundPolicy(environment.allowed_networks, resolve)
+        self._client = OutboundClient(self._policy)
 
     async def check(self, params: HttpRequestParams) -> None:
-        """Refuse an internal address at once; a name is judged by its addresses at the time of the run."""
+        """Refuse an internal address at once. A name is checked by its addresses at the time of the run."""
         try:
-            self._guard.check_literal(parse_url(params.url))
-        except TargetRefused as refusal:
+            self._policy.check_literal(parse_url(params.url))
+        except OutboundRefused as refusal:
             raise InputInvalid.of("params.url", str(refusal)) from None
 
     async def run(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
-        """See :meth:`Handler.run`. The run's own timeout is what bounds a slow answer."""
+        """See :meth:`Handler.run`. The run's timeout bounds a slow response."""
         try:
-            return await self._follow(params, context)
-        except TargetRefused as refusal:
+            return await self._send(params, context)
+        except OutboundRefused as refusal:
             return HandlerResult(error=str(refusal))
         except (HTTPError, InvalidURL) as error:
-            said = " ".join(str(error).split()) or "no more is known"
-            return HandlerResult(error=f"The request failed ({type(error).__name__}): {said}"[:500])
+            detail = " ".join(str(error).split()) or "no details"
+            return HandlerResult(
+                error=f"The request failed ({type(error).__name__}): {detail}"[:500]
+            )
 
-    async def _follow(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
+    async def _send(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
         url = parse_url(params.url)
         headers = params.headers
         body = None if params.body is None else params.body.encode()
@@ -158,7 +167,7 @@ class HttpRequest(Handler[HttpRequestParams]):
                 finally:
                     await response.aclose()
             if _origin(target) != _origin(url):
-                # They may hold credentials meant for the first host.
+                # They may hold credentials for the first origin.
                 headers = {}
             body = None
             url = target
@@ -166,7 +175,7 @@ class HttpRequest(Handler[HttpRequestParams]):
 
 
 def _request(method: str, url: URL, headers: dict[str, str], body: bytes | None) -> Request:
-    # Uncompressed, so that a small answer cannot unfold into a large one. The task's own headers win.
+    # Uncompressed, so that a small response cannot expand into a large one. The task's own headers take precedence.
     fields = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "task-service"}
     fields |= {name.lower(): value for name, value in headers.items()}
     fields["host"] = url.netloc.decode("ascii")
@@ -178,13 +187,15 @@ def _origin(url: URL) -> tuple[str, str, int]:
 
 
 def _redirect_target(method: str, url: URL, response: Response) -> URL | None:
-    """Where to go on, or None if this is the answer."""
+    """The URL that the response redirects to; None if it is the final response."""
     location = response.headers.get("location")
     if method not in _FOLLOWING or response.status_code not in _REDIRECTS or location is None:
         return None
     target = parse_url(str(url.join(location)))
     if url.scheme == "https" and target.scheme == "http":
-        raise TargetRefused("The answer redirects from https to http.")
+        raise OutboundRefused(
+            "The response redirects from https to http. Use the final URL if that is intended."
+        )
     return target
 
 
@@ -196,7 +207,7 @@ async def _log_body(response: Response, context: RunContext) -> None:
         left -= len(chunk)
         if left < 0:
             context.log(
-                "system", f"\nOnly the first {MAX_LOGGED_BODY} bytes of the answer were read.\n"
+                "system", f"\nOnly the first {MAX_LOGGED_BODY} bytes of the response were read.\n"
             )
             return
     context.log("stdout", decoder.decode(b"", final=True))
@@ -205,5 +216,5 @@ async def _log_body(response: Response, context: RunContext) -> None:
 def _outcome(response: Response) -> HandlerResult:
     if response.status_code < 400:
         return HandlerResult(exit_code=0)
-    said = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-    return HandlerResult(exit_code=response.status_code, error=said)
+    error = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+    return HandlerResult(exit_code=response.status_code, error=error)

@@ -1,4 +1,4 @@
-"""The handlers of this deployment, found through entry points, and the validation of what tasks hand to them."""
+"""The handlers of this deployment, found through entry points, and the validation of tasks' parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .base import Handler, HandlerEnvironment, HandlerParams
 
 ENTRY_POINT_GROUP = "task_service.handlers"
 MAX_PARAMS_BYTES = 256 * 1024
-"""How long a task's parameters may be as JSON."""
+"""The maximum length of a task's parameters as JSON."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MAX_ERRORS = 20
@@ -38,7 +38,7 @@ class HandlerRegistry:
         handlers: The handlers, constructed.
 
     Raises:
-        ConfigurationError: Two handlers have one name, or a name is not acceptable.
+        ConfigurationError: Two handlers have the same name, or a name is malformed.
     """
 
     def __init__(self, handlers: Iterable[Handler[Any]]) -> None:
@@ -46,23 +46,23 @@ class HandlerRegistry:
         for handler in sorted(handlers, key=lambda each: each.name):
             if _NAME.fullmatch(handler.name) is None:
                 raise ConfigurationError(
-                    f"The handler name {handler.name!r} must be lower-case letters, digits and underscores."
+                    f"The handler name {handler.name!r} is malformed. Use lower-case letters, digits and underscores."
                 )
             if handler.name in self._handlers:
                 raise ConfigurationError(
-                    f"Two installed handlers are called {handler.name!r}. Uninstall one of them."
+                    f"Two installed handlers are named {handler.name!r}. Uninstall one of them."
                 )
             self._handlers[handler.name] = handler
 
     @classmethod
     def load(cls, environment: HandlerEnvironment) -> HandlerRegistry:
-        """Construct every handler that an installed distribution offers.
+        """Construct every handler that an installed distribution provides.
 
         Args:
-            environment: What each handler is constructed with.
+            environment: Passed to each handler's constructor.
 
         Raises:
-            ConfigurationError: A handler cannot be loaded, or two have one name.
+            ConfigurationError: A handler cannot be loaded, or two have the same name.
         """
         handlers: list[Handler[Any]] = []
         for entry in entry_points(group=ENTRY_POINT_GROUP):
@@ -70,7 +70,7 @@ class HandlerRegistry:
                 handlers.append(entry.load()(environment))
             except Exception as error:
                 raise ConfigurationError(
-                    f"The handler {entry.name!r} ({entry.value}) cannot be loaded: {error!r}"
+                    f"The handler {entry.name!r} ({entry.value}) cannot be loaded: {error!r}. Repair or uninstall it."
                 ) from error
         return cls(handlers)
 
@@ -78,7 +78,7 @@ class HandlerRegistry:
         return iter(self._handlers.values())
 
     def describe(self) -> list[HandlerDescription]:
-        """What a form needs to know, by name."""
+        """Every handler's description, sorted by name."""
         return [
             HandlerDescription(
                 name=handler.name,
@@ -90,19 +90,19 @@ class HandlerRegistry:
         ]
 
     def parse(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
-        """Find a handler and validate parameters for it, without asking what is allowed now.
+        """Find a handler and validate parameters for it, whether or not the deployment allows them now.
 
         Args:
             name: The handler's name.
-            params: What the task has for it, as parsed JSON.
+            params: The task's parameters, as parsed JSON.
 
         Raises:
-            InputInvalid: Field `handler` when there is none of this name, else fields `params.…`.
+            InputInvalid: Field `handler` if there is no such handler, else fields `params.…`.
         """
         handler = self._handlers.get(name)
         if handler is None:
             known = ", ".join(self._handlers) or "none"
-            raise InputInvalid.of("handler", f"There is no such handler. Installed are: {known}.")
+            raise InputInvalid.of("handler", f"Unknown handler. Installed: {known}.")
         _refuse_unstorable(params)
         try:
             return handler, handler.Params.model_validate(params)
@@ -110,26 +110,28 @@ class HandlerRegistry:
             raise InputInvalid(_fields(error)) from None
 
     async def check(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
-        """As :meth:`parse`, and refuse what the deployment does not allow now."""
+        """As :meth:`parse`, and refuse parameters that the deployment does not allow now."""
         handler, parsed = self.parse(name, params)
         await handler.check(parsed)
         return handler, parsed
 
 
 def _refuse_unstorable(params: object) -> None:
-    """Lone surrogates, NaN and the like are no JSON that a database takes; and nothing may be huge."""
+    """Refuse lone surrogates, NaN and the like, which a database does not store as JSON, and what is too long."""
     try:
         size = len(json.dumps(params, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError):
         raise InputInvalid.of(
-            "params", "The parameters must be plain JSON in valid Unicode."
+            "params", "The parameters are not valid JSON. Send plain JSON in valid Unicode."
         ) from None
     if size > MAX_PARAMS_BYTES:
-        raise InputInvalid.of("params", f"The parameters may be {MAX_PARAMS_BYTES} bytes at most.")
+        raise InputInvalid.of(
+            "params", f"The parameters are too long. Send at most {MAX_PARAMS_BYTES} bytes."
+        )
 
 
 def _fields(error: ValidationError) -> list[FieldError]:
-    """Pydantic's findings under the names that the client used."""
+    """Pydantic's errors under the names that the client used."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return [
         FieldError(

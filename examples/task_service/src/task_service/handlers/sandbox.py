@@ -1,17 +1,17 @@
-"""What a command is kept from: the service's files and processes, although both belong to the same user.
+"""Denies commands the service's files and processes, although both belong to the same user.
 
-Landlock (Linux 5.13) lets a process without privileges give up rights for itself and everything that it starts. A
-command gives up, before it begins:
+Landlock (Linux 5.13) lets a process without privileges drop rights for itself and all its descendants. A command drops,
+before it begins:
 
 - every access to the hidden paths (the data folder with its secrets, the SQLite database). Landlock grants and never
-  denies, so everything is granted that stands beside them on the way down from the root. The folders *above* them can
-  be walked through, but neither listed nor changed: renaming one of them would uncover what is in it;
-- looking into processes outside the sandbox: their environment, memory, open files and working folder in `/proc`;
-- signals to them, and abstract sockets of theirs (Linux 6.12);
+  denies, so the rules grant everything beside them on the way down from the root. The folders *above* them can be
+  traversed, but neither listed nor changed: renaming one of them would uncover its content;
+- reading processes outside the sandbox: their environment, memory, open files and working folder in `/proc`;
+- signals to them, and their abstract sockets (Linux 6.12);
 - gaining privileges by executing a file: `sudo`, `ping` and other set-user-id programs (`no_new_privs`).
 
-What it does not keep a command from: the network, sockets in the file system, changing the mode of files that it may
-not open, and, before Linux 6.2, emptying them. Programs that do such things on request do not belong on the list.
+It does not deny a command the network, sockets in the file system, changing the mode of files that it may not open, and,
+before Linux 6.2, truncating them. Programs that do such things on request do not belong on the list.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RULE_PATH_BENEATH: Final = 1
 _SCOPE_ABSTRACT_UNIX_SOCKET: Final = 1 << 0
 _SCOPE_SIGNAL: Final = 1 << 1
 
-# EXECUTE, WRITE_FILE, READ_FILE: what there is to be granted on a file; and everything of the first version.
+# EXECUTE, WRITE_FILE, READ_FILE: the rights that exist on a file; and all rights of the first version.
 _FILE_1: Final = 0b111
 _ALL_1: Final = (1 << 13) - 1
 _REFER_2: Final = 1 << 13
@@ -44,7 +44,7 @@ _TRUNCATE_3: Final = 1 << 14
 
 @cache
 def landlock_version() -> int:
-    """The version of Landlock that this kernel offers; 0 if it offers none."""
+    """The version of Landlock in this kernel; 0 if it has none."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(_syscall(_CREATE_RULESET, None, 0, _GET_VERSION), 0)
@@ -52,13 +52,13 @@ def landlock_version() -> int:
 
 @dataclass(frozen=True, slots=True)
 class CommandSandbox:
-    """How commands are kept from the service.
+    """The sandbox for commands.
 
     Attributes:
         hidden_paths: Files and folders that commands have no access to; absolute, without links. They need not exist.
-        version: The version of Landlock to use; 0 where there is none.
-        required: False when the deployer accepts that commands may do whatever the service's user may. They do then,
-            whether or not there is Landlock.
+        version: The version of Landlock to use; 0 if there is none.
+        required: False if the deployer accepts that commands may do whatever the service's user may. They are not
+            confined then, even with Landlock.
     """
 
     hidden_paths: Sequence[Path] = ()
@@ -67,27 +67,27 @@ class CommandSandbox:
 
     @classmethod
     def hiding(cls, paths: Iterable[Path], *, required: bool = True) -> CommandSandbox:
-        """The sandbox that this machine's kernel offers.
+        """The sandbox that this machine's kernel supports.
 
         Args:
-            paths: What to hide.
+            paths: The paths to hide.
             required: See :class:`CommandSandbox`.
         """
         return cls(tuple(path.resolve() for path in paths), landlock_version(), required)
 
     @property
     def is_missing(self) -> bool:
-        """True if commands shall be confined and cannot be."""
+        """True if commands must be confined and cannot be."""
         return self.required and self.version == 0
 
     def rules(self, folder: Path) -> int | None:
-        """A file descriptor of rules for one command, to be closed by the caller; None if it is not to be confined.
+        """A file descriptor of the rules for one command, which the caller closes; None if it is not confined.
 
         Args:
-            folder: The command's own folder, which exists. It may do anything there.
+            folder: The command's own folder, which exists. All rights are granted there.
 
         Raises:
-            OSError: The kernel refuses.
+            OSError: The kernel refuses the rules.
         """
         if not self.required:
             return None
@@ -117,7 +117,7 @@ def _beside(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
     elif folder not in within:
         try:
             entries = [Path(entry.path) for entry in os.scandir(folder) if not entry.is_symlink()]
-        except OSError:  # it cannot be listed, or went away: nothing in it is granted
+        except OSError:  # it cannot be listed, or was deleted: nothing in it is granted
             return
         for entry in entries:
             yield from _beside(entry, within)
@@ -126,7 +126,7 @@ def _beside(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
 def _grant(rules: int, path: Path, access: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # it went away since it was listed, or may not be reached by the service either
+    except OSError:  # it was deleted since, or the service may not reach it either
         return
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -139,7 +139,7 @@ def _grant(rules: int, path: Path, access: int) -> None:
 
 
 def _syscall(number: int, *arguments: int | bytes | None) -> int:
-    # A variadic function: what is not a pointer goes as a whole register.
+    # A variadic function: an argument that is not a pointer takes a whole register.
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     return int(_libc().syscall(ctypes.c_long(number), *words))
 

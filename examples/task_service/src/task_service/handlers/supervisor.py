@@ -1,25 +1,25 @@
 """Runs one command for the service, and ends it when its worker may no longer run it.
 
-A program of its own, started by the handler `command`::
+The handler `command` starts this file as a program of its own::
 
     python -I -S supervisor.py FOLDER UNTIL RULES PROGRAM ARGV0 [ARGUMENT …]
 
 UNTIL is when the worker's lease of the run is over, in seconds of CLOCK_BOOTTIME (:func:`time.monotonic` where there is
 none), or `inf`. The worker holds the other end of standard input and writes a new UNTIL on a line of its own whenever
-it has renewed the lease. The command is ended when
+it has renewed the lease. The supervisor ends the command when
 
-- standard input is closed: on purpose for a timeout or a cancellation, by the kernel if the worker dies, even by SIGKILL,
+- standard input is closed: by the worker for a timeout or a cancellation, by the kernel if the worker dies, even by SIGKILL,
 - UNTIL has passed: the worker is frozen (SIGSTOP), its event loop is blocked, or it lost the database, and another
   worker is about to execute the run.
 
 RULES is the file descriptor of the Landlock rules that the command is confined by
-(:mod:`task_service.handlers.sandbox`), or `None`. Guard and supervisor are not confined, so that the command can neither
-look into them nor, since Linux 6.12, signal them.
+(:mod:`task_service.handlers.sandbox`), or `None`. Guard and supervisor are not confined, so the command can neither read
+their memory nor, since Linux 6.12, signal them.
 
-Ending means SIGTERM to the command's process group, and SIGKILL to what is left three seconds later. When the
-command has ended, what it left running in the background is killed, FOLDER is removed and the command's exit status
-passed on: 128 + N for signal N, 126 for a program that could not be started. A command that was ended because UNTIL had
-passed has none: then this program itself ends by :data:`LEASE_OVER`.
+It ends a command by SIGTERM to its process group, and by SIGKILL to what is left three seconds later. When the command has
+ended, the supervisor kills its background processes, removes FOLDER and exits with the command's exit status: 128 + N for
+signal N, 126 for a program that could not be started. If the command was ended because UNTIL had passed, this program ends
+by the signal :data:`LEASE_OVER` instead.
 
 Two processes, so that no descendant of the command outlives the loss of one of them: a *guard* starts the *supervisor*,
 which starts the command.
@@ -27,12 +27,12 @@ which starts the command.
 - Both are subreapers (Linux): a descendant that left the process group, the session and its parent (double fork and
   `setsid`) becomes a child of the supervisor, or of the guard once the supervisor is gone, and is killed there.
 - If the supervisor is killed, the kernel kills the command (parent-death signal) and the guard kills the rest.
-- If the guard is killed, the supervisor sees the end of a pipe and kills everything at once.
+- If the guard is killed, the supervisor reads the end of a pipe and kills everything at once.
 
-Elsewhere than on Linux a descendant that leaves the process group is not found. Without RULES nothing prevents a command
-that kills guard and supervisor in the same instant, or that becomes another user (`sudo`).
+On systems other than Linux, a descendant that leaves the process group survives. Without RULES nothing prevents a command
+from killing guard and supervisor in the same instant, or from becoming another user (`sudo`).
 
-It imports little, because it is started for every command: not even `typing`.
+It starts for every command and so imports little: not even `typing`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ GRACE_SECONDS = 3.0
 """How long a command may take to end after SIGTERM."""
 CANNOT_START = 126
 LEASE_OVER = signal.SIGALRM
-"""The signal by which this program ends if the lease was over: no exit status, since a command may have any of them."""
+"""The signal by which this program ends if the lease was over. Any exit status could be the command's own."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -64,10 +64,10 @@ TYPE_CHECKING = False  # as `typing` has it
 if TYPE_CHECKING:
     from typing import Literal
 
-    _Reason = Literal["let go", "lease over", "guard killed"]
+    _Reason = Literal["input closed", "lease over", "guard killed"]
 
-# No wait counts the time in which the machine sleeps, so look at the clock again and again.
-_LOOK_SECONDS = 1.0
+# select() does not count the time in which the machine sleeps, so the clock is read this often.
+_CLOCK_SECONDS = 1.0
 
 
 def main(folder: str, until: float, rules: int | None, program: str, argv: list[str]) -> int:
@@ -83,7 +83,7 @@ def main(folder: str, until: float, rules: int | None, program: str, argv: list[
     os.close(guard_alive)
     os.close(group)
     code = _wait_for(supervisor)
-    # What the supervisor has done already, unless it was killed.
+    # The supervisor has done this already, unless it was killed.
     command = os.read(groups, 32)
     if command:
         _signal_group(int(command), signal.SIGKILL)
@@ -133,7 +133,7 @@ def _become_subreaper() -> None:
 def _become(  # pragma: no cover - as above
     program: str, argv: list[str], rules: int | None, bind: Callable[[], None]
 ) -> None:
-    """In the child: leave everything of the service behind and become the command. Does not return."""
+    """In the child: detach from the service and become the command. Does not return."""
     try:
         os.setsid()
         bind()
@@ -153,9 +153,9 @@ def _become(  # pragma: no cover - as above
 
 
 def _confine(rules: int) -> None:  # pragma: no cover - as above
-    """Give up, for good: the right to gain privileges, what the rules do not grant, and root's capabilities."""
+    """Drop for good the right to gain privileges, what the rules do not grant, and root's capabilities."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # struct __user_cap_header_struct of version 3 for this process, and not one capability.
+    # struct __user_cap_header_struct of version 3 for this process, and no capability.
     header, capabilities = struct.pack("=Ii", 0x20080522, 0), bytes(24)
     confined = (
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -167,20 +167,20 @@ def _confine(rules: int) -> None:  # pragma: no cover - as above
 
 
 def _keep_open_files() -> None:  # pragma: no cover - as above
-    """Hand on nothing but the three standard streams: not what the service's supervisor has opened, either."""
+    """Let the command inherit only the three standard streams, and no file of the supervisor's."""
     files = Path("/dev/fd")
     for file in files.iterdir() if files.exists() else ():
         if int(file.name) > 2:
             try:
                 os.set_inheritable(int(file.name), False)
             except OSError:
-                continue  # the folder itself, which is closed again
+                continue  # the descriptor of the folder itself, which is closed already
 
 
 def _die_with(parent: int) -> None:  # pragma: no cover - as above
-    # After any change of user: the kernel forgets the signal with it.
+    # After any change of user, which clears the signal.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was told
+    if os.getppid() != parent:  # it died before the prctl
         os._exit(CANNOT_START)
 
 
@@ -199,14 +199,14 @@ def _wait_for_reason(until: float, guard_alive: int) -> _Reason:  # pragma: no c
     """Return when the command must end."""
     unread = b""
     while True:
-        patience = max(0.0, min(_LOOK_SECONDS, until - _now()))
-        readable, _, _ = select.select([0, guard_alive], [], [], patience)
+        timeout = max(0.0, min(_CLOCK_SECONDS, until - _now()))
+        readable, _, _ = select.select([0, guard_alive], [], [], timeout)
         if guard_alive in readable:
             return "guard killed"
         if 0 in readable:
             chunk = os.read(0, 65536)
             if not chunk:
-                return "let go"
+                return "input closed"
             *lines, unread = (unread + chunk).split(b"\n")
             until = float(lines[-1]) if lines else until
         if _now() >= until:
@@ -217,7 +217,7 @@ def _now() -> float:  # pragma: no cover - as above
     # As the service's own clock does.
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()  # noqa: TID251 - nothing is injected into a program
+    return time.monotonic()  # noqa: TID251 - a program has no injected clock
 
 
 def _wait_for(child: int) -> int:
@@ -234,7 +234,7 @@ def exit_status(code: int) -> int:
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    # Nothing may be left, or only what changed its user.
+    # No process may be left, or only one that changed its user.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
@@ -250,14 +250,14 @@ def _kill(pid: int) -> bool:
         os.kill(pid, signal.SIGKILL)
     except (
         PermissionError
-    ):  # pragma: no cover - it became another user: to wait for it would be to wait for ever
+    ):  # pragma: no cover - it became another user: waiting for it could take for ever
         return False
     return True
 
 
 def _children() -> list[int]:
-    """Processes whose parent is this one; none where the kernel does not tell."""
-    # Orphans come to the first thread, as the kernel chooses whom they come to.
+    """The children of this process; none if the kernel does not list them."""
+    # The kernel gives orphans to the first thread.
     listed = Path(f"/proc/self/task/{os.getpid()}/children")
     return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
 

@@ -1,4 +1,4 @@
-"""Which addresses `http_request` may reach (OWASP ASVS 5.0, 1.3.6; OWASP API7:2023, server-side request forgery).
+"""Requests of the service to other machines, with a guard against server-side request forgery (ASVS 5.0, 1.3.6; API7:2023).
 
 The rules, in the order in which they are applied to every URL, the targets of redirects included:
 
@@ -7,13 +7,13 @@ The rules, in the order in which they are applied to every URL, the targets of r
    hexadecimal, as one number or with parts left out are refused, and so are IPv6 zones.
 3. The name is resolved once, and *every* address it has must be public and none of this machine's own: a firewall that
    closes a port to the outside lets the machine through to itself. The connection then goes to one of exactly these
-   addresses: a name server that changes its answer afterwards (DNS rebinding) changes nothing.
+   addresses, so a name server that changes its answer afterwards (DNS rebinding) has no effect.
 
-Public is what the IANA special-purpose registries (RFC 6890) leave over, written out here because the standard
-library's idea of it differs between Python versions. An IPv6 address must lie in 2000::/3, so IPv4-mapped, NAT64,
-link-local, unique-local and multicast addresses fall out without being named. The machine's own addresses are asked of
-the kernel for each connection, since interfaces and addresses come and go. A deployer opens internal networks, and
-addresses of the machine, by naming them.
+An address is public unless an IANA special-purpose registry (RFC 6890) lists it. The list stands here because the standard
+library's differs between Python versions. An IPv6 address must lie in 2000::/3, which excludes IPv4-mapped, NAT64,
+link-local, unique-local and multicast addresses. The kernel is queried for the machine's own addresses at each connection,
+since interfaces and addresses come and go. A deployer opens internal networks, and addresses of the machine, by naming
+them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,32 @@ import asyncio
 import errno
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
 
-from httpx2 import URL, InvalidURL
+from httpx2 import (
+    URL,
+    AsyncHTTPTransport,
+    ConnectError,
+    ConnectTimeout,
+    InvalidURL,
+    Limits,
+    Request,
+    Response,
+    create_ssl_context,
+)
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Asks for the addresses of a name; the second argument is the port. Raises OSError when there are none."""
+"""Resolves a name; the second argument is the port. Raises OSError when there is no address."""
+
+_CONNECT_TIMEOUT: Final = 10.0
+_ADDRESSES_TRIED: Final = 3
 
 _REFUSED: tuple[Network, ...] = tuple(
     ip_network(text)
@@ -60,18 +76,16 @@ _REFUSED: tuple[Network, ...] = tuple(
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
-# What the WHATWG URL standard calls "ends in a number": a resolver would take such a name for an address.
+# What the WHATWG URL standard calls "ends in a number": a resolver would read such a name as an address.
 _LAST_LABEL_IS_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
 
-_INTERNAL = (
-    "This address is inside the network or reserved, and the administrator has not opened it."
-)
-# Of other machines these are what it says when an address cannot be bound.
+_INTERNAL: Final = "This address is internal or reserved. Use a public one, or ask the administrator to open its network."
+# bind() fails with these if the address is another machine's.
 _OF_ANOTHER_MACHINE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
-class TargetRefused(ValueError):
-    """The URL may not be reached. The message is for the task's owner and names no internal address."""
+class OutboundRefused(ValueError):
+    """The URL may not be requested. The message is for the task's owner and names no internal address."""
 
 
 def is_public(address: Address) -> bool:
@@ -82,11 +96,11 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """True if `address` is one of this machine's at this moment, on whichever interface.
+    """True if `address` is one of this machine's now, on any interface.
 
-    A socket can be bound to the machine's own addresses only, which holds for secondary addresses, for prefixes that
-    are routed to the machine itself, and on every platform. Where the kernel cannot tell (`ip_nonlocal_bind` on Linux,
-    or no free file descriptor), every address counts as its own, so that nothing is reached by mistake.
+    A socket can be bound to the machine's own addresses only. That holds for secondary addresses, for prefixes that are
+    routed to the machine itself, and on every platform. Where binding proves nothing (`ip_nonlocal_bind` on Linux, or no
+    free file descriptor), every address counts as the machine's own and is refused.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
@@ -98,28 +112,30 @@ def is_own(address: Address) -> bool:
 
 
 def parse_url(text: str) -> URL:
-    """Read a URL, applying the rules 1 and 2 above.
+    """Parse a URL, applying rules 1 and 2.
 
     Raises:
-        TargetRefused: It breaks one of them.
+        OutboundRefused: The URL breaks one of them.
     """
     try:
         url = URL(text)
     except InvalidURL:
-        raise TargetRefused("This is not a URL.") from None
+        raise OutboundRefused(
+            "This is not a URL. Write http://host/path or https://host/path."
+        ) from None
     if url.scheme not in {"http", "https"}:
-        raise TargetRefused("The URL must begin with http:// or https://.")
+        raise OutboundRefused("The URL must begin with http:// or https://.")
     if url.userinfo:
-        raise TargetRefused(
+        raise OutboundRefused(
             "The URL must not contain a user name or a password. Send them in a header."
         )
     if not 1 <= port_of(url) <= 65535:
-        raise TargetRefused("The port must be a number from 1 to 65535.")
+        raise OutboundRefused("The port must be a number from 1 to 65535.")
     host = host_of(url)
     if _literal(host) is None and (
         _HOST_NAME.fullmatch(host) is None or _LAST_LABEL_IS_NUMBER.fullmatch(host) is not None
     ):
-        raise TargetRefused("The host must be a name, or an address in its usual notation.")
+        raise OutboundRefused("The host must be a name, or an address in its usual notation.")
     return url
 
 
@@ -129,17 +145,17 @@ def host_of(url: URL) -> str:
 
 
 def port_of(url: URL) -> int:
-    """The port, also when the URL leaves it out."""
+    """The port; the scheme's default if the URL names none."""
     return url.port if url.port is not None else {"http": 80, "https": 443}[url.scheme]
 
 
-class TargetGuard:
-    """Applies rule 3, and the networks that the deployer has opened.
+class OutboundPolicy:
+    """Applies rule 3, and allows the networks that the deployer has opened.
 
     Args:
         allowed_networks: Networks that may be reached although they are not public, or are this machine's.
-        resolve: Stands in for the machine's resolver.
-        is_own: Stands in for :func:`is_own`.
+        resolve: Replaces the machine's resolver.
+        is_own: Replaces :func:`is_own`.
     """
 
     def __init__(
@@ -160,20 +176,20 @@ class TargetGuard:
         return is_public(address) and not self._is_own(address)
 
     def check_literal(self, url: URL) -> None:
-        """Refuse a URL that names a forbidden address outright; names are judged when they are resolved.
+        """Refuse a URL whose host is an address that may not be reached. Names are checked when they are resolved.
 
         Raises:
-            TargetRefused: It does.
+            OutboundRefused: The address may not be reached.
         """
         address = _literal(host_of(url))
         if address is not None and not self.permits(address):
-            raise TargetRefused(_INTERNAL)
+            raise OutboundRefused(_INTERNAL)
 
     async def addresses(self, url: URL) -> list[Address]:
         """The addresses to which a connection for `url` may go, in the resolver's order.
 
         Raises:
-            TargetRefused: The name has no address, or one of its addresses may not be reached.
+            OutboundRefused: The name has no address, or one of its addresses may not be reached.
         """
         host = host_of(url)
         literal = _literal(host)
@@ -186,9 +202,9 @@ class TargetGuard:
             except (OSError, ValueError):  # a name that is not valid, or an address with a zone
                 found = []
         if not found:
-            raise TargetRefused("The host name could not be resolved.")
+            raise OutboundRefused("The host name has no address. Check its spelling.")
         if not all(self.permits(address) for address in found):
-            raise TargetRefused(_INTERNAL)
+            raise OutboundRefused(_INTERNAL)
         return found
 
 
@@ -202,7 +218,7 @@ def _literal(host: str) -> Address | None:
 
 
 def _resolver() -> Resolve:
-    # A pool of its own: slow name servers must not occupy the threads that everything else uses.
+    # A pool of its own: slow name servers must not occupy the threads of the default executor.
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="resolver")
 
     def look_up(host: str, port: int) -> list[str]:
@@ -213,3 +229,56 @@ def _resolver() -> Resolve:
         return await asyncio.get_running_loop().run_in_executor(pool, look_up, host, port)
 
     return resolve
+
+
+@cache
+def _machines_tls() -> ssl.SSLContext:
+    # Reading the machine's certificates takes longer than a request, so the clients of a process share them.
+    return create_ssl_context()
+
+
+class OutboundClient:
+    """Sends requests to addresses that the policy has checked.
+
+    Args:
+        policy: Decides which addresses may be reached.
+    """
+
+    def __init__(self, policy: OutboundPolicy) -> None:
+        self._policy = policy
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return _machines_tls()
+
+    def transport(self) -> AsyncHTTPTransport:
+        """A transport for :meth:`send`: no cookies, netrc, proxies or redirects, and one connection for each request."""
+        return AsyncHTTPTransport(
+            verify=self._tls, trust_env=False, limits=Limits(max_keepalive_connections=0)
+        )
+
+    async def send(self, transport: AsyncHTTPTransport, request: Request, url: URL) -> Response:
+        """Send to the first of the checked addresses that accepts a connection.
+
+        Args:
+            transport: An open :meth:`transport`.
+            request: Its `Host` names the host; this method sets the address.
+            url: The URL to request.
+
+        Raises:
+            OutboundRefused: The name has no address, or one of its addresses may not be reached.
+            HTTPError: There was no answer.
+        """
+        addresses = (await self._policy.addresses(url))[:_ADDRESSES_TRIED]
+        request.extensions = {
+            "sni_hostname": host_of(url),
+            "timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": None, "pool": None},
+        }
+        for address in addresses[:-1]:
+            request.url = url.copy_with(host=str(address))
+            try:
+                return await transport.handle_async_request(request)
+            except (ConnectError, ConnectTimeout):
+                continue
+        request.url = url.copy_with(host=str(addresses[-1]))
+        return await transport.handle_async_request(request)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from task_service.handlers.targets import (
-    TargetGuard,
-    TargetRefused,
+from task_service.handlers.outbound import (
+    OutboundPolicy,
+    OutboundRefused,
     host_of,
     is_own,
     is_public,
@@ -93,7 +93,7 @@ def test_a_machine_on_the_internet_is_public(text: str) -> None:
         "ff02::1",
     ],
 )
-def test_everything_special_is_not(text: str) -> None:
+def test_special_purpose_addresses_are_not_public(text: str) -> None:
     assert not is_public(ip_address(text))
 
 
@@ -172,7 +172,7 @@ def test_urls_are_read(text: str, host: str, port: int) -> None:
     ],
 )
 def test_other_urls_are_refused(text: str) -> None:
-    with pytest.raises(TargetRefused):
+    with pytest.raises(OutboundRefused):
         parse_url(text)
 
 
@@ -195,15 +195,15 @@ def answering(*addresses: str):
     ],
 )
 async def test_a_name_with_one_internal_address_is_refused(answers: tuple[str, ...]) -> None:
-    guard = TargetGuard(resolve=answering(*answers))
-    with pytest.raises(TargetRefused) as refusal:
-        await guard.addresses(parse_url("http://example.org/"))
+    policy = OutboundPolicy(resolve=answering(*answers))
+    with pytest.raises(OutboundRefused) as refusal:
+        await policy.addresses(parse_url("http://example.org/"))
     assert not any(answer in str(refusal.value) for answer in answers)
 
 
 async def test_a_public_name_gives_its_addresses_once_each_in_order() -> None:
-    guard = TargetGuard(resolve=answering("8.8.8.8", "2606:4700:4700::1111", "8.8.8.8"))
-    found = await guard.addresses(parse_url("http://example.org/"))
+    policy = OutboundPolicy(resolve=answering("8.8.8.8", "2606:4700:4700::1111", "8.8.8.8"))
+    found = await policy.addresses(parse_url("http://example.org/"))
     assert [str(address) for address in found] == ["8.8.8.8", "2606:4700:4700::1111"]
 
 
@@ -211,33 +211,33 @@ async def test_a_name_without_an_address_is_refused() -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 
-    for guard in (TargetGuard(resolve=resolve), TargetGuard(resolve=answering())):
-        with pytest.raises(TargetRefused, match="could not be resolved"):
-            await guard.addresses(parse_url("http://nowhere.example/"))
+    for policy in (OutboundPolicy(resolve=resolve), OutboundPolicy(resolve=answering())):
+        with pytest.raises(OutboundRefused, match="has no address"):
+            await policy.addresses(parse_url("http://nowhere.example/"))
 
 
 async def test_an_address_is_not_resolved() -> None:
-    guard = TargetGuard(resolve=answering("8.8.8.8"))
-    assert await guard.addresses(parse_url("http://1.1.1.1/")) == [ip_address("1.1.1.1")]
-    with pytest.raises(TargetRefused):
-        await guard.addresses(parse_url("http://[::1]/"))
+    policy = OutboundPolicy(resolve=answering("8.8.8.8"))
+    assert await policy.addresses(parse_url("http://1.1.1.1/")) == [ip_address("1.1.1.1")]
+    with pytest.raises(OutboundRefused):
+        await policy.addresses(parse_url("http://[::1]/"))
 
 
 async def test_the_machine_resolves_its_own_name() -> None:
-    guard = TargetGuard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
-    assert ip_address("127.0.0.1") in await guard.addresses(parse_url("http://localhost/"))
-    with pytest.raises(TargetRefused, match="inside the network"):
-        await TargetGuard().addresses(parse_url("http://localhost/"))
+    policy = OutboundPolicy([ip_network("127.0.0.0/8"), ip_network("::1/128")])
+    assert ip_address("127.0.0.1") in await policy.addresses(parse_url("http://localhost/"))
+    with pytest.raises(OutboundRefused, match="internal or reserved"):
+        await OutboundPolicy().addresses(parse_url("http://localhost/"))
 
 
-def test_a_literal_address_is_judged_without_asking_anybody() -> None:
-    guard = TargetGuard([ip_network("10.1.0.0/16")])
-    guard.check_literal(parse_url("http://10.1.2.3/"))
-    guard.check_literal(parse_url("http://8.8.8.8/"))
-    guard.check_literal(parse_url("http://localhost/"))  # a name: judged when it is resolved
+def test_a_literal_address_is_checked_without_a_resolver() -> None:
+    policy = OutboundPolicy([ip_network("10.1.0.0/16")])
+    policy.check_literal(parse_url("http://10.1.2.3/"))
+    policy.check_literal(parse_url("http://8.8.8.8/"))
+    policy.check_literal(parse_url("http://localhost/"))  # a name: judged when it is resolved
     for text in ("http://10.2.0.1/", "http://[::ffff:10.1.2.3]/", "http://169.254.169.254/latest"):
-        with pytest.raises(TargetRefused):
-            guard.check_literal(parse_url(text))
+        with pytest.raises(OutboundRefused):
+            policy.check_literal(parse_url(text))
 
 
 # This machine's own addresses
@@ -247,27 +247,27 @@ def test_a_literal_address_is_judged_without_asking_anybody() -> None:
 async def test_an_own_public_address_is_refused_until_it_is_opened(text: str) -> None:
     own = {ip_address(text)}
     url = parse_url(f"http://[{text}]/" if ":" in text else f"http://{text}/")
-    guard = TargetGuard(resolve=answering("8.8.8.8", text), is_own=own.__contains__)
-    with pytest.raises(TargetRefused):
-        guard.check_literal(url)
-    with pytest.raises(TargetRefused) as refusal:
-        await guard.addresses(parse_url("http://name.example/"))
+    policy = OutboundPolicy(resolve=answering("8.8.8.8", text), is_own=own.__contains__)
+    with pytest.raises(OutboundRefused):
+        policy.check_literal(url)
+    with pytest.raises(OutboundRefused) as refusal:
+        await policy.addresses(parse_url("http://name.example/"))
     assert text not in str(refusal.value)
-    opened = TargetGuard([ip_network(text)], is_own=own.__contains__)
+    opened = OutboundPolicy([ip_network(text)], is_own=own.__contains__)
     assert await opened.addresses(url) == [ip_address(text)]
 
 
 async def test_own_addresses_are_looked_up_for_each_connection() -> None:
     own: set[object] = set()
-    guard = TargetGuard(is_own=own.__contains__)
+    policy = OutboundPolicy(is_own=own.__contains__)
     url = parse_url("http://8.8.8.8/")
-    assert await guard.addresses(url) == [ip_address("8.8.8.8")]
+    assert await policy.addresses(url) == [ip_address("8.8.8.8")]
     own.add(ip_address("8.8.8.8"))
-    with pytest.raises(TargetRefused):
-        await guard.addresses(url)
+    with pytest.raises(OutboundRefused):
+        await policy.addresses(url)
 
 
-def test_the_kernel_knows_its_own_addresses() -> None:
+def test_is_own_recognizes_the_machines_addresses() -> None:
     assert is_own(ip_address("127.0.0.1"))
     assert not is_own(ip_address("8.8.8.8"))
     assert not is_own(ip_address("2606:4700:4700::64"))
@@ -277,7 +277,7 @@ def test_the_kernel_knows_its_own_addresses() -> None:
     ("number", "own"),
     [(errno.EADDRNOTAVAIL, False), (errno.EAFNOSUPPORT, False), (errno.EMFILE, True)],
 )
-def test_what_cannot_be_told_counts_as_own(
+def test_an_address_that_cannot_be_probed_counts_as_own(
     number: int, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
