@@ -16,7 +16,7 @@ from typing import Literal
 
 from axe_playwright_python.base import AXE_SCRIPT
 from httpx2 import Client, HTTPError
-from playwright.async_api import ConsoleMessage, Page, Request, Response, expect
+from playwright.async_api import ConsoleMessage, Locator, Page, Request, Response, expect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # A window of the whole Chromium loads two pages of its own for its address bar, which nobody sees: a second of
@@ -251,9 +251,18 @@ async def assert_every_state(page: Page, states: AsyncIterator[str]) -> None:
 
 async def log_in(page: Page, username: str = USERNAME, password: str = PASSWORD) -> None:
     """Fill in the log-in form that is shown."""
-    await page.get_by_label("User name").fill(username)
+    await page.get_by_label("Username").fill(username)
     await page.get_by_label("Password").fill(password)
     await page.get_by_role("button", name="Log in").click()
+
+
+async def fill_arguments(dialog: Locator, *arguments: str) -> None:
+    """Fill in the list of a command and its arguments, which has one row or more."""
+    for index, argument in enumerate(arguments, 1):
+        field = dialog.get_by_label(f"Command and arguments, {index}", exact=True)
+        if await field.count() == 0:
+            await dialog.get_by_role("button", name="Add argument").click()
+        await field.fill(argument)
 
 
 async def create_key(page: Page, name: str) -> str:

@@ -26,7 +26,7 @@ async def test_logins_are_ended_and_the_password_is_changed(
         watch.expected |= {401, 422}
         await page.goto(f"{live_service.url}/login?next=/account")
         await log_in(page, "walker")
-        await expect(page.get_by_role("row").filter(has_text="this one")).to_have_count(1)
+        await expect(page.get_by_role("row").filter(has_text="this session")).to_have_count(1)
         return page
 
     # A program's login is ended by itself, at once.
@@ -38,34 +38,34 @@ async def test_logins_are_ended_and_the_password_is_changed(
     )
     headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
     other, page = await logged_in(), await logged_in()
-    await page.get_by_role("button", name="End the login with curl").click()
-    await expect(page.locator("#announcer")).to_have_text("The login was ended.")
+    await page.get_by_role("button", name="End the session on curl").click()
+    await expect(page.locator("#announcer")).to_have_text("The session was ended.")
     await expect(page.get_by_role("row").filter(has_text="curl")).to_have_count(0)
     assert httpx2.get(f"{path}/me", headers=headers).status_code == 401
 
     # All others at once.
-    await page.get_by_role("button", name="End all others").click()
-    confirm = page.get_by_role("dialog", name="End all other logins?")
-    await confirm.get_by_role("button", name="End all others").click()
+    await page.get_by_role("button", name="End all other sessions").click()
+    confirm = page.get_by_role("dialog", name="End all other sessions?")
+    await confirm.get_by_role("button", name="End sessions").click()
     await expect(page.get_by_role("row")).to_have_count(2)
     await other.reload()
     await other.wait_for_url("**/login?next=**")
 
     # The password, with the present one.
-    current = page.get_by_label("Present password")
-    repeated = page.get_by_label("The same again")
+    current = page.get_by_label("Current password")
+    repeated = page.get_by_label("Confirm new password")
     await current.fill("not my password at all")
-    await page.get_by_label("New password").fill(NEW_PASSWORD)
+    await page.get_by_label("New password", exact=True).fill(NEW_PASSWORD)
     await repeated.fill("something else entirely")
     await page.keyboard.press("Enter")
-    await expect(page.locator("#repeated-error")).to_have_text("The two are not the same.")
+    await expect(page.locator("#repeated-error")).to_have_text("The passwords do not match.")
     await repeated.fill(NEW_PASSWORD)
     await page.keyboard.press("Enter")
     await expect(page.locator("#current-error")).to_contain_text("not your current password")
     await expect(current).to_be_focused()
     await current.fill(PASSWORD)
     await page.keyboard.press("Enter")
-    await expect(page.locator("#announcer")).to_contain_text("Your password is changed")
+    await expect(page.locator("#announcer")).to_contain_text("Your password was changed")
     await expect(current).to_have_value("")
     log_in_path = "/api/auth/login"
     assert live_service.request("POST", log_in_path, username="walker", password=PASSWORD) == 401
@@ -89,13 +89,13 @@ async def test_a_key_tells_what_happened_to_it_and_when_the_old_value_was_seen(
     await page.get_by_role("button", name="I have saved this key").click()
     old = page.get_by_role("row").filter(has_text=f"msk_{key[4:16]}")
     # What was seen is written in batches; until then it was not.
-    await expect(old).to_contain_text(re.compile("the old value was (never used|last seen)"))
-    history = old.get_by_role("button", name="History with a past")
+    await expect(old).to_contain_text(re.compile("the old key was (never used|last used)"))
+    history = old.get_by_role("button", name="Activity with a past")
     await history.click()
-    dialog = page.get_by_role("dialog", name="What happened to with a past and with it")
+    dialog = page.get_by_role("dialog", name="Activity of with a past")
     for index, action in enumerate(("key.rotated", "task.created", "key.created"), 1):
         await expect(dialog.get_by_role("row").nth(index)).to_contain_text(action)
-    await expect(dialog.get_by_role("row").nth(2)).to_contain_text(f"with key {key[4:16]}")
+    await expect(dialog.get_by_role("row").nth(2)).to_contain_text(f"Key {key[4:16]}")
     await page.keyboard.press("Escape")
     await expect(history).to_be_focused()
 
@@ -129,7 +129,7 @@ async def test_a_history_is_seen_at_a_glance_and_filtered(open_page: Open) -> No
     await expect(row.locator(".fault")).to_be_visible()  # why, in one line
     await page.goto(f"/tasks/{task_id}")
     await expect(page.get_by_role("listitem")).to_have_count(2)
-    await page.get_by_label("Show runs in this state").select_option("Succeeded")
+    await page.get_by_label("Filter runs by state").select_option("Succeeded")
     await expect(page.get_by_role("listitem")).to_have_count(1)
-    await page.get_by_label("Show runs in this state").select_option("Cancelled")
-    await expect(page.get_by_text("No run is in this state.")).to_be_visible()
+    await page.get_by_label("Filter runs by state").select_option("Cancelled")
+    await expect(page.get_by_text("No runs in this state.")).to_be_visible()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Dialog, Page, expect
 
 from .conftest import Open
 from .support import LiveService, create_key, log_in
@@ -21,15 +21,15 @@ async def _new_user(page: Page, name: str) -> str:
     """Make a user on the page of users; the link that is shown once."""
     await page.goto("/admin/users")
     await page.get_by_role("button", name="New user").click()
-    await page.get_by_label("User name").fill(name)
+    await page.get_by_label("Username").fill(name)
     await page.get_by_role("button", name="Create user").click()
-    link = page.get_by_label("The link")
+    link = page.get_by_label("One-time link", exact=True)
     await expect(link).to_contain_text("/set-password#")
     return await link.inner_text()
 
 
 async def _recent_login(open_page: Open, path: str) -> Page:
-    """A page of an administrator who has just logged in: the login that tests share may be an hour old."""
+    """A page of an administrator who has just logged in: the login that tests share may be 1 hour old."""
     page, _ = await open_page(logged_in=False)
     await page.goto(path)
     await log_in(page)
@@ -50,10 +50,10 @@ async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
     page, watch = await open_page()
     watch.expected.add(422)
     await page.goto("/admin/config")
-    days = page.get_by_label("Runs are kept for")
+    days = page.get_by_label("Run retention")
     await expect(days).to_have_value("30")
     await days.fill("31")
-    await page.get_by_role("button", name="Undo changes").click()
+    await page.get_by_role("button", name="Discard changes").click()
     await expect(days).to_have_value("30")
     await page.get_by_role("button", name="Save").click()
     await expect(page.locator("#announcer")).to_have_text("Nothing was changed.")
@@ -79,11 +79,33 @@ async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
     await expect(days).to_have_value("31")
 
 
+async def test_edits_of_the_configuration_are_not_left_behind_unasked(open_page: Open) -> None:
+    page, _ = await open_page(alone=True)
+    await page.goto("/admin/config")
+    days = page.get_by_label("Run retention")
+    await expect(days).not_to_have_value("")
+    asked: list[str] = []
+
+    async def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        await dialog.dismiss()
+
+    page.on("dialog", stay)
+    await days.fill("77")
+    await page.get_by_role("link", name="Tasks", exact=True).click()
+    await expect(days).to_have_value("77")
+    assert asked == ["beforeunload"]
+    await page.get_by_role("button", name="Discard changes").click()
+    await page.get_by_role("link", name="Tasks", exact=True).click()
+    await page.wait_for_url("**/tasks")
+    assert asked == ["beforeunload"]
+
+
 async def test_the_limit_of_lifetimes_shows_in_the_form_for_a_key(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/admin/config")
-    longest = page.get_by_label("Longest lifetime of a key")
-    await expect(page.get_by_label("Runs are kept for")).not_to_have_value("")
+    longest = page.get_by_label("Maximum key lifetime")
+    await expect(page.get_by_label("Run retention")).not_to_have_value("")
     for value, there in (("100", 0), ("", 1)):
         await longest.fill(value)
         await page.get_by_role("button", name="Save").click()
@@ -91,7 +113,7 @@ async def test_the_limit_of_lifetimes_shows_in_the_form_for_a_key(open_page: Ope
         await page.goto("/keys")
         await expect(page.locator("#key-lifetime option[value=never]")).to_have_count(there)
         await page.goto("/admin/config")
-        await expect(page.get_by_label("Runs are kept for")).not_to_have_value("")
+        await expect(page.get_by_label("Run retention")).not_to_have_value("")
 
 
 async def test_a_half_filled_configuration_survives_the_end_of_the_session(
@@ -101,7 +123,7 @@ async def test_a_half_filled_configuration_survives_the_end_of_the_session(
     watch.expected.add(401)
     await page.goto("/admin/config")
     await log_in(page)
-    days = page.get_by_label("Runs are kept for")
+    days = page.get_by_label("Run retention")
     await expect(days).not_to_have_value("")
     await days.fill("12")
     await page.context.clear_cookies()
@@ -128,13 +150,13 @@ async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
     watch.expected |= {401, 403}
     await eva.goto(link)
     await eva.get_by_label("New password").fill(PASSWORD)
-    await eva.get_by_label("The same again").fill(PASSWORD)
+    await eva.get_by_label("Confirm password").fill(PASSWORD)
     await eva.get_by_role("button", name="Set password").click()
     await eva.wait_for_url("**/login?reason=password-set")
     await log_in(eva, "eva.k", PASSWORD)
     await eva.wait_for_url("**/tasks")
     # No page of administrators is offered or opened.
-    await eva.get_by_role("button", name="Menu of eva.k").click()
+    await eva.get_by_role("button", name="Account menu of eva.k").click()
     await expect(eva.get_by_role("link", name="Users")).to_have_count(0)
     await eva.goto("/admin/users")
     await expect(eva.get_by_role("heading", name="A permission is missing")).to_be_visible()
@@ -143,7 +165,7 @@ async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
     await expect(row).to_contain_text("Active")
     await page.get_by_role("button", name="Make an administrator: eva.k").click()
     confirm = page.get_by_role("dialog", name="Make an administrator: eva.k?")
-    await expect(confirm).to_contain_text("They will see all tasks")
+    await expect(confirm).to_contain_text("They can see all tasks")
     await confirm.get_by_role("button", name="Make an administrator").click()
     await expect(page.locator("#announcer")).to_have_text("eva.k is an administrator now.")
     await eva.reload()
@@ -189,7 +211,7 @@ async def test_users_are_searched_and_filtered(open_page: Open) -> None:
     await expect(rows).to_have_count(2)
     await expect(search).to_have_value("SEEKER")
     await page.get_by_role("combobox", name="Status").select_option("Disabled")
-    await expect(page.get_by_text("No user matches.")).to_be_visible()
+    await expect(page.get_by_text("No users match.")).to_be_visible()
     await page.get_by_role("combobox", name="Status").select_option("Any status")
     await page.get_by_role("combobox", name="Role").select_option("Any role")
     await expect(rows).to_have_count(3)
@@ -201,10 +223,10 @@ async def test_what_is_refused_of_a_new_user_is_said_beside_the_field(open_page:
     await page.goto("/admin/users")
     await page.get_by_role("button", name="New user").click()
     dialog = page.get_by_role("dialog")
-    await dialog.get_by_label("User name").fill("two words")
+    await dialog.get_by_label("Username").fill("two words")
     await dialog.get_by_role("button", name="Create user").click()
     await expect(dialog.locator("#username-error")).to_contain_text("no spaces")
-    await dialog.get_by_label("User name").fill("ADMIN")
+    await dialog.get_by_label("Username").fill("ADMIN")
     await dialog.get_by_role("button", name="Create user").click()
     await expect(dialog.get_by_role("alert")).not_to_be_empty()
 
@@ -230,16 +252,16 @@ async def test_the_audit_log_is_filtered_followed_paged_and_exported(
     key = await create_key(page, "audited")
     key_id = key[4:16]
     await page.goto("/admin/audit")
-    await page.get_by_role("combobox", name="What").select_option("API keys")
+    await page.get_by_role("combobox", name="Action").select_option("API keys")
     await page.wait_for_url("**/admin/audit?action=key.")
     row = page.get_by_role("row").filter(has_text=key_id)
     await expect(row).to_contain_text("key.created")
     await row.get_by_role("link", name=key_id).click()
-    await expect(page.get_by_label("To, by id")).to_have_value(key_id)
+    await expect(page.get_by_label("Target id")).to_have_value(key_id)
     await expect(page.get_by_role("row")).to_have_count(2)
-    await page.get_by_label("Until").fill("2020-01-01")
-    await expect(page.get_by_text("Nothing like this happened")).to_be_visible()
-    await page.get_by_label("Until").fill("")
+    await page.get_by_label("To", exact=True).fill("2020-01-01")
+    await expect(page.get_by_text("No entries match")).to_be_visible()
+    await page.get_by_label("To", exact=True).fill("")
     await expect(page.get_by_role("row")).to_have_count(2)
     async with page.expect_download() as downloading:
         await page.get_by_role("link", name="Export JSON lines").click()
@@ -250,7 +272,7 @@ async def test_the_audit_log_is_filtered_followed_paged_and_exported(
     assert json.loads(line)["target"] == key_id
     assert key not in line
     await page.get_by_role("button", name="Reset").click()
-    await expect(page.get_by_label("To, by id")).to_have_value("")
+    await expect(page.get_by_label("Target id")).to_have_value("")
     await expect(page.get_by_role("row").nth(2)).to_be_visible()
 
 
@@ -260,7 +282,7 @@ async def test_the_system_page_tells_of_queue_and_leases(
     page, _ = await open_page()
     await page.goto("/admin/system")
     await expect(page.get_by_text("SQLite")).to_be_visible()
-    await expect(page.get_by_text("No worker holds a run now.")).to_be_visible()
+    await expect(page.get_by_text("No active runs.")).to_be_visible()
     started = await page.evaluate(
         """async () => {
             const send = (method, path, body) => fetch(`/api${path}`, {

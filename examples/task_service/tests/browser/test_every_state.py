@@ -25,7 +25,7 @@ async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.goto("/login?reason=session-ended&next=/keys")
     yield "login with a reason"
     watch.expected |= {401, 422}
-    await page.get_by_label("User name").fill("nobody-" + "x" * 50)
+    await page.get_by_label("Username").fill("nobody-" + "x" * 50)
     await page.get_by_label("Password").fill("wrong")
     await page.get_by_role("button", name="Log in").click()
     await expect(page.get_by_role("alert").first).to_be_visible()
@@ -61,8 +61,8 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.keyboard.press("Escape")
     await page.get_by_role("button", name="New task").click()
     dialog = page.get_by_role("dialog")
-    for handler in await dialog.get_by_label("What it does").locator("option").all_inner_texts():
-        await dialog.get_by_label("What it does").select_option(label=handler)
+    for handler in await dialog.get_by_label("Handler").locator("option").all_inner_texts():
+        await dialog.get_by_label("Handler").select_option(label=handler)
         yield f"new task: {handler}"
     await dialog.get_by_role("button", name="Create task").click()
     await expect(dialog.get_by_text("Please").first).to_be_visible()
@@ -70,7 +70,7 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.keyboard.press("Escape")
     await page.get_by_role("link", name="Say hello", exact=True).click()
     await expect(page.get_by_role("button", name="Edit")).to_be_visible()
-    await page.get_by_text("Start it from a program").click()
+    await page.get_by_text("Run it from a program").click()
     yield "task"
     await page.get_by_role("button", name="Run").click()
     await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
@@ -107,11 +107,11 @@ async def _newcomer_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
     yield "no keys"
     await page.goto("/admin/users")
-    await expect(page.get_by_role("link", name="Back to the tasks")).to_be_visible()
+    await expect(page.get_by_role("link", name="Back to tasks")).to_be_visible()
     yield "page for others"
     await page.goto("/tasks/" + await page.evaluate(NEW_TASK))
-    await expect(page.get_by_text("It has not run yet.")).to_be_visible()
-    await expect(page.get_by_label("Command that starts this task")).to_be_visible()
+    await expect(page.get_by_text("No runs yet.")).to_be_visible()
+    await expect(page.get_by_label("Command that runs this task")).to_be_visible()
     yield "task that has not run"
 
 

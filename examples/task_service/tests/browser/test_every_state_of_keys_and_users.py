@@ -19,18 +19,22 @@ async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(page.get_by_role("table")).to_be_visible()
     yield "keys"
     await page.get_by_label("Search by name or id").fill("no such key")
-    await expect(page.get_by_text("No key matches.")).to_be_visible()
+    await expect(page.get_by_text("No keys match.")).to_be_visible()
     yield "no key found"
     await page.get_by_label("Search by name or id").fill("")
     await page.get_by_role("button", name="New API Key").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Lifetime").select_option("custom")
-    await dialog.get_by_label("Only this:").check()
+    await dialog.get_by_label("Only these:").check()
     await dialog.get_by_role("button", name="Create key").click()
     await expect(dialog.get_by_text("Please").first).to_be_visible()
     yield "new key with errors"
     await dialog.get_by_label("Name", exact=True).fill("short-lived")
     await dialog.get_by_label("days", exact=True).fill("3")
+    await dialog.get_by_role("button", name="Create key").click()
+    await expect(dialog.get_by_text("Tick at least one permission")).to_be_visible()
+    yield "new key without a permission"
+    await dialog.get_by_label("tasks:read", exact=True).check()
     await dialog.get_by_role("button", name="Create key").click()
     await expect(page.get_by_label("The key’s value")).to_be_visible()
     yield "value revealed"
@@ -55,7 +59,7 @@ async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
 async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     watch.expected |= {404, 409, 422}
     await page.goto("/admin/config")
-    keys = page.get_by_label("Active keys of one user")
+    keys = page.get_by_label("Active keys per user")
     await expect(keys).not_to_have_value("")
     yield "configuration"
     await keys.fill("0")
@@ -69,9 +73,9 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await dialog.get_by_role("button", name="Create user").click()
     await expect(dialog.get_by_text("Please")).to_be_visible()
     yield "new user with an error"
-    await dialog.get_by_label("User name").fill("somebody")
+    await dialog.get_by_label("Username").fill("somebody")
     await dialog.get_by_role("button", name="Create user").click()
-    await expect(page.get_by_label("The link")).to_contain_text("/set-password#")
+    await expect(page.get_by_label("One-time link", exact=True)).to_contain_text("/set-password#")
     yield "invitation link"
     await page.get_by_role("button", name="Done").click()
     await page.get_by_role("button", name="Disable: somebody").first.click()
@@ -80,14 +84,14 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(page.get_by_role("table").get_by_text("Disabled").first).to_be_visible()
     yield "users"
     await page.get_by_label("Search by name or id").fill("nobody of this name")
-    await expect(page.get_by_text("No user matches.")).to_be_visible()
+    await expect(page.get_by_text("No users match.")).to_be_visible()
     yield "no user found"
     await page.goto("/admin/audit")
     await expect(page.get_by_role("table")).to_be_visible()
     yield "audit log"
-    await page.get_by_label("By user").fill("nobody of this name")
+    await page.get_by_role("textbox", name="User").fill("nobody of this name")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Nothing like this happened")).to_be_visible()
+    await expect(page.get_by_text("No entries match")).to_be_visible()
     yield "nothing found in the audit log"
     await page.goto("/admin/system")
     await expect(page.get_by_text("SQLite")).to_be_visible()
@@ -104,7 +108,7 @@ async def _own_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "account with errors"
     await page.goto("/keys")
     await create_key(page, "looked at")
-    await page.get_by_role("button", name="History looked at").first.click()
+    await page.get_by_role("button", name="Activity looked at").first.click()
     await expect(page.get_by_role("dialog").get_by_role("table")).to_be_visible()
     yield "trail of a key"
 

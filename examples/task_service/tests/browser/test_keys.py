@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -117,39 +116,52 @@ async def test_keys_are_searched_filtered_and_sorted(open_page: Open) -> None:
     await expect(names).to_have_text(["copy"])
 
 
-async def test_nothing_moves_once_a_new_key_is_shown(open_page: Open) -> None:
-    """Whoever reaches for a button must hit it: a late answer changes nothing any more."""
-    page, _ = await open_page(alone=True)
-    answer_now, answered = asyncio.Event(), asyncio.Event()
-
-    async def answer_late(route: Route) -> None:
-        await answer_now.wait()
-        await route.fulfill(json={"items": [{"id": "tsk_" + "0" * 16}], "next_cursor": None})
-        answered.set()
-
-    async def create(route: Route) -> None:
-        created = {**_key(1, "new", created_at=0), "key": f"msk_000000000001_{'0' * 38}"}
-        await route.fulfill(status=201, json=created)
-
+async def test_a_replacement_offers_to_revoke_the_old_key(open_page: Open) -> None:
+    page, _ = await open_page()
     await page.goto("/keys")
-    await page.route("**/api/tasks?limit=1", answer_late)
-    await page.route("**/api/keys", create)
     await page.get_by_role("button", name="New API Key").first.click()
     form = page.get_by_role("dialog", name="New API Key")
-    await form.get_by_label("Name", exact=True).fill("new")
-    await form.get_by_role("button", name="Create").click()
+    await form.get_by_label("Name", exact=True).fill("endless")
+    await form.get_by_label("Lifetime").select_option("never")
+    await form.get_by_role("button", name="Create key").click()
+    await page.get_by_role("button", name="I have saved this key").click()
+    await page.get_by_role("button", name="Never expires: Replace endless").click()
+    await form.get_by_role("button", name="Create key").click()
+    await page.get_by_role("button", name="I have saved this key").click()
+    offer = page.get_by_role("dialog", name="Revoke endless?")
+    await expect(offer).to_contain_text("The new key is ready.")
+    await offer.get_by_role("button", name="Revoke key").click()
+    rows = page.get_by_role("row").filter(has=page.get_by_text("endless", exact=True))
+    await expect(rows).to_have_count(2)
+    await expect(rows.filter(has_text="Revoked")).to_have_count(1)
+    await expect(rows.filter(has_text="Active")).to_have_count(1)
+    await expect(page.get_by_role("button", name="Never expires")).to_have_count(0)
 
-    saved = page.get_by_role("button", name="I have saved this key")
-    command = page.locator("#reveal code").last
-    await expect(command).to_contain_text("/api/tasks")
-    place, text = await saved.bounding_box(), await command.text_content()
-    assert place is not None
-    answer_now.set()
-    await answered.wait()
-    # Two frames: whatever the answer changes is drawn by then.
-    await page.evaluate(
-        "() => new Promise((d) => requestAnimationFrame(() => requestAnimationFrame(d)))"
-    )
-    assert await saved.bounding_box() == place
-    assert await command.text_content() == text
-    await saved.click()
+
+async def test_a_key_needs_at_least_one_permission(open_page: Open) -> None:
+    page, _ = await open_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.method))
+    await page.goto("/keys")
+    await page.get_by_role("button", name="New API Key").first.click()
+    form = page.get_by_role("dialog", name="New API Key")
+    await form.get_by_label("Name", exact=True).fill("powerless")
+    await form.get_by_label("Only these:").check()
+    await form.get_by_role("button", name="Create key").click()
+    await expect(page.locator("#key-scopes-error")).to_contain_text("Tick at least one permission")
+    assert "POST" not in requests
+
+
+async def test_the_next_key_is_not_shown_as_copied(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    for name in ("first", "second"):
+        await page.get_by_role("button", name="New API Key").first.click()
+        form = page.get_by_role("dialog", name="New API Key")
+        await form.get_by_label("Name", exact=True).fill(name)
+        await form.get_by_role("button", name="Create key").click()
+        copy = page.get_by_role("dialog", name="Save this key now").get_by_role("button").first
+        await expect(copy).to_have_text("Copy key")
+        await copy.click()
+        await expect(copy).to_have_text("Copied")
+        await page.get_by_role("button", name="I have saved this key").click()

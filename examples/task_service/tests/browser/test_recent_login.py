@@ -64,7 +64,7 @@ async def open_users(context: BrowserContext) -> AsyncIterator[OpenUsers]:
 
 async def _confirm(page: Page, password: str = ADMIN_PASSWORD) -> None:
     """Type the password that is asked for."""
-    await expect(page.get_by_label("Your password", exact=True)).to_be_focused()
+    await expect(page.get_by_label("Password", exact=True)).to_be_focused()
     await page.keyboard.type(password)
     await page.keyboard.press("Enter")
 
@@ -81,11 +81,11 @@ async def test_a_new_link_is_made_once_the_password_is_right(
     await page.keyboard.press("Enter")
     await expect(asked).to_be_visible()
     await expect(asked).to_have_accessible_description(
-        "You logged in a while ago, and this needs a recent login. Nothing you entered is lost."
+        "This needs a login from the last 15 minutes. What you entered is kept."
     )
     await page.keyboard.press("Escape")
     await expect(page.locator("#announcer")).to_have_text(
-        "Nothing was changed. This needs your password."
+        "Nothing was changed: the password was not confirmed."
     )
     await expect(button).to_be_focused()
 
@@ -94,20 +94,20 @@ async def test_a_new_link_is_made_once_the_password_is_right(
     await expect(page.locator("#reauthenticate-password-error")).to_have_text(
         "This is not your password."
     )
-    password = page.get_by_label("Your password", exact=True)
+    password = page.get_by_label("Password", exact=True)
     await expect(password).to_be_focused()
     await expect(password).to_have_attribute("aria-invalid", "true")
     await password.fill("")
     await _confirm(page)
-    link = page.get_by_role("dialog", name="A link with which ulf sets a password")
-    await expect(link.get_by_label("The link")).to_contain_text("/set-password#")
+    link = page.get_by_role("dialog", name="One-time link for ulf")
+    await expect(link.get_by_label("One-time link", exact=True)).to_contain_text("/set-password#")
     await page.keyboard.press("Escape")
     await expect(button).to_be_focused()
     assert await password.input_value() == ""
 
     # The login is recent now, and the one before has ended.
     await page.keyboard.press("Enter")
-    await expect(link.get_by_label("The link")).to_contain_text("/set-password#")
+    await expect(link.get_by_label("One-time link", exact=True)).to_contain_text("/set-password#")
     ada = await service.services.users.get_by_name("ada")
     assert len(await service.services.sessions.list_open(ada.id)) == 1
 
@@ -117,20 +117,20 @@ async def test_a_form_that_is_filled_in_stays_filled_in(open_users: OpenUsers) -
     await page.set_viewport_size({"width": 360, "height": 740})
     await page.get_by_role("button", name="New user").click()
     form = page.get_by_role("dialog", name="New user")
-    await form.get_by_label("User name").fill("grace")
+    await form.get_by_label("Username").fill("grace")
     await form.get_by_label("Role").select_option("Administrator")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_label("Your password", exact=True)).to_be_focused()
+    await expect(page.get_by_label("Password", exact=True)).to_be_focused()
     await page.get_by_role("dialog").get_by_role("button", name="Cancel").last.click()
     await expect(form.get_by_role("alert")).to_have_text(
-        "Nothing was changed. This needs your password."
+        "Nothing was changed: the password was not confirmed."
     )
-    await expect(form.get_by_label("User name")).to_have_value("grace")
+    await expect(form.get_by_label("Username")).to_have_value("grace")
     await expect(form.get_by_label("Role")).to_have_value("admin")
 
     await form.get_by_role("button", name="Create user").click()
     await _confirm(page)
-    await expect(page.get_by_label("The link")).to_contain_text("/set-password#")
+    await expect(page.get_by_label("One-time link", exact=True)).to_contain_text("/set-password#")
     await page.get_by_role("button", name="Done").click()
     row = page.get_by_role("row").filter(has_text="grace")
     await expect(row).to_contain_text("admin")
@@ -178,7 +178,7 @@ async def test_what_is_sent_while_the_login_is_replaced_is_sent_again(
     assert (await refused.value).status == 401
     go_on.set()
     assert await asked == "ada"
-    await expect(page.get_by_label("The link")).to_contain_text("/set-password#")
+    await expect(page.get_by_label("One-time link", exact=True)).to_contain_text("/set-password#")
     for each in (page, other):
         assert each.url.endswith(USERS)
 
@@ -189,23 +189,23 @@ async def test_a_session_that_ends_while_the_password_is_asked_for_leads_to_the_
     page, _ = await open_users()
     await page.get_by_role("button", name="New user").click()
     form = page.get_by_role("dialog", name="New user")
-    await form.get_by_label("User name").fill("grace")
+    await form.get_by_label("Username").fill("grace")
     await form.get_by_label("Role").select_option("Administrator")
     await form.get_by_role("button", name="Create user").click()
-    await expect(page.get_by_label("Your password", exact=True)).to_be_focused()
+    await expect(page.get_by_label("Password", exact=True)).to_be_focused()
     service.clock.advance(hours=2)
     await _confirm(page)
     await page.wait_for_url("**/login?next=%2Fadmin%2Fusers&reason=session-ended")
     await log_in(page, "ada", ADMIN_PASSWORD)
-    await expect(form.get_by_label("User name")).to_have_value("grace")
+    await expect(form.get_by_label("Username")).to_have_value("grace")
     await form.get_by_role("button", name="Create user").click()
-    await expect(page.get_by_label("The link")).to_contain_text("/set-password#")
+    await expect(page.get_by_label("One-time link", exact=True)).to_contain_text("/set-password#")
 
 
 async def _states(page: Page, watch: Watch) -> AsyncIterator[str]:
     watch.expected.add(429)
     await page.get_by_role("button", name="New link: ulf").click()
-    password = page.get_by_label("Your password", exact=True)
+    password = page.get_by_label("Password", exact=True)
     await expect(password).to_be_focused()
     yield "password asked for"
     await page.get_by_role("button", name="Continue").click()

@@ -45,8 +45,8 @@ _SETTINGS = ServiceConfig.model_json_schema()["properties"]
 
 # Why somebody who may be logged in is asked to log in. The address carries the name, never the sentence.
 _REASONS: Mapping[str, str] = {
-    "session-ended": "Your session has ended. Log in to continue where you were.",
-    "password-set": "Your password is set. Log in with it.",
+    "session-ended": "Your session has ended. Log in to continue.",
+    "password-set": "Your password was set. You can log in now.",
 }
 
 

@@ -21,6 +21,14 @@ export const beforeLogin = new Set();
 /** The lock that is held while a new login takes the place of the old one, in whichever tab. */
 export const LOGIN = "login";
 
+/** Calls `listener(true or false)` when the service answers again, or stops answering. */
+export const onReach = (listener) => document.addEventListener("reach", ({ detail }) => listener(detail));
+
+const reached = (yes) => document.dispatchEvent(new CustomEvent("reach", { detail: yes }));
+
+// What a proxy answers for a service that is away.
+const AWAY = new Set([502, 504]);
+
 export async function api(path, { method = "GET", body, headers, loggedIn = true, again = loggedIn } = {}) {
   let answer, text;
   try {
@@ -32,8 +40,10 @@ export async function api(path, { method = "GET", body, headers, loggedIn = true
     });
     text = await answer.text();
   } catch {
+    reached(false);
     throw new Problem(0, { detail: "The service cannot be reached. Check the connection and try again." });
   }
+  reached(!AWAY.has(answer.status));
   const said = parsed(text);
   if (answer.ok) return said;
   const problem = new Problem(answer.status, said);

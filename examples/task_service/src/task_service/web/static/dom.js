@@ -116,12 +116,16 @@ document.addEventListener("click", async ({ target }) => {
     await navigator.clipboard.writeText(code.textContent);
   } catch {
     code.focus();
-    return say("This page may not copy. The text is selected: copy it with the keyboard.");
+    return say("The browser blocked copying. The text is selected: copy it with the keyboard.");
   }
-  const usual = word.dataset.usual ??= word.textContent;
+  const usual = word.textContent;
+  const restore = () => { word.textContent = usual; };
+  if (usual === "Copied") return;
   word.textContent = "Copied";
   say("Copied.");
-  setTimeout(() => { word.textContent = usual; }, 2000);
+  setTimeout(restore, 2000);
+  // Another text may be in the dialog when it opens again.
+  copy.closest("dialog")?.addEventListener("close", restore, { once: true });
 });
 
 // A single key presses the control that names it, unless somebody types or a dialog is open.

@@ -16,7 +16,7 @@ export function showProblem(form, problem) {
   let first;
   for (const { field, message } of problem.fields ?? []) {
     const place = placeOf(form, field);
-    const control = place && $("input, select, textarea", place);
+    const control = place && ($(`[name="${CSS.escape(field)}"]`, place) ?? $("input:not([type=hidden]), select, textarea", place));
     if (!place) rest.push(field ? `${field}: ${message}` : message);
     else $(".error", place).textContent = sentence(message);
     if (control) control.ariaInvalid = "true";

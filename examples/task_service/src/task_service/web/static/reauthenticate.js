@@ -23,7 +23,7 @@ async function ask() {
   confirmed = false;
   await open(dialog);
   form.reset();
-  if (!confirmed) throw new Problem(401, { detail: "Nothing was changed. This needs your password." });
+  if (!confirmed) throw new Problem(401, { detail: "Nothing was changed: the password was not confirmed." });
 }
 
 /** Done when the login is recent; whatever asks meanwhile gets the same dialog. Raises a problem if it was cancelled. */

@@ -1,8 +1,8 @@
-// Fields from a handler's JSON schema: texts, numbers, choices, switches, lists of texts (one per line) and tables of
-// texts (`Name: value` per line); anything else is typed as JSON.
+// Fields from a handler's JSON schema: texts, numbers, choices, switches, lists of texts and tables of texts with a
+// field for each entry; anything else is edited as JSON. What the user does not edit is sent back as it came.
 
 import { Problem } from "./api.js";
-import { h, quiet } from "./dom.js";
+import { $, h, icon, quiet } from "./dom.js";
 
 // Values of such fields are kept nowhere but in the form.
 const SECRET_NAME = /header|secret|token|password|cookie|credential|key$/i;
@@ -28,23 +28,106 @@ function resolve(own, root) {
 function field(name, schema, required, given) {
   const id = `param-${name}`;
   const value = given ?? schema.default;
-  const props = { id, name: `params.${name}`, "aria-describedby": `${id}-hint ${id}-error` };
-  const [control, read, form] = kind(name, schema, { ...props, required }, value);
-  const optional = !required && schema.default !== false && !schema.default?.length;
   const title = schema.title ?? name;
+  const props = { id, name: `params.${name}`, "aria-describedby": `${id}-hint ${id}-error` };
+  const [control, read, form] = kind(name, { ...schema, title }, { ...props, required }, value);
+  const optional = !required && schema.default !== false && !schema.default?.length;
   const secret = schema.writeOnly || schema.format === "password" || SECRET_NAME.test(name);
+  const isGroup = control.matches(".entries");
+  const label = [title, optional && quiet(" optional")];
   const element = h("div", { class: "field", "data-field": props.name, "data-secret": secret },
     control.type === "checkbox" ? h("label", { class: "check" }, control, title)
-      : [h("label", { for: id }, title, optional && quiet(" optional")), control],
+      : [isGroup ? h("span", { class: "label", id: `${id}-label` }, label) : h("label", { for: id }, label), control],
     h("p", { class: "hint", id: `${id}-hint` }, [schema.description, form].filter(Boolean).join(" ")),
     h("p", { class: "error", id: `${id}-error` }));
-  return [name, element, read];
-
+  // A control may normalise what it is given (line breaks, spaces), and shows a default that was not given: what was not
+  // edited is not read from it.
+  const untouched = given === undefined && required ? null : JSON.stringify(read());
+  return [name, element, () => {
+    const entered = read();
+    return JSON.stringify(entered) === untouched ? given : entered;
+  }];
 }
 
-/** A control, how it is read, and what is said about its form. */
+/** A list with a row for each entry, and a button that adds one. `row` makes the controls of an entry, numbers them and
+ *  reads them. The count is a control as well, so that a draft restores as many rows. */
+function entries({ id, name, noun }, given, row) {
+  const rows = h("div", { class: "stack tight" });
+  const count = h("input", { type: "hidden", name: `${name}.count` });
+  const renumber = () => {
+    [...rows.children].forEach((one, index) => row.number(one, index));
+    count.value = String(rows.childElementCount);
+  };
+  const add = (entry) => {
+    const remove = h("button", { type: "button", class: "button small", "aria-label": "Remove" }, icon("close"));
+    const one = h("div", { class: "entry" }, row.controls(entry), remove);
+    remove.addEventListener("click", () => {
+      const next = one.nextElementSibling ?? one.previousElementSibling;
+      one.remove();
+      renumber();
+      (next ? $("textarea, input", next) : more).focus();
+    });
+    rows.append(one);
+    renumber();
+    return one;
+  };
+  const more = h("button", { type: "button", class: "button small" }, icon("plus"), `Add ${noun}`);
+  more.addEventListener("click", () => $("textarea, input", add()).focus());
+  count.addEventListener("change", () => {
+    const wanted = Number(count.value);
+    while (rows.childElementCount > wanted) rows.lastElementChild.remove();
+    while (rows.childElementCount < wanted) add();
+    renumber();
+  });
+  given.forEach(add);
+  renumber();
+  const group = h("div", { class: "entries stack tight", id, role: "group", "aria-labelledby": `${id}-label`, "aria-describedby": `${id}-hint ${id}-error` },
+    count, rows, h("div", {}, more));
+  return [group, () => [...rows.children].map(row.read)];
+}
+
+const text = (props, value) => h("textarea", { rows: 1, spellcheck: "false", autocomplete: "off", ...props }, value);
+
+/** A list of texts: any text is an entry, an empty one and one with line breaks too. */
+function listOfTexts({ id, name, title }, given) {
+  return entries({ id, name, noun: "argument" }, given, {
+    controls: (entry = "") => text({}, entry),
+    number(one, index) {
+      const control = $("textarea", one);
+      control.name = `${name}.${index}`;
+      control.ariaLabel = `${title}, ${index + 1}`;
+      $("button", one).ariaLabel = `Remove ${title}, ${index + 1}`;
+    },
+    read: (one) => $("textarea", one).value,
+  });
+}
+
+/** A table of texts, by name. */
+function tableOfTexts({ id, name, title }, given) {
+  const [group, read] = entries({ id, name, noun: "entry" }, Object.entries(given), {
+    controls: ([key, value] = ["", ""]) => [
+      h("input", { value: key, spellcheck: "false", autocomplete: "off", class: "entry-name" }), text({}, value)],
+    number(one, index) {
+      const [key, value] = [$("input", one), $("textarea", one)];
+      key.ariaLabel = `${title}, name ${index + 1}`;
+      value.ariaLabel = `${title}, value ${index + 1}`;
+      $("button", one).ariaLabel = `Remove ${title}, ${index + 1}`;
+    },
+    read: (one) => [$("input", one).value.trim(), $("textarea", one).value],
+  });
+  return [group, () => {
+    const pairs = read().filter(([key, value]) => key || value);
+    for (const [index, [key]] of pairs.entries()) {
+      if (!key) throw Problem.ofField(name, `Entry ${index + 1} has a value and no name.`);
+      if (pairs.findIndex(([other]) => other === key) !== index) throw Problem.ofField(name, `The name ${key} is there twice.`);
+    }
+    return Object.fromEntries(pairs);
+  }];
+}
+
+/** A control, the function that reads it, and a hint on its form. */
 function kind(name, schema, props, value) {
-  // Nothing typed is null where that is allowed, else nothing at all, so that the handler's own default applies.
+  // An empty control is null where that is allowed, else left out, so that the handler's default applies.
   const nothing = schema.nullable ? null : undefined;
   const typed = (control, read, form) => [control, () => (control.value.trim() === "" ? nothing : read(control.value)), form];
   const area = (text) => h("textarea", { ...props, rows: 3, spellcheck: "false" }, text);
@@ -66,16 +149,11 @@ function kind(name, schema, props, value) {
     const long = name === "body" || schema.maxLength > 10_000;
     return typed(long ? area(value) : h("input", { ...props, value, maxlength: schema.maxLength, spellcheck: "false", autocomplete: "off" }), String);
   }
+  const named = { ...props, title: schema.title };
   if (schema.type === "array" && schema.items?.type === "string") {
-    return typed(area(value?.join("\n")), (text) => text.replace(/\n$/, "").split("\n"), "One per line.");
+    return listOfTexts(named, value ?? (props.required ? [""] : []));
   }
-  if (schema.type === "object" && schema.additionalProperties?.type === "string") {
-    const given = Object.entries(value ?? {}).map((pair) => pair.join(": ")).join("\n");
-    return typed(area(given), (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map((line) => {
-      const [, key, rest] = /^\s*([^:]+?)\s*:\s*(.*?)\s*$/.exec(line) ?? wrong("Each line needs a colon between name and value.");
-      return [key, rest];
-    })), "One per line, as “Name: value”.");
-  }
+  if (schema.type === "object" && schema.additionalProperties?.type === "string") return tableOfTexts(named, value ?? {});
   return typed(area(value === undefined ? "" : JSON.stringify(value, null, 2)), (text) => {
     try {
       return JSON.parse(text);

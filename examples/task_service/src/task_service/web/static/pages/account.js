@@ -9,41 +9,41 @@ import { when } from "../time.js";
 function device(agent) {
   const named = (...names) => names.find((name) => agent?.includes(name));
   return [named("Edg", "OPR", "Firefox", "Chrome", "Safari", "curl"), named("Android", "iPhone", "iPad", "Mac OS", "Windows", "Linux")]
-    .filter(Boolean).join(" on ") || agent || "Unknown program";
+    .filter(Boolean).join(" on ") || agent || "Unknown client";
 }
 
 const sessions = new LiveList("/auth/sessions", {
   rest: 30_000,
   draw() {
     $("#end-others").hidden = sessions.items.length < 2;
-    render($("#list"), table("Logins", COLUMNS, sessions.items));
+    render($("#list"), table("Sessions", COLUMNS, sessions.items));
   },
 });
 
 const COLUMNS = [
-  ["Where", ({ id, user_agent: agent, address, current }) => [
+  ["Device", ({ id, user_agent: agent, address, current }) => [
     rowTitle(id, device(agent), agent),
-    h("span", { class: "sub" }, address ?? "Unknown address", current && " · this one"),
+    h("span", { class: "sub" }, address ?? "Unknown address", current && " · this session"),
   ], "main"],
-  ["Logged in", ({ authenticated_at: at }) => when(at), null, true],
+  ["Started", ({ authenticated_at: at }) => when(at), null, true],
   ["Last seen", ({ last_seen_at: at, current }) => (current ? quiet("now") : when(at)), null, true],
-  ["Over", ({ expires_at: at }) => when(at), null, true],
-  ["Actions", ({ id, current, user_agent: agent }) => !current && button("End this", `end:${id}`, async () => {
+  ["Expires", ({ expires_at: at }) => when(at), null, true],
+  ["Actions", ({ id, current, user_agent: agent }) => !current && button("End session", `end:${id}`, async () => {
     await api(`/auth/sessions/${id}`, { method: "DELETE" });
     await sessions.refresh();
     $("#list .title").focus();
-    say("The login was ended.");
-  }, { "aria-label": `End the login with ${device(agent)}` }), "row-actions"],
+    say("The session was ended.");
+  }, { "aria-label": `End the session on ${device(agent)}` }), "row-actions"],
 ];
 
 $("#end-others").addEventListener("click", () => confirm({
-  title: "End all other logins?",
+  title: "End all other sessions?",
   text: "end-text",
-  action: "End all others",
+  action: "End sessions",
   async act() {
     await api("/auth/sessions", { method: "DELETE" });
     await sessions.refresh();
-    say("All other logins were ended.");
+    say("All other sessions were ended.");
   },
 }));
 
@@ -52,11 +52,11 @@ const { current, chosen, repeated } = form.elements;
 
 onSubmit(form, async () => {
   checkFields(form);
-  if (chosen.value !== repeated.value) throw Problem.ofField("repeated", "The two are not the same.");
+  if (chosen.value !== repeated.value) throw Problem.ofField("repeated", "The passwords do not match.");
   await api("/auth/change-password", { method: "POST", body: { current_password: current.value, new_password: chosen.value } });
   form.reset();
   await sessions.refresh();
-  say("Your password is changed, and your other logins were ended.");
+  say("Your password was changed, and your other sessions were ended.");
 });
 
 await sessions.begin();

@@ -1,4 +1,4 @@
-import { api } from "../api.js";
+import { api, beforeLogin } from "../api.js";
 import { $, say } from "../dom.js";
 import { onSubmit } from "../dialogs.js";
 import { checkFields, restoreDraft, showProblem } from "../forms.js";
@@ -19,12 +19,19 @@ form.addEventListener("reset", (event) => {
   fill(config);
 });
 
+const changes = () => Object.keys(config ?? {}).map((name) => [name, read(form.elements[name])])
+  .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name]));
+
+// The browser asks before it leaves edits behind, except on the way to the log-in, which keeps them as a draft.
+const warnBeforeLeaving = (event) => { if (changes().length) event.preventDefault(); };
+addEventListener("beforeunload", warnBeforeLeaving);
+beforeLogin.add(() => removeEventListener("beforeunload", warnBeforeLeaving));
+
 onSubmit(form, async () => {
   checkFields(form);
-  const changes = Object.keys(config).map((name) => [name, read(form.elements[name])])
-    .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name]));
-  if (!changes.length) return say("Nothing was changed.");
-  fill(await api("/admin/config", { method: "PATCH", body: Object.fromEntries(changes) }));
+  const changed = changes();
+  if (!changed.length) return say("Nothing was changed.");
+  fill(await api("/admin/config", { method: "PATCH", body: Object.fromEntries(changed) }));
   say("Saved and in effect.");
 });
 

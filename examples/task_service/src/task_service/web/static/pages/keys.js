@@ -1,5 +1,5 @@
-import { api } from "../api.js";
-import { $, badge, button, focusOn, h, icon, me, quiet, render, rowTitle, say, stateWords, table, tags } from "../dom.js";
+import { api, Problem } from "../api.js";
+import { $, badge, button, focusOn, h, icon, quiet, render, rowTitle, say, stateWords, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft, restoreDraft } from "../forms.js";
 import { LiveList } from "../list.js";
@@ -41,7 +41,7 @@ function expiry({ status, expires_at: at }) {
 
 function actions(key) {
   const named = (label, act) => button(label, `${label}:${key.id}`, () => act(key), { "aria-label": `${label} ${key.name}` });
-  const history = named("History", showTrail);
+  const history = named("Activity", showTrail);
   if (!newKey) return history;
   if (key.status !== "active") return [history, named("Delete", remove)];
   return [history, !key.replaced_by && named("Rotate", rotate), named("Revoke", revoke)];
@@ -52,7 +52,7 @@ const COLUMNS = [
     rowTitle(key.id, key.name),
     h("code", { class: "sub" }, key.mask),
     key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("code", {}, key.replaced_by),
-      " · the old value was ", key.last_used_at ? ["last seen ", when(key.last_used_at)] : "never used"),
+      " · the old key was ", key.last_used_at ? ["last used ", when(key.last_used_at)] : "never used"),
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
   ["Status", ({ status }) => badge(status)],
@@ -83,7 +83,7 @@ function draw() {
   const rows = inStatus(wanted).sort(ORDER[sort.value]);
   $("#toolbar").hidden = !keys.items.length;
   render($("#list"), rows.length ? table("API keys", COLUMNS, rows, ({ status }) => status !== "active" && "ended")
-    : h("p", { class: "empty quiet" }, "No key matches."));
+    : h("p", { class: "empty quiet" }, "No keys match."));
 }
 
 function changed() {
@@ -114,28 +114,34 @@ form.addEventListener("change", () => {
   for (const scope of scopes) scope.disabled = reach.value !== "some";
 });
 
+/** The key whose place the new one takes: a key without an end cannot be given one. */
+let replaced = null;
+
 /** Open the form, with another key's name and scopes, or with what was typed before a session ended. */
-function create(like) {
+function create(like = null) {
+  replaced = like;
   form.reset();
   name.value = like?.name ?? "";
   reach.value = like?.scopes ? "some" : "all";
   for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
   restoreDraft(form);
   form.dispatchEvent(new Event("change"));
-  askForTask();
   open(dialog);
 }
 
 onSubmit(form, async () => {
   checkFields(form);
-  const task = await startable();
+  const chosen = reach.value === "all" ? null : scopes.filter(({ checked }) => checked).map(({ value }) => value);
+  if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose everything you may do.");
   const created = await api("/keys", { method: "POST", body: {
     name: name.value.trim(),
-    scopes: reach.value === "all" ? null : scopes.filter(({ checked }) => checked).map(({ value }) => value),
+    scopes: chosen,
     expires_in_days: lifetime.value === "never" ? null : Number((days.disabled ? lifetime : days).value),
   } });
+  const old = replaced;
   dialog.close();
-  await reveal(created, task);
+  await reveal(created);
+  if (old) revoke(old, "The new key is ready. Put it in place everywhere before you revoke the old one, or revoke it later from the list.");
 });
 
 newKey?.addEventListener("click", () => create());
@@ -144,25 +150,12 @@ newKey?.addEventListener("click", () => create());
 
 const revealed = $("#reveal");
 const acknowledge = $("#acknowledge");
-const [value, curl] = revealed.querySelectorAll("code");
-const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+const value = $("code", revealed);
 const warnBeforeLeaving = (event) => event.preventDefault();
 
-// A command that starts something says more than one that lists tasks. Which task is asked while the form is filled in,
-// so that nothing is waited for, and nothing moves, once there is a value to save.
-let asked;
-
-function askForTask() {
-  asked = me.may("tasks:run") && api("/tasks?limit=1").then(({ items }) => items[0], () => null);
-}
-
-const startable = () => Promise.race([asked, sleep(1000)]);
-
-async function reveal({ id, name: label, key, scopes }, task) {
-  const [method, path] = task && (scopes?.includes("tasks:run") ?? true) ? ["-X POST ", `/tasks/${task.id}/run`] : ["", "/tasks"];
+async function reveal({ id, name: label, key }) {
   $("#reveal-name").textContent = label;
   value.textContent = key;
-  curl.textContent = `curl ${method}-H "Authorization: Bearer ${key}" ${location.origin}/api${path}`;
   addEventListener("beforeunload", warnBeforeLeaving);
   const closed = open(revealed);
   await keys.refresh().catch((problem) => say(problem.message));
@@ -173,7 +166,7 @@ async function reveal({ id, name: label, key, scopes }, task) {
 /** Nothing of the value stays: not in the page, and not in what the browser keeps of it for Back. */
 function forget() {
   removeEventListener("beforeunload", warnBeforeLeaving);
-  value.textContent = curl.textContent = $(".dialog-status", revealed).textContent = "";
+  value.textContent = $(".dialog-status", revealed).textContent = "";
   revealed.close();
 }
 
@@ -184,7 +177,7 @@ revealed.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   event.preventDefault();
   acknowledge.focus();
-  say("Save the key first; then press “I have saved this key”.");
+  say("Save the key, then press “I have saved this key”.");
 });
 
 // Rotating, revoking, deleting.
@@ -198,16 +191,14 @@ function rotate(key) {
   rotateForm.reset();
   $("#rotate-name").textContent = key.name;
   $("#rotate-seen").replaceChildren(when(key.last_used_at, "never"));
-  askForTask();
   open(rotateDialog);
 }
 
 onSubmit(rotateForm, async () => {
-  const task = await startable();
   const body = { overlap_seconds: Number(rotateForm.elements.overlap.value) };
   const created = await api(`/keys/${rotated.id}/rotate`, { method: "POST", body });
   rotateDialog.close();
-  await reveal(created, task);
+  await reveal(created);
 });
 
 const end = (key, verb, text, method, path) => confirm({
@@ -220,7 +211,8 @@ const end = (key, verb, text, method, path) => confirm({
     say(`${key.name}: ${verb.toLowerCase()}d.`);
   },
 });
-const revoke = (key) => end(key, "Revoke", [
+const revoke = (key, first = null) => end(key, "Revoke", [
+  ...(first ? [first] : []),
   [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
   ["Last used: ", when(key.last_used_at, "never"), "."],
 ], "POST", "/revoke");
@@ -232,8 +224,8 @@ async function showTrail(key) {
   const { items, next_cursor: more } = await api(`/keys/${key.id}/audit?limit=100`);
   $("#trail-name").textContent = key.name;
   $("#trail-more").hidden = !more;
-  $("#trail-list").replaceChildren(items.length ? table("Audit trail", OWN_TRAIL, items)
-    : h("p", { class: "empty quiet" }, "The log keeps nothing of it any more."));
+  $("#trail-list").replaceChildren(items.length ? table("Activity", OWN_TRAIL, items)
+    : h("p", { class: "empty quiet" }, "No entries. Older ones are deleted after the log’s retention time."));
   open($("#trail"));
 }
 

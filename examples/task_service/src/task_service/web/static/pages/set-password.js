@@ -20,7 +20,7 @@ $("#show").addEventListener("change", ({ target }) => {
 
 onSubmit(form, async () => {
   checkFields(form);
-  if (password.value !== repeated.value) throw Problem.ofField("repeated", "The two are not the same.");
+  if (password.value !== repeated.value) throw Problem.ofField("repeated", "The passwords do not match.");
   await api("/auth/set-password", { method: "POST", body: { token, password: password.value }, loggedIn: false });
   location.replace("/login?reason=password-set");
 });

@@ -13,11 +13,11 @@ const LEASES = [
 
 const SHOWN = {
   "service.started_at": (at) => when(at),
-  "service.verification_lease_ms": (ms) => (ms ? `${ms} ms` : "No time"),
+  "service.verification_lease_ms": (ms) => (ms ? `${ms} ms` : "Off"),
   "database.kind": (kind) => ({ sqlite: "SQLite", postgresql: "PostgreSQL" })[kind],
   "database.size_bytes": (size) => `${(size / 2 ** 20).toFixed(1)} MiB`,
   "worker.elsewhere": (count) => count ?? "No queue",
-  "queue.oldest_queued_at": (at) => when(at, "None waits"),
+  "queue.oldest_queued_at": (at) => when(at, "None"),
 };
 
 async function look() {

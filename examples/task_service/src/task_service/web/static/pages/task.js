@@ -1,4 +1,4 @@
-import { api } from "../api.js";
+import { api, Problem } from "../api.js";
 import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { hasDraft } from "../forms.js";
@@ -14,6 +14,8 @@ const path = `/tasks/${encodeURIComponent(taskId)}`;
 let task, handlers, followed;
 let isUnused = false;
 let selected = new URLSearchParams(location.search).get("run");
+// The selected run, also where it is not among those that the list shows.
+let shown;
 let stopFollowing = () => {};
 
 const bare = /^[\w./:=@%+,-]+$/;
@@ -33,7 +35,7 @@ function drawTask() {
   const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value));
   $("#about").hidden = false;
   fill($("#about"), task, {
-    timeout_seconds: (seconds) => (seconds ? `${seconds} s` : "The service’s limit"),
+    timeout_seconds: (seconds) => (seconds ? `${seconds} s` : "Service limit"),
     created_at: when,
     updated_at: when,
   });
@@ -52,11 +54,12 @@ const runs = new LiveList(`${path}/runs`, {
 
 function drawRuns() {
   $("#history").hidden = false;
-  $("#empty").textContent = state.value ? "No run is in this state." : "It has not run yet.";
+  $("#empty").textContent = state.value ? "No runs in this state." : "No runs yet.";
   // Whoever has just made it wants to know how to start it.
   const unused = !state.value && !runs.items.length;
   if (unused !== isUnused) $("details").open = isUnused = unused;
-  if (!runs.items.some(({ id }) => id === selected)) selected = runs.items[0]?.id;
+  selected ??= runs.items[0]?.id;
+  shown = runs.items.find(({ id }) => id === selected) ?? (shown?.id === selected ? shown : undefined);
   render($("#list"),
     h("ul", { class: "list runs" }, runs.items.map((run) => h("li", {}, h("a", {
       href: `?run=${run.id}`, "data-focus": `run:${run.id}`, "aria-current": run.id === selected && "true",
@@ -65,9 +68,21 @@ function drawRuns() {
         select(run.id);
       },
     }, badge(run.state), quiet(took(run)), quiet(when(run.created_at)))))));
-  const run = runs.items.find(({ id }) => id === selected);
-  $("#selected").hidden = !run;
-  if (run) drawRun(run);
+  $("#selected").hidden = !shown;
+  if (shown) drawRun(shown);
+}
+
+/** Read the run of a permalink, which may be older than what the list shows. */
+async function readSelected() {
+  if (!selected) return;
+  try {
+    const run = await api(`/runs/${encodeURIComponent(selected)}`);
+    if (run.task_id !== taskId) throw new Problem(404, { detail: "This run belongs to another task." });
+    shown = run;
+  } catch (problem) {
+    selected = null;
+    say(problem.message);
+  }
 }
 
 function drawRun(run) {
@@ -79,7 +94,7 @@ function drawRun(run) {
         .filter(Boolean).map((part) => quiet(part)),
       isActive(run) && me.may("tasks:run") && button([icon("stop"), "Cancel"], "cancel", async () => {
         await api(`/runs/${run.id}/cancel`, { method: "POST" });
-        say("The run is being cancelled.");
+        say("Cancelling the run.");
         await runs.refresh();
       })),
     run.error && h("p", { class: "notice bad" }, run.error));
@@ -96,7 +111,8 @@ function drawRun(run) {
     ended(last) {
       progress.hidden = true;
       if (isActive(run)) say(`${task.name}: ${stateWords(last.state)}.`);
-      runs.refresh().catch(() => {});
+      if (run.id === selected) shown = last;
+      runs.refresh().then(drawRuns).catch(() => {});
     },
   });
 }
@@ -107,7 +123,11 @@ function select(runId) {
   drawRuns();
 }
 
-state.addEventListener("change", () => runs.begin());
+state.addEventListener("change", () => {
+  selected = shown = undefined;
+  history.replaceState(null, "", location.pathname);
+  return runs.begin();
+});
 
 const edit = () => openTask((saved) => {
   task = saved;
@@ -137,6 +157,7 @@ $("#delete")?.addEventListener("click", () => confirm({
 try {
   [task, handlers] = await Promise.all([api(path), allHandlers()]);
   drawTask();
+  await readSelected();
   await runs.begin();
   if (hasDraft(taskForm)) edit();
 } catch (problem) {

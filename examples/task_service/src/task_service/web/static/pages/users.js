@@ -28,13 +28,13 @@ function actions(user) {
     title: `${label}: ${name}?`, text, action: label, act: () => change(user, ...request),
   }));
   const [role, words] = roles.includes("admin") ? ["user", "a user"] : ["admin", "an administrator"];
-  // Whoever takes their own access away could not undo it.
+  // A user cannot lock themselves out.
   const other = name !== me.username;
-  return disabled ? named("Enable", () => change(user, "PATCH", "", { disabled: false }, `${name} is enabled.`)) : [
+  return disabled ? named("Enable", () => change(user, "PATCH", "", { disabled: false }, `${name} was enabled.`)) : [
     other && asked(`Make ${words}`, `make-${role}`, "PATCH", "", { roles: [role] }, `${name} is ${words} now.`),
     named("New link", async () => reveal(await api(`/admin/users/${user.id}/invitation`, { method: "POST" }))),
     asked("End sessions", "end-sessions", "DELETE", "/sessions", undefined, `${name}: all sessions were ended.`),
-    other && asked("Disable", "disable", "PATCH", "", { disabled: true }, `${name} is disabled.`),
+    other && asked("Disable", "disable", "PATCH", "", { disabled: true }, `${name} was disabled.`),
   ];
 }
 
@@ -55,7 +55,7 @@ const value = $("code", link);
 
 /** Show a link, once: it leaves the page with the dialog. */
 function reveal({ user: { username }, invitation_url: url, expires_at: until }) {
-  $("#link-title").textContent = `A link with which ${username} sets a password`;
+  $("#link-title").textContent = `One-time link for ${username}`;
   $("#link-until").replaceChildren(when(until));
   value.textContent = url;
   return open(link);
