@@ -1,7 +1,7 @@
-"""API keys and login tokens for Python web applications, told apart for good.
+"""API keys and login tokens for Python web applications.
 
-One `Authorization: Bearer …` header carries either a JWT of an interactive login or an API key;
-both become one typed `Principal` that remembers how it was authenticated. The adapters are in
+One `Authorization: Bearer …` header carries either the JWT of an interactive login or an API key. Both become one typed
+`Principal` that records how it was authenticated. The adapters are in
 `msk_auth.integrations`, the stores in `msk_auth.stores`; importing this package loads neither a
 framework nor a database library.
 """

@@ -1,13 +1,13 @@
-"""What a forked child must not share with its parent is renewed here, and nowhere else.
+"""Renews, in a forked child, the objects that it must not share with its parent.
 
 A child has one thread, a copy of the parent's memory, and the same open sockets and files. So in a child:
 
-- a lock that another thread of the parent held stays locked for good: locks are replaced, never acquired;
-- a connection is the parent's: it is not used, and not closed either, which would end it for the parent;
-- what was cached, collected or waited for belongs to the parent: the child starts with none of it.
+- a lock that another thread of the parent held stays locked for ever: locks are replaced, never acquired;
+- a connection belongs to the parent: the child neither uses it nor closes it, which would close it for the parent;
+- caches, collected data and waiting requests belong to the parent: the child starts without them.
 
 Python runs the renewals before the forking call returns in the child. A program that forks in C has to call
-`PyOS_AfterFork_Child`, as Python's documentation demands of it; uWSGI does so with `py-call-osafterfork = true`.
+`PyOS_AfterFork_Child`, as Python's documentation demands; uWSGI does so with `py-call-osafterfork = true`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from weakref import ref
 
 from ._failures import log_failure
 
-# From a weak reference to an object, by its identity since objects need not be hashable, to the function that renews it.
+# By the identity of a weak reference, since the objects need not be hashable: the reference, and the function that renews.
 _renewals: Final[dict[int, tuple[ref[Any], Callable[[Any], None]]]] = {}
 _inherited: Final[list[object]] = []
 
 
 def after_fork_in_child(renew: Callable[[], None]) -> None:
-    """Have a method called in each child that is forked from now on, for as long as its object lives.
+    """Call a method in each child that is forked from now on, as long as its object lives.
 
     Args:
-        renew: A bound method, held weakly. Other threads were anywhere when the process forked, so it assigns new
-            objects: it acquires no lock, and relies on nothing that a lock protects. Until it has returned the child
-            has no other thread.
+        renew: A bound method, held weakly. Other threads may have been in the middle of any operation when the process
+            forked. So the method assigns new objects, acquires no lock, and reads nothing that a lock protects. Until it
+            returns the child has no other thread.
     """
     method: Any = renew
     held = ref(method.__self__, _forget)
@@ -39,11 +39,11 @@ def after_fork_in_child(renew: Callable[[], None]) -> None:
 
 
 def abandon(inherited: object) -> None:
-    """Keep what belongs to the parent for as long as the child lives, so that no destructor closes it."""
+    """Keep an object of the parent as long as the child lives, so that no destructor closes it."""
     _inherited.append(inherited)
 
 
-# The default outlives the names of this module, which are gone when the interpreter ends.
+# The default argument is still there when the interpreter ends and this module's names are gone.
 def _forget(held: ref[Any], renewals: dict[int, Any] = _renewals) -> None:
     renewals.pop(id(held), None)
 
@@ -55,8 +55,8 @@ def _renew_all() -> None:
             continue
         try:
             renew(owner)
-        except Exception as error:  # noqa: BLE001 - what is registered after it is renewed all the same
-            log_failure(logging.ERROR, "could not be renewed after a fork", error)
+        except Exception as error:  # noqa: BLE001 - the others are renewed all the same
+            log_failure(logging.ERROR, "could not renew an object after a fork", error)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

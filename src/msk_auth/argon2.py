@@ -1,13 +1,12 @@
 """Argon2id digests, for imported keys whose secrets could be guessed.
 
-Keys that this library makes hold 190 random bits and need no slow digest (see :mod:`msk_auth.core.digest`). Keys that
-come from an older system may hold less, or have been chosen by people. Store them with a digest made here, and hand the
-same :class:`Argon2Digest` to :class:`~msk_auth.KeyHasher` as `slow`.
+Keys that this library makes have 190 random bits and need no slow digest (see :mod:`msk_auth.core.digest`). Keys from an
+older system may have fewer, or were chosen by people. Store them with a digest of :class:`Argon2Digest`, and pass the same
+:class:`Argon2Digest` to :class:`~msk_auth.KeyHasher` as `slow`.
 
-What it costs: every verification of such a key takes one core for about 20 ms, and 19 MiB of memory, on each request
-and whether the secret is right or not. That is its purpose, and it is also what anybody who knows the id of such a key
-can make the server spend; the asynchronous authenticator therefore runs them in threads, two at a time. Replace imported
-keys as soon as you can: rotating one makes an ordinary key.
+Each verification of such a key takes one core for about 20 ms and 19 MiB of memory, whether the secret is right or not. A
+client that knows the id of such a key can make the server spend this, so the asynchronous authenticator runs these
+verifications in threads, two at a time. Replace imported keys as soon as you can: rotating one makes an ordinary key.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ENCODED: Final = re.compile(
     r"\$argon2id\$v=19\$m=([0-9]{1,7}),t=([0-9]{1,2}),p=([0-9]{1,2})\$[0-9A-Za-z+/]{11,86}\$[0-9A-Za-z+/]{16,86}"
 )
 
-# What a digest may demand of the machine. One beyond this was planted, to make each verification hurt.
+# The most that a digest may cost. A digest beyond this was planted, to make each verification expensive.
 _MAX_MEMORY_KIB: Final = 256 * 1024
 _MAX_PASSES: Final = 16
 _MAX_LANES: Final = 16
@@ -45,8 +44,8 @@ class Argon2Digest:
     """Makes and verifies Argon2id digests of whole keys (RFC 9106). Safe to use from several threads.
 
     Args:
-        profile: What a new digest costs. `"owasp"`: 19 MiB of memory and two passes. `"cheap"`: next to nothing, for
-            tests only. A digest is verified at the price it was made for, whatever the profile.
+        profile: The cost of a new digest. `"owasp"`: 19 MiB of memory and two passes. `"cheap"`: next to nothing, for tests
+            only. An existing digest is verified at the cost that it names, with any profile.
     """
 
     def __init__(self, profile: Literal["owasp", "cheap"] = "owasp") -> None:
@@ -61,10 +60,10 @@ class Argon2Digest:
         return encoded.startswith(_PREFIX)
 
     def verify(self, key: str, encoded: str) -> bool:
-        """True if `encoded` is the digest of `key`; false, and at once, if it is malformed or demands too much.
+        """True if `encoded` is the digest of `key`. False at once if it is malformed or costs too much.
 
         Raises:
-            argon2.exceptions.VerificationError: It cannot be told, for want of memory.
+            argon2.exceptions.VerificationError: There is not enough memory.
         """
         match = _ENCODED.fullmatch(encoded)
         if match is None:

@@ -1,14 +1,14 @@
-"""Look-ups that arrive together share one round trip, and each still sees whatever was committed before it came.
+"""Look-ups that arrive together share one round trip, and each sees all that was committed before it arrived.
 
-While no read is under way, a look-up is made at once. A look-up that comes while a read is under way waits for the next
-one, which asks for all that have come by then: each key once, in one round trip.
+While no read runs, a look-up is made at once. A look-up that arrives during a read waits for the next one, which reads the
+keys of all waiting look-ups in one round trip, each key once.
 
 Two rules:
 
 - **No look-up joins a read that has begun.** A read that began before a look-up arrived may have seen the state before
   a revocation that had already returned; `docs/explanation/lease.md` has the argument.
-- **No look-up waits for a read that stalls.** When the read under way has not answered within :data:`STALL_SECONDS`, the
-  next one begins beside it. What is lost on a dead connection delays only the look-ups that were on it.
+- **No look-up waits for a read that stalls.** If a read has not returned within :data:`STALL_SECONDS`, the next one begins
+  beside it. A dead connection delays only the look-ups that were sent on it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .core.model import ApiKey
 from .core.store import READ_SECONDS
 
 MAX_BATCH: Final = 256
-"""How many keys one round trip asks for at most."""
+"""How many keys one round trip reads at most."""
 
 STALL_SECONDS: Final = 0.25
-"""For how long look-ups wait for the read under way before the next one begins without it."""
+"""How long look-ups wait for the running read before the next one begins beside it."""
 
-# How often look-ups that took too long are ended. A timer for each would cost a fifth of what a look-up costs here.
+# How often overdue look-ups are ended. A timer for each look-up would cost a fifth of the look-up.
 _TICK_SECONDS: Final = 0.25
 
 
 class BatchedReader:
-    """Gathers look-ups; of one event loop or of several.
+    """Batches the look-ups of one or several event loops.
 
     Args:
         find: Reads one record, in bounded time.
-        find_many: Reads those of several ids that there are.
+        find_many: Reads the records with these ids, without those that do not exist.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class BatchedReader:
 
         Raises:
             TimeoutError: Waiting and reading took longer than :data:`~msk_auth.core.store.READ_SECONDS`.
-            Exception: What the read raised, to each look-up that shared it.
+            Exception: The error of the read, in each look-up that shared it.
         """
         queue = self._queue()
         if queue.turn is not None:
             return await queue.join(key_id)
         turn = queue.begin()
         try:
-            # Without a task of its own: cancelling this look-up cancels no other.
+            # Not in a task of its own: a cancellation of this look-up affects no other.
             return await self._find(key_id)
         finally:
             queue.end(turn)
@@ -84,7 +84,7 @@ class _Queue:
     """The look-ups of one event loop that wait for the next read.
 
     Attributes:
-        turn: Identifies the read that they wait for; None while a look-up need not wait.
+        turn: Identifies the read that they wait for; None while no read runs.
     """
 
     def __init__(
@@ -96,45 +96,45 @@ class _Queue:
         self.turn: object | None = None
         self._find_many = find_many
         self._waiting: dict[str, list[_Waiter]] = {}
-        self._patience: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._due: deque[tuple[float, _Waiter]] = deque()
         self._tick: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> object:
-        """Begin a read that later look-ups wait for."""
+        """Begin a read. Later look-ups wait for it."""
         turn = self.turn = object()
         return turn
 
     def end(self, turn: object) -> None:
         """End a read, and begin the next one if look-ups wait for it."""
         if turn is self.turn:
-            self._go_on()
+            self._begin_next()
 
     async def join(self, key_id: str) -> ApiKey | None:
         """Wait for a read that has not begun."""
-        # A future for each, so that cancelling one cancels no other.
+        # A future for each look-up, so that a cancellation of one affects no other.
         waiter: _Waiter = self.loop.create_future()
         self._waiting.setdefault(key_id, []).append(waiter)
-        if self._patience is None:
-            self._patience = self.loop.call_later(STALL_SECONDS, self._go_on)
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
         self._due.append((self.loop.time() + READ_SECONDS, waiter))
         if self._tick is None:
             self._tick = self.loop.call_later(_TICK_SECONDS, self._expire)
         return await waiter
 
     def _expire(self) -> None:
-        """End the look-ups that took too long."""
+        """End the overdue look-ups."""
         now = self.loop.time()
         while self._due and (self._due[0][1].done() or self._due[0][0] <= now):
             _time_out(self._due.popleft()[1])
         self._tick = self.loop.call_later(_TICK_SECONDS, self._expire) if self._due else None
 
-    def _go_on(self) -> None:
-        """Begin the next read: the one before has ended, or it stalls and is not waited for any more."""
+    def _begin_next(self) -> None:
+        """Begin the next read, because the one before has ended or stalls."""
         self.turn = None
         if self._waiting:
-            # In a context of its own: what belongs to the request that happens to end now is not this one's.
+            # In a context of its own: the context variables of the request that ends here are not for this task.
             task = self.loop.create_task(
                 self._read_on(self.begin()), name="msk_auth reads", context=contextvars.Context()
             )
@@ -150,7 +150,7 @@ class _Queue:
                 await self._read(batch)
         except asyncio.CancelledError:
             # The loop is about to end.
-            _settle(self._waiting, ConnectionAbortedError("the event loop ends"))
+            _settle(self._waiting, ConnectionAbortedError("the event loop has ended"))
             self._waiting = {}
             raise
         finally:
@@ -160,14 +160,14 @@ class _Queue:
 
     def _be_patient(self) -> None:
         """Give the read that begins, or none, its time; those that it leaves waiting count it from now."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
         if self._waiting:
-            self._patience = self.loop.call_later(STALL_SECONDS, self._go_on)
+            self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
 
     def _take(self) -> dict[str, list[_Waiter]]:
-        """The look-ups that have come by now, up to the limit. What comes later is not among them."""
+        """The look-ups that wait now, up to the limit."""
         batch = dict(islice(self._waiting.items(), MAX_BATCH))
         for key_id in batch:
             del self._waiting[key_id]
@@ -180,14 +180,14 @@ class _Queue:
 
     async def _read(self, batch: dict[str, list[_Waiter]]) -> None:
         try:
-            # A store of the library keeps this time by itself.
+            # The stores of the library keep this limit themselves.
             async with asyncio.timeout(READ_SECONDS):
                 found = {record.id: record for record in await self._find_many(tuple(batch))}
         except Exception as error:  # noqa: BLE001 - it is raised in each look-up of the batch
             _settle(batch, error)
             return
         except BaseException:
-            _settle(batch, ConnectionAbortedError("the event loop ends"))
+            _settle(batch, ConnectionAbortedError("the event loop has ended"))
             raise
         for key_id, waiters in batch.items():
             for waiter in waiters:

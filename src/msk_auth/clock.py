@@ -1,4 +1,4 @@
-"""The one place that reads a clock."""
+"""Reads the machine's clocks; no other module does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MONOTONIC: Final[Callable[[], float]] = (
 
 
 class Clock(Protocol):
-    """Where the library takes the time from; `msk_auth.testing.FrozenClock` stands in for it."""
+    """The source of time; `msk_auth.testing.FrozenClock` is one for tests."""
 
     def now(self) -> datetime:
         """The moment, aware and in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back, and runs on while the machine sleeps."""
+        """Seconds since some fixed moment; never goes back, and continues while the machine sleeps."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -57,5 +57,5 @@ class SystemClock:
         while (remaining := end - self.monotonic()) > 0:  # noqa: ASYNC110 - it waits for the time itself
             await asyncio.sleep(remaining)
 
-    # No function of ours around it: it is read for every request.
+    # Without a Python function around it, since every request reads it.
     monotonic: staticmethod[[], float] = staticmethod(_MONOTONIC)

@@ -1,6 +1,6 @@
-"""What the flows reach through each of the two authenticators, and the two ways to run a flow.
+"""Connects the flows of the core to the store, the look-ups and the clock, once for each authenticator, and runs the flows.
 
-Nothing is decided here. What a step raises is thrown into its flow; what the flow lets through becomes
+Nothing is decided here. An error of a step is thrown into its flow. If the flow does not handle it, it becomes
 :class:`~msk_auth.StoreUnavailable`, unless it is a :class:`~msk_auth.Problem` already.
 """
 
@@ -30,10 +30,10 @@ _SLOW_AT_ONCE: Final = 2
 
 
 class SyncPorts(Generic[UserT]):
-    """What the flows reach through `Authenticator`.
+    """What a flow reaches through `Authenticator`.
 
     Attributes:
-        keys_at_once: How many keys :meth:`find_keys` may be asked for.
+        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
     """
 
     keys_at_once: Final = 1
@@ -52,7 +52,7 @@ class SyncPorts(Generic[UserT]):
     ) -> None:
         self.store = store
         self.has_register: bool = _is_register(store)
-        # Asked only where the store offers it.
+        # Used only if the store has these methods.
         self.register: LeaseRegister = cast("LeaseRegister", store)
         self.leases: Leases[UserT] = Leases(
             cache,
@@ -68,11 +68,11 @@ class SyncPorts(Generic[UserT]):
         self._clock = clock
 
     def run(self, flow: Flow[T]) -> T:
-        """What a flow returns."""
+        """Run a flow to its end and return its result."""
         try:
             step = flow.send(None)
             while True:
-                # Only the flow's own end may end it: a stray StopIteration of a store must not become a result.
+                # A stray StopIteration of a store must not look like the end of the flow.
                 try:
                     answer = step(self)
                 except BaseException as error:  # noqa: BLE001 - the flow raises it again
@@ -117,10 +117,10 @@ class SyncPorts(Generic[UserT]):
 
 
 class AsyncPorts(Generic[UserT]):
-    """What the flows reach through `AsyncAuthenticator`.
+    """What a flow reaches through `AsyncAuthenticator`.
 
     Attributes:
-        keys_at_once: How many keys :meth:`find_keys` may be asked for.
+        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class AsyncPorts(Generic[UserT]):
         cache: LeaseCache[UserT] | None,
         clock: Clock,
     ) -> None:
-        # Not before there is use for it: `asyncio` takes as long to load as the rest of the library.
+        # Imported here because `asyncio` takes as long to load as the rest of the library.
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
 
@@ -162,7 +162,7 @@ class AsyncPorts(Generic[UserT]):
         self._key_limits = key_limits
         self._hasher = hasher
         self._clock = clock
-        # It makes threads when it is first used, and serves every event loop.
+        # It starts threads on first use, and serves every event loop.
         self._make_slow = partial(ThreadPoolExecutor, _SLOW_AT_ONCE, "msk_auth argon2")
         self._slow = self._make_slow()
         after_fork_in_child(self._renew)
@@ -172,11 +172,11 @@ class AsyncPorts(Generic[UserT]):
         self._slow = self._make_slow()
 
     async def run(self, flow: Flow[T]) -> T:
-        """What a flow returns."""
+        """Run a flow to its end and return its result."""
         try:
             step = flow.send(None)
             while True:
-                # Only the flow's own end may end it: a stray StopIteration of a store must not become a result.
+                # A stray StopIteration of a store must not look like the end of the flow.
                 try:
                     answer = await step(self)
                 except BaseException as error:  # noqa: BLE001 - the flow raises it again
@@ -234,13 +234,13 @@ class AsyncPorts(Generic[UserT]):
 
 
 def _is_register(store: object) -> bool:
-    """Whether the store offers all that a register of leases is."""
+    """True if the store has all methods of a register of leases."""
     methods = ("recorded_leases", "record_lease", "forget_lease")
     return all(offered(store, method) is not None for method in methods)
 
 
 def _throw(flow: Flow[Any], error: BaseException) -> Step:
-    """The flow's next step after one that failed. What the flow does not handle is a refusal: fail closed."""
+    """The flow's next step after one that failed. An error that the flow does not handle becomes a refusal: fail closed."""
     try:
         return flow.throw(error)
     except (StopIteration, Problem):

@@ -1,6 +1,6 @@
-"""Takes keys and tokens out of what is logged, wherever they came from.
+"""Removes keys and tokens from log records.
 
-This library itself never logs one. An application, a proxy library or a traceback may.
+This library never logs them. An application, another library or a traceback may.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import re
 
-# Both patterns are compiled when something is redacted for the first time, and not by everybody.
-# A JWT begins with the base64url of `{"`. What follows is taken as a whole and judged afterwards:
-# a pattern that asks for the two dots itself would start over at each `eyJ` of a hostile text, and
-# take the square of its length.
+# Both patterns are compiled on first use, since many programs never redact.
+# A JWT begins with the base64url of `{"`. What follows is matched as a whole and judged afterwards:
+# a pattern with the two dots would begin again at each `eyJ` of a hostile text, which takes time that grows with the
+# square of its length.
 _MAYBE_JWT = r"eyJ[0-9A-Za-z_.-]*"
-# A key from the underscore before its id on: a prefix of any application, and whatever stands
-# before it, make no difference. A secret can have been taken for the beginning of a JWT already.
+# A key from the underscore before its id on, with any prefix. The first pattern may already have replaced a part of the
+# secret that looks like the beginning of a JWT.
 _KEY = r"(_[0-9A-Za-z]{12}_)(?:[0-9A-Za-z]{20,}|[0-9A-Za-z]*\[JWT\])"
 
 
@@ -35,16 +35,15 @@ class RedactingFilter(logging.Filter):
         for handler in logging.getLogger().handlers:
             handler.addFilter(RedactingFilter())
 
-    Text in `extra` is redacted as well. What a formatter renders by itself cannot be: other objects
-    in `extra`, and `exc_info` where it ignores the `exc_text` that :class:`logging.Formatter` uses.
-    Let such a formatter call :func:`redact`.
+    Text in `extra` is redacted as well. The filter cannot redact what a formatter renders itself: other objects in `extra`,
+    and `exc_info` if the formatter ignores `exc_text`. Let such a formatter call :func:`redact`.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Redact the record in place; it is always let through."""
+        """Redact the record in place. Returns True for every record."""
         try:
             record.msg = record.getMessage()
-        except Exception as error:  # noqa: BLE001 - a wrong log call must not become a failed request
+        except Exception as error:  # noqa: BLE001 - a wrong log call must not fail a request
             record.msg = f"<a log call that cannot be formatted: {type(error).__name__}>"
         record.args = None
         if record.exc_info and not record.exc_text:

@@ -57,7 +57,7 @@ def test_what_a_hook_or_a_flush_meets_is_told_in_the_same_way(
     assert [record.getMessage().partition(": ")[0] for record in records] == [
         "the on_event hook failed on KeyCreated",
         "the on_event hook failed on CredentialUsed",
-        "could not write when keys were last used; trying again later",
+        "could not write when keys were last used; will retry",
     ]
     assert {record.exc_info is None for record in records} == {is_outage}
     assert "secret-digest" not in caplog.text

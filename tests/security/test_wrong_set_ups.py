@@ -141,17 +141,17 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 # Those of either authenticator.
 WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
     "a store that is a class": ({"store": MemoryKeyStore}, r"Make one first, such as"),
-    "no store": ({"store": None}, r"no key store\. Make one first"),
+    "no store": ({"store": None}, r"not a key store\. Create one first"),
     "a URL for a store": (
         {"store": "postgresql://u:hunter2@h/d"},
-        r"no key store\. Make one first",
+        r"not a key store\. Create one first",
     ),
-    "an object for a store": ({"store": object()}, r"no key store\. Make one first"),
+    "an object for a store": ({"store": object()}, r"not a key store\. Create one first"),
     "no owner resolver": ({"find_owner": None}, r"find_owner must be a function that returns"),
     "an owner resolver that is none": ({"find_owner": "users"}, r"find_owner must be a function"),
     "owners for a resolver": ({"find_owner": {}}, r"find_owner must be a function"),
     "a session for a resolver": ({"find_session": "s"}, r"find_session must be a function that"),
-    "limits without a name": ({"key_limits": 5}, r"key_limits must be KeyLimits\(…\), or a"),
+    "limits without a name": ({"key_limits": 5}, r"key_limits must be KeyLimits\(…\) or a"),
     "a hook that is none": (
         {"on_event": "log"},
         r"on_event must be a function that takes an Event",
@@ -305,7 +305,7 @@ UNTOLD: dict[str, Any] = {
 def test_a_plain_function_where_one_is_awaited(name: str) -> None:
     blocking(find_owner=PLAIN[name])
     for part in ("find_owner", "find_session", "key_limits"):
-        with pytest.raises(ConfigurationError, match=f"{part} is not async, .*: use Authenticator"):
+        with pytest.raises(ConfigurationError, match=rf"{part} is not async, .*\. Use Authenticator"):
             waiting(**{part: PLAIN[name]})
 
 
@@ -313,7 +313,7 @@ def test_a_plain_function_where_one_is_awaited(name: str) -> None:
 def test_an_async_function_where_nobody_awaits(name: str) -> None:
     waiting(find_owner=ASYNC[name])
     for part in ("find_owner", "find_session", "key_limits", "on_event"):
-        with pytest.raises(ConfigurationError, match=f"{part} is async: use AsyncAuthenticator"):
+        with pytest.raises(ConfigurationError, match=rf"{part} is async\. Use AsyncAuthenticator"):
             blocking(**{part: ASYNC[name]})
 
 
@@ -339,9 +339,9 @@ class SaysLater(HandsOn):
 
 
 def test_stores_of_the_other_kind() -> None:
-    with pytest.raises(ConfigurationError, match=r"store\.find is async: use AsyncAuthenticator"):
+    with pytest.raises(ConfigurationError, match=r"store\.find is async\. Use AsyncAuthenticator"):
         blocking(store=AsyncMemoryKeyStore())
-    with pytest.raises(ConfigurationError, match=r"store\.find is async: use AsyncAuthenticator"):
+    with pytest.raises(ConfigurationError, match=r"store\.find is async\. Use AsyncAuthenticator"):
         blocking(store=SaysLater())
     with pytest.raises(ConfigurationError, match=r"store\.find is not async.*: use Authenticator"):
         waiting(store=MemoryKeyStore())
@@ -353,9 +353,9 @@ def test_stores_of_the_other_kind() -> None:
 @pytest.mark.parametrize("value", ["Bearer x", b"Bearer x", "B", ""])
 @pytest.mark.parametrize("lease", [None, timedelta(milliseconds=250)])
 async def test_one_header_in_place_of_all(value: Any, lease: timedelta | None) -> None:
-    with pytest.raises(TypeError, match=r"write authenticate\(\[value\]\)"):
+    with pytest.raises(TypeError, match=r"Write authenticate\(\[value\]\)"):
         blocking(lease=lease).authenticate(value)
-    with pytest.raises(TypeError, match=r"write authenticate\(\[value\]\)"):
+    with pytest.raises(TypeError, match=r"Write authenticate\(\[value\]\)"):
         await waiting(lease=lease).authenticate(value)
 
 

@@ -39,8 +39,8 @@ from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interva
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
 from .validation import not_a_list_of_values
 
-# `asyncio` takes as long to load as everything else here together, and a blocking application has no use for it: it is
-# imported where a loop is running, in the functions below.
+# Importing `asyncio` takes as long as importing the rest of the library, and a blocking application does not need it. The
+# functions below import it, where an event loop runs.
 if TYPE_CHECKING:
     import asyncio
 
@@ -50,38 +50,36 @@ T = TypeVar("T")
 class AsyncAuthenticator(BaseAuthenticator[UserT]):
     """Authenticates requests and manages keys, on an asyncio event loop.
 
-    As an asynchronous context manager it writes times of last use once a minute while it is open,
-    and the rest when it is closed::
+    As an asynchronous context manager it writes times of last use once a minute, and the rest when it is closed::
 
         async with authenticator:
             ...
 
     Args:
-        store: Where the keys are.
-        find_owner: The application's user with this id, read afresh; None if there is none.
+        store: Stores the keys.
+        find_owner: Returns the application's user with an id, read anew on each call; None if there is none.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `msk_auth.tokens.Auth0`.
-        find_external_owner: The application's user for a subject of one of the issuers, read
-            afresh; None if there is none. It may make one. Needed with `issuers`.
-        find_session: The login session with this id, read afresh; None if there is none. Without it
-            a JWT is good until it expires, whatever happens.
-        key_limits: What new keys may be; a function is asked each time, so that a change takes
-            effect at once.
+        find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
+            None if there is none. It may create one. Needed with `issuers`.
+        find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
+            JWT is accepted until it expires, and logging out cannot end it.
+        key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
         key_format: The prefix of the keys.
-        hasher: How keys are digested; give it a pepper ring in production.
-        on_event: Told what happened, and awaited if it returns an awaitable; what it raises is
-            logged and changes nothing.
+        hasher: Digests and compares keys. Give it a pepper ring in production.
+        on_event: Called with each event; an awaitable that it returns is awaited. What it raises is logged and changes no
+            result.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
-        lease: For how long a verification may be reused; None reads the store each time. Whatever
-            narrows access then takes that much longer to return: see `msk_auth.leases.cache`. What
-            `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
-        lease_entries: How many verifications are kept; each takes about 1 KiB.
-        watch_interval: How often what is open is verified, by :meth:`watch`; at most a second.
+        lease: For how long a verification may be reused; None reads the store for each request. Every call that narrows
+            access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
+            immutable: see :func:`~msk_auth.immutable`.
+        lease_entries: How many verifications are cached; each takes about 1 KiB.
+        watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
-        ConfigurationError: A setting cannot work; the message says what to write instead.
+        ConfigurationError: An argument cannot work; the message says what to write instead.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             if isinstance(authorization, (str, bytes)):
                 raise not_a_list_of_values()
             try:
-                # Garbage ends here, before a clock is read or anybody asked.
+                # A malformed credential ends here, before the clock or the store is read.
                 presented = flows.read_credential(self.rules, authorization)
                 principal = await self._ports.run(self._verify(presented))
             except Problem as problem:
@@ -266,7 +264,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
         if self._flusher is not None:
             self._flusher.cancel()
-            # `wait` raises nothing of the task's; a cancellation of the caller still gets through.
+            # `wait` does not raise the task's errors, but a cancellation of the caller still has its effect.
             await asyncio.wait([self._flusher])
             self._flusher = None
         await self._watches.close()
@@ -294,9 +292,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         if self._on_event is None:
             return
         try:
-            told = self._on_event(event)
-            if told is not None:
-                await told
+            result = self._on_event(event)
+            if result is not None:
+                await result
         except Exception as error:  # noqa: BLE001 - a hook never breaks a request
             what = f"the on_event hook failed on {type(event).__name__}"
             log_failure(logging.ERROR, what, error)

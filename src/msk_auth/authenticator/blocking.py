@@ -46,30 +46,29 @@ class Authenticator(BaseAuthenticator[UserT]):
     """Authenticates requests and manages keys, blocking. Safe to use from several threads.
 
     Args:
-        store: Where the keys are.
-        find_owner: The application's user with this id, read afresh; None if there is none.
+        store: Stores the keys.
+        find_owner: Returns the application's user with an id, read anew on each call; None if there is none.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `msk_auth.tokens.Auth0`.
-        find_external_owner: The application's user for a subject of one of the issuers, read
-            afresh; None if there is none. It may make one. Needed with `issuers`.
-        find_session: The login session with this id, read afresh; None if there is none. Without it
-            a JWT is good until it expires, whatever happens.
-        key_limits: What new keys may be; a function is asked each time, so that a change takes
-            effect at once.
+        find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
+            None if there is none. It may create one. Needed with `issuers`.
+        find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
+            JWT is accepted until it expires, and logging out cannot end it.
+        key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
         key_format: The prefix of the keys.
-        hasher: How keys are digested; give it a pepper ring in production.
-        on_event: Told what happened; what it raises is logged and changes nothing.
+        hasher: Digests and compares keys. Give it a pepper ring in production.
+        on_event: Called with each event. What it raises is logged and changes no result.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
-        lease: For how long a verification may be reused; None reads the store each time. Whatever
-            narrows access then takes that much longer to return: see `msk_auth.leases.cache`. What
-            `find_owner` returns must not be able to change: see :func:`~msk_auth.immutable`.
-        lease_entries: How many verifications are kept; each takes about 1 KiB.
-        watch_interval: How often what is open is verified, by :meth:`watch`; at most a second.
+        lease: For how long a verification may be reused; None reads the store for each request. Every call that narrows
+            access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
+            immutable: see :func:`~msk_auth.immutable`.
+        lease_entries: How many verifications are cached; each takes about 1 KiB.
+        watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
-        ConfigurationError: A setting cannot work; the message says what to write instead.
+        ConfigurationError: An argument cannot work; the message says what to write instead.
     """
 
     def __init__(
@@ -133,18 +132,18 @@ class Authenticator(BaseAuthenticator[UserT]):
             authorization: The value of every `Authorization` header of the request.
 
         Raises:
-            TypeError: It is one value, and not a list of all.
-            CredentialsMissing: There are none, or of another scheme.
-            RequestMalformed: They cannot be read.
-            CredentialRefused: They are not accepted; the subclass says why.
-            StoreUnavailable: It cannot be told right now.
+            TypeError: `authorization` is one value, not a list.
+            CredentialsMissing: There are no credentials, or they are of another scheme.
+            RequestMalformed: The header cannot be read.
+            CredentialRefused: The credential is not accepted; the subclass says why.
+            StoreUnavailable: The store or a look-up did not answer.
         """
         principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
             if isinstance(authorization, (str, bytes)):
                 raise not_a_list_of_values()
             try:
-                # Garbage ends here, before a clock is read or anybody asked.
+                # A malformed credential ends here, before the clock or the store is read.
                 presented = flows.read_credential(self.rules, authorization)
                 principal = self._ports.run(self._verify(presented))
             except Problem as problem:
@@ -160,23 +159,23 @@ class Authenticator(BaseAuthenticator[UserT]):
         return principal
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
-        """Verify a principal again and again while something that it opened goes on, such as an event stream.
+        """Verify a principal repeatedly while a connection that it opened lasts, such as an event stream.
 
-        Access ends within two seconds of the moment from which a new request with the same credential is refused: the
-        key was revoked or has expired, its owner is disabled, the session or the token has ended. All watches of a process
-        share their reads: one a second for each key, session and owner.
+        Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
+        was revoked or has expired, its owner is disabled, the session or the token has ended. All watches of a process
+        share their reads: one per second for each key, session and owner.
 
         Args:
-            principal: As it was admitted.
-            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+            principal: The principal that was admitted.
+            policy: The policy that it has to meet throughout. None: it has to keep all permissions that it has now.
         """
         return self._watches.watch(principal, policy)
 
     def await_lease_expiry(self) -> None:
-        """Return when no process can still use anything it read before this call.
+        """Wait until no process can use anything that it read before this call.
 
-        Call it after the application itself narrowed access and committed: disabled a user, took
-        away a permission, ended a session. The key operations of this class do it by themselves.
+        Call it after your application has narrowed access and committed: disabled a user, removed a permission, ended a
+        session. The key operations of this class call it themselves.
         """
         self._ports.await_lease_expiry()
 
@@ -188,20 +187,20 @@ class Authenticator(BaseAuthenticator[UserT]):
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
     ) -> CreatedKey:
-        """Make a key for the principal's owner.
+        """Create a key for the principal's owner.
 
         Args:
             principal: Must be interactive.
-            name: The owner's label for it, 1 to 100 characters.
-            scopes: What the key may do at most, out of the principal's permissions; None means all
-                that the owner may at any time, empty means nothing.
-            lifetime: How long it works.
+            name: The owner's label for the key, 1 to 100 characters.
+            scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
+                any time. Empty: nothing.
+            lifetime: How long the key works.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
             InputInvalid: Name, scopes or lifetime are not acceptable.
             KeyLimitReached: The owner has as many active keys as allowed.
-            StoreUnavailable: It could not be stored; whether it was is not known.
+            StoreUnavailable: The store did not answer. The key may exist.
         """
         now = self.clock.now()
         return self._change(
@@ -213,13 +212,13 @@ class Authenticator(BaseAuthenticator[UserT]):
     def rotate_key(
         self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
     ) -> CreatedKey:
-        """Make a successor of a key and let the predecessor work on for `overlap` (up to 90 days).
+        """Create a successor of a key. The predecessor stays active for `overlap` (up to 90 days).
 
         Raises:
             InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
                 :meth:`create_key`.
             KeyNotFound: The owner has no such key.
-            KeyNotActive: It is revoked, expired or already rotated.
+            KeyNotActive: The key is revoked, expired or already rotated.
         """
         now = self.clock.now()
         return self._change(
@@ -227,72 +226,72 @@ class Authenticator(BaseAuthenticator[UserT]):
         )
 
     def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
-        """Revoke a key, for good. No verification that starts after this returned succeeds.
+        """Revoke a key for good. No verification that starts after this returned succeeds.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
-            StoreUnavailable: Whether it was revoked is not known; try again.
+            StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         return self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
 
     def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
-        """Revoke a key and take it off the list. Raises as :meth:`revoke_key` does."""
+        """Revoke a key and remove it from the list. Raises as :meth:`revoke_key` does."""
         self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
 
     def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
-        """Bring a key's end forward to `at`, never put it off; raises as :meth:`revoke_key`."""
+        """Make a key expire at `at`, or earlier if it does already. Raises as :meth:`revoke_key` does."""
         return self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
 
     def revoke_presented_key(self, key: str) -> ApiKey | None:
-        """Revoke the key that somebody shows, without a login: holding it is enough to end it.
+        """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
 
         Safe to repeat. No verification that starts after this returned succeeds.
 
         Args:
-            key: The whole value.
+            key: The whole key.
 
         Returns:
-            The record, or None if there is no such key. Whoever asks over a network must not learn
-            which: an answer has to be the same for both (RFC 7009, section 2.2).
+            The record, or None if there is no such key. A network client must not learn which of the two it is: send the
+            same response for both (RFC 7009, section 2.2).
 
         Raises:
-            KeyMalformed: It is no complete key; anybody can tell that.
-            StoreUnavailable: Whether it was revoked is not known; try again.
+            KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
+            StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
         return self._end(flow)[0]
 
     def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
-        """Revoke keys that were found in public. Safe to repeat, and waits for leases once.
+        """Revoke keys that were found in public. Safe to repeat; waits for leases once.
 
         Args:
-            leaked: What was found, and where. A report of somebody whom you trust: its `sighting` is
-                shown to the key's owner.
+            leaked: The keys, and where they were found, from a reporter that you trust: the key's owner sees the
+                `sighting`.
 
         Returns:
-            For each of them the record, revoked, or None if it is no key of this application.
+            For each of them the revoked record, or None if it is no key of this application.
 
         Raises:
-            StoreUnavailable: Whether all of them were revoked is not known; try again.
+            StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
         return self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
 
     def forget_owner(self, owner_id: str) -> int:
-        """Revoke every key of an owner and take it off the list. Safe to repeat, and waits for leases once.
+        """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
 
-        Delete or disable the user first, and commit: what a request that is under way makes meanwhile is
-        found, what one makes later is not. A store may hold thousands of keys of one owner; each is a
-        change of its own, so a call that fails is repeated from where it stopped.
+        Delete or disable the user first, and commit. A key that a running request creates meanwhile is revoked too; a key
+        that is created after this call is not. Each key is a change of its own, so a call that failed continues where it
+        stopped when you repeat it.
 
         Args:
-            owner_id: What `ApiKey.owner_id` holds. The application need not know the user any more.
+            owner_id: The `ApiKey.owner_id`. The user need not exist any more.
 
         Returns:
             How many keys this call revoked.
 
         Raises:
-            StoreUnavailable: Whether all of them were revoked is not known; try again.
+            StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
         flow = revocation.forget_owner(owner_id, self.clock.now())
         return len(self._end(flow))
@@ -302,7 +301,7 @@ class Authenticator(BaseAuthenticator[UserT]):
 
         Raises:
             KeyNotFound: The owner has no such key.
-            StoreUnavailable: It cannot be told right now.
+            StoreUnavailable: The store did not answer.
         """
         return self._ports.run(flows.get_key(principal, key_id))
 
@@ -317,14 +316,14 @@ class Authenticator(BaseAuthenticator[UserT]):
         """A page of the owner's keys, newest first.
 
         Args:
-            principal: Whose keys; any kind of credential may list.
+            principal: The principal of the keys' owner, with any kind of credential.
             status: Only keys in this state.
             cursor: The `next_cursor` of the page before.
             limit: 1 to 200.
 
         Raises:
             InputInvalid: The cursor or the limit is not acceptable.
-            StoreUnavailable: It cannot be told right now.
+            StoreUnavailable: The store did not answer.
         """
         now = self.clock.now()
         return self._ports.run(
@@ -332,7 +331,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         )
 
     def flush(self) -> None:
-        """Write the collected times of last use and upgraded digests; what fails is kept for later."""
+        """Write the collected times of last use and upgraded digests. What cannot be written now is kept for the next call."""
         self._last_flush = self.clock.monotonic()
         with self._usage.batch() as batch:
             if batch.last_used:
@@ -342,11 +341,11 @@ class Authenticator(BaseAuthenticator[UserT]):
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether the last :meth:`flush` is a minute ago."""
+        """True if the last :meth:`flush` was a minute ago."""
         return self.clock.monotonic() - self._last_flush >= FLUSH_SECONDS
 
     def flush_if_due(self) -> None:
-        """:meth:`flush`, if the last one is a minute ago. Adapters call it after a response."""
+        """Call :meth:`flush` if the last call was a minute ago. Adapters do this after a response."""
         if self.is_flush_due:
             self.flush()
 

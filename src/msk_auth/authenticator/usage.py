@@ -1,7 +1,7 @@
-"""What successful verifications leave to be written, collected in memory and written in batches.
+"""Collects times of last use and upgraded digests in memory, to be written in batches.
 
-Neither a key's last use nor the upgrade of its digest belongs into a request's path: a write per
-request is what makes other libraries slow. Losing the last minute of them in a crash harms nobody.
+Neither belongs into the path of a request: a write for each request is what makes other libraries slow. A crash loses at
+most the last minute of them, which does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class UsageBuffer:
-    """The collection; safe to use from several threads. A forked child begins with none: its parent writes its own."""
+    """What was collected; safe to use from several threads. A forked child begins with an empty buffer."""
 
     def __init__(self) -> None:
         self._renew()
@@ -41,7 +41,7 @@ class UsageBuffer:
         self._batch = Batch({}, {})
 
     def note(self, key_id: str, at: datetime, upgrade: tuple[str, str] | None) -> None:
-        """Remember that a key was used, and perhaps a better digest for it."""
+        """Collect a time of last use, and an upgraded digest if there is one."""
         with self._lock:
             self._batch.last_used[key_id] = at
             if upgrade is not None:
@@ -51,9 +51,8 @@ class UsageBuffer:
     def batch(self) -> Generator[Batch]:
         """Everything collected so far, to be written in the block.
 
-        If the block fails, all of it is collected again for the next time; what was noted meanwhile
-        is newer and stays. An error is logged and goes no further, since no request depends on it;
-        a cancellation or an interrupt goes on.
+        If the block fails, all of it is kept for the next call; what was collected meanwhile is newer and wins. An error
+        is logged and not raised, since no request depends on it. A cancellation or an interrupt is raised.
         """
         with self._lock:
             batch, self._batch = self._batch, Batch({}, {})
@@ -66,5 +65,5 @@ class UsageBuffer:
                 )
             if not isinstance(error, Exception):
                 raise
-            what = "could not write when keys were last used; trying again later"
+            what = "could not write when keys were last used; will retry"
             log_failure(logging.WARNING, what, error)

@@ -1,7 +1,7 @@
-"""What is wrong with an authenticator's parts, as far as it can be told before any of them is used.
+"""Validates the arguments of an authenticator before any of them is used.
 
-Otherwise it would show as a 503 for everybody, on the first request. A function may be async without looking like it, if
-it hands on what an async one returned; so nothing is refused that could be right.
+A mistake would otherwise show on the first request, as a 503. A function may return the awaitable of another one without
+being `async` itself, so only arguments that are certainly wrong are refused.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def validate_components(
         ConfigurationError: A component is of the wrong kind; the message says what to write.
     """
     if isinstance(store, type | str) or not callable(getattr(store, "find", None)):
-        # Not what it is instead: somebody's database URL has a password in it.
+        # The message does not repeat the argument: a database URL may contain a password.
         raise ConfigurationError(
-            "The store is no key store. Make one first, such as MemoryKeyStore()."
+            "The store is not a key store. Create one first, such as MemoryKeyStore()."
         )
     given = {
         "find_owner": find_owner,
@@ -63,7 +63,7 @@ def validate_components(
             raise ConfigurationError(f"{name} must be {_MEANT_FOR[name]}.")
     if not isinstance(key_limits, KeyLimits) and not callable(key_limits):
         raise ConfigurationError(
-            "key_limits must be KeyLimits(…), or a function that returns them each time."
+            "key_limits must be KeyLimits(…) or a function that returns KeyLimits."
         )
     if key_format is not None and not isinstance(key_format, KeyFormat):
         raise ConfigurationError("key_format must be a KeyFormat, such as KeyFormat('msk').")
@@ -74,8 +74,8 @@ def validate_components(
     )
     if not all(isinstance(profile, TokenProfile) for profile in profiles):
         raise ConfigurationError(
-            "tokens must be a TokenProfile or a list of them: who issues the JWTs that are accepted,"
-            " and with which keys. Leave it out to accept none."
+            "tokens must be a TokenProfile or a list of them. Each names an issuer of accepted JWTs and its"
+            " keys. Leave it out to accept no JWTs."
         )
     _validate_issuers(issuers, find_external_owner)
     called = {
@@ -107,55 +107,55 @@ def _validate_issuers(issuers: object, find_external_owner: object) -> None:
 
 
 def _check_blocking(functions: Mapping[str, object]) -> None:
-    """Refuse what has to be awaited.
+    """Refuse functions that have to be awaited.
 
     Args:
-        functions: What a blocking authenticator calls, by its name.
+        functions: The functions that a blocking authenticator calls, by name.
 
     Raises:
         ConfigurationError: One of them is async.
     """
     for name, function in functions.items():
-        if _answers_later(function) is True:
+        if _returns_awaitable(function) is True:
             raise ConfigurationError(
-                f"{name} is async: use AsyncAuthenticator, or hand in a plain function."
+                f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
             )
 
 
 def _check_awaited(functions: Mapping[str, object]) -> None:
-    """Refuse what certainly cannot be awaited.
+    """Refuse functions that certainly cannot be awaited.
 
     Args:
-        functions: What an asynchronous authenticator awaits, by its name.
+        functions: The functions that an asynchronous authenticator awaits, by name.
 
     Raises:
         ConfigurationError: One of them is a plain function by its own annotation.
     """
     for name, function in functions.items():
-        if _answers_later(function) is False:
+        if _returns_awaitable(function) is False:
             raise ConfigurationError(
-                f"{name} is not async, and AsyncAuthenticator would await it: use Authenticator, or"
-                " hand in an async function (of an async store, such as AsyncMemoryKeyStore)."
+                f"{name} is not async, and AsyncAuthenticator would await it. Use Authenticator, or pass an"
+                " async function (of an async store, such as AsyncMemoryKeyStore)."
             )
 
 
 def not_a_list_of_values() -> TypeError:
-    """What whoever passes one value in place of the list of all is told: it would be taken for as many as it has characters."""
+    """The error for one header value in place of the list of all: each of its characters would count as a value."""
     return TypeError(
-        "authenticate takes the values of all Authorization headers of a request: write"
+        "authenticate takes a list with the values of all Authorization headers. Write"
         " authenticate([value]), or authenticate([]) if there is none."
     )
 
 
 def check_users_shareable(find_owner: object) -> None:
-    """Refuse a look-up whose owners certainly hold users that can change; to be asked where there is a lease.
+    """Refuse, under a lease, a look-up whose return annotation names a class of users that can change.
 
     Args:
-        find_owner: The application's function. Only what it is annotated with is looked at: what it returns is judged
-            when it does.
+        find_owner: The application's function. Only its annotation is read here: the owners that it returns are checked
+            one by one later.
 
     Raises:
-        ConfigurationError: It says that it returns an `Owner` of such a class.
+        ConfigurationError: The annotation is an `Owner` of such a class.
     """
     for kind in _owner_arguments(_return_hint(_called(find_owner))):
         if isinstance(kind, type) and is_mutable_class(kind):
@@ -163,7 +163,7 @@ def check_users_shareable(find_owner: object) -> None:
 
 
 def _owner_arguments(hint: object) -> Iterator[object]:
-    """What stands in the brackets of `Owner[…]`, wherever in the annotation that is."""
+    """The arguments of each `Owner[…]` in an annotation."""
     for argument in typing.get_args(hint):
         if typing.get_origin(hint) is Owner:
             yield argument
@@ -171,8 +171,8 @@ def _owner_arguments(hint: object) -> Iterator[object]:
             yield from _owner_arguments(argument)
 
 
-def _answers_later(function: object) -> bool | None:
-    """True if what it returns has to be awaited, False if it cannot be, None if nobody can tell."""
+def _returns_awaitable(function: object) -> bool | None:
+    """True if the result has to be awaited, False if it cannot be, None if that is unknown."""
     function = _called(function)
     if inspect.iscoroutinefunction(function):
         return True
@@ -184,21 +184,21 @@ def _called(function: object) -> object:
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        # An object: what counts is how it is called.
+        # Calling an object calls this method of its class.
         function = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be
     return function
 
 
 def _return_hint(function: object) -> object:
-    """What a function says that it returns; `Any` if it does not say."""
+    """The return annotation of a function; `Any` without one."""
     if not inspect.isfunction(function) and not inspect.ismethod(function):
         return Any
     if hasattr(function, "__wrapped__"):
-        # A decorator took over the annotations of what it wraps; what it returns itself may differ.
+        # The decorator copied the annotations of the function that it wraps, and may return something else.
         return Any
     try:
         return typing.get_type_hints(function).get("return", Any)
-    except Exception:  # noqa: BLE001 - annotations may be anything, names that do not exist included
+    except Exception:  # noqa: BLE001 - an annotation may raise anything, for example for a name that does not exist
         return Any
 
 

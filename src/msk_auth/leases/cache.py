@@ -1,23 +1,22 @@
 """The bounded cache of verified credentials, and the wait that keeps revocation exact.
 
-A process may reuse what it verified for at most `duration`, measured on the monotonic clock from *before* the
-reads began. Whoever narrows access (revokes a key, disables an owner, ends a session) commits first and then waits
-until every lease that may have been granted before the commit has run out; only then does it return. So a
-verification that starts after `revoke` returned finds either no entry, or one whose reads began after the commit.
-Nothing is ever sent to other processes, so nothing can be lost on the way.
+A process may reuse a verification for at most `duration`, measured on the monotonic clock from *before* its reads. A call
+that narrows access (revokes a key, disables an owner, ends a session) commits first, and then waits until every lease that
+may have been granted before the commit has ended. So a verification that starts after `revoke` returned finds either no
+entry, or one whose reads began after the commit. No message is sent to other processes, so none can be lost.
 
 The rules, each of which is needed (`docs/explanation/lease.md` has the argument, `tests/lease/` the mutants):
 
 1. A lease starts before the first read of the verification it covers.
-2. It is checked after the entry was found, just before the entry is used.
+2. The end of a lease is checked after the entry was found, just before the entry is used.
 3. Only successes are cached, each until its own end (`valid_until`) at the latest.
 4. The wait covers the longest lease of the deployment, read from the register in the store *after* the commit.
-5. A process grants leases only while it knows that the register has it: it has recorded itself within the last
-   minute, and seen itself there within the last tenth of a second, before the reads began.
-6. A process that cannot learn the longest lease waits for `MAX_LEASE`.
-7. A process that uses leases waits for its own at least, even if the register lacks it.
-8. A process is removed from the register only when its mark has stood still for longer than a record lasts, and a
-   lease after it.
+5. A process grants leases only while it knows that the register lists it: it wrote its entry within the last minute, and
+   saw it there within the last tenth of a second before the reads.
+6. A process that cannot read the longest lease waits for `MAX_LEASE`.
+7. A process that uses leases waits at least for its own, even if the register does not list it.
+8. A process is removed from the register only if its mark has not changed for longer than an entry is valid, and one
+   lease more.
 
 Rules 5 and 8 are in `msk_auth.leases.register`.
 
@@ -50,7 +49,7 @@ from .register import DRIFT, LeaseRegisterView
 from .single_flight import SingleFlight
 
 MAX_LEASE: Final = timedelta(seconds=5)
-"""The longest lease that can be configured, and what is waited for when the longest in use is not known."""
+"""The longest lease that can be configured, and the time to wait if the longest lease in use is unknown."""
 
 _MARGIN_SECONDS: Final = 0.005
 
@@ -59,8 +58,8 @@ class Fingerprint(NamedTuple):
     """What identifies a credential within one cache.
 
     Attributes:
-        slot: Where its entry is kept: Python's own hash of the usual header. It finds, and proves nothing.
-        digest: A keyed hash of that header's exact bytes, which proves that the entry is its own.
+        slot: The place of its entry: Python's own hash of the usual header. It finds an entry and proves nothing.
+        digest: A keyed hash of that header's exact bytes, which proves that the entry belongs to it.
     """
 
     slot: int
@@ -92,7 +91,7 @@ class LeaseCache(Generic[UserT]):
     Args:
         duration: How long an entry may be used; more than zero and at most `MAX_LEASE`.
         clock: Where the time comes from.
-        max_entries: How many entries are kept. When it is full, the one that ends first goes.
+        max_entries: How many entries are kept. A full cache drops the entry that ends first.
 
     Raises:
         ConfigurationError: A setting is out of range.
@@ -102,7 +101,7 @@ class LeaseCache(Generic[UserT]):
         if not timedelta(0) < duration <= MAX_LEASE:
             raise ConfigurationError(
                 f"A lease must be longer than 0 and at most {MAX_LEASE.total_seconds():g} seconds,"
-                " such as timedelta(milliseconds=250). Leave it out to have none."
+                " such as timedelta(milliseconds=250). Leave it out to use no lease."
             )
         if max_entries < 1:
             raise ConfigurationError("lease_entries must be at least 1.")
@@ -110,8 +109,8 @@ class LeaseCache(Generic[UserT]):
         self._clock = clock
         self._seconds = duration.total_seconds()
         self._max_entries = max_entries
-        # In front of what is digested it keys BLAKE2, which knows no length extension, and leaves most keys to its first
-        # block; the key of the keyed mode (RFC 7693, section 2.9) takes a block of its own.
+        # A prefix keys BLAKE2 safely, which has no length extension, and an API key still fits into the first block. The
+        # keyed mode (RFC 7693, section 2.9) would need a block more.
         self._secret = secrets.token_bytes(32)
         self._renew()
         after_fork_in_child(self._renew)
@@ -126,22 +125,22 @@ class LeaseCache(Generic[UserT]):
         sent = header if isinstance(header, bytes) else _encoded(header)
         return Fingerprint(hash(header), hashlib.blake2b(self._secret + sent).digest())
 
-    # All in one place: this is what most requests come to.
+    # In one function, because most requests need nothing else.
     def find(self, authorization: Sequence[str | bytes]) -> Principal[UserT] | None:
-        """What was verified for these header values, if neither the lease nor the credential has ended.
+        """The principal that was verified for these header values, if neither the lease nor the credential has ended.
 
-        None also for a header in another spelling than :func:`usual_header`, whatever was verified.
+        None for a header in another spelling than :func:`usual_header`, even if its credential was verified.
         """
         if len(authorization) != 1:
             return None
         header = authorization[0]
         entry = self._entries.get(hash(header))
-        # What nobody verified, garbage above all, costs one look into a dictionary and no cryptography.
+        # An unverified header costs one look-up in a dictionary and no cryptography.
         if entry is None:
             return None
         digest, principal, usable_until, valid_until = entry
         sent = header if isinstance(header, bytes) else _encoded(header)
-        # Two headers may share a slot: the later fill has it, and the other one is verified anew.
+        # Two headers may share a slot. The later entry stays, and the other header is verified again.
         if not hmac.compare_digest(hashlib.blake2b(self._secret + sent).digest(), digest):
             return None
         if self._clock.monotonic() >= usable_until:
@@ -168,7 +167,7 @@ class LeaseCache(Generic[UserT]):
         entry = Entry(fingerprint.digest, principal, began + self._seconds, valid_until)
         with self._lock:
             present = self._entries.get(fingerprint.slot)
-            # A fill whose reads began earlier must not take the place of what is known by now.
+            # An entry whose reads began earlier must not replace a newer one.
             if present is not None and present.usable_until > entry.usable_until:
                 return
             self._entries.pop(fingerprint.slot, None)
@@ -177,7 +176,7 @@ class LeaseCache(Generic[UserT]):
             self._entries[fingerprint.slot] = entry
 
     def clear(self) -> None:
-        """Forget everything: what this process narrowed it need not wait for."""
+        """Remove all entries, so that this process need not wait for its own leases."""
         with self._lock:
             self._entries.clear()
 
@@ -186,7 +185,7 @@ class LeaseCache(Generic[UserT]):
 
 
 def _encoded(header: str) -> bytes:
-    # What is not ASCII was never verified, so any encoding will do that tells all of it apart.
+    # A header that is not ASCII was never verified; the encoding only has to be unambiguous.
     return header.encode(errors="surrogatepass")
 
 
@@ -286,7 +285,7 @@ class Leases(Generic[UserT]):
             self._single_flight.finish(flight)
 
     def await_expiry(self) -> Flow[None]:
-        """Return when no process can still use anything it read before this call."""
+        """Wait until no process can use anything that it read before this call."""
         if self.cache is not None:
             self.cache.clear()
         yield from steps.sleep(seconds_to_wait((yield from self._longest())))
@@ -297,11 +296,11 @@ class Leases(Generic[UserT]):
             return own
         try:
             in_use = yield from self._register.read()
-        except Exception as error:  # noqa: BLE001 - the change is committed; not knowing means waiting longer
-            what = "the longest lease is not known; waiting for the allowed maximum"
+        except Exception as error:  # noqa: BLE001 - the change is committed, so wait for the longest possible lease
+            what = "could not read the longest lease; waiting for the allowed maximum"
             log_failure(logging.WARNING, what, error)
             return None
-        # Rule 7: its own as well, whether the register has it or not.
+        # Rule 7: at least its own, whether the register lists it or not.
         return max(own, *(lease.duration for lease in in_use)) if in_use else own
 
 

@@ -1,16 +1,16 @@
-"""The register of leases, as one process sees it: how long those of all processes are, and whether it is in there itself.
+"""The register of leases, as one process sees it: the leases of all processes, and whether its own is among them.
 
-A writer that narrowed access reads the register to learn how long it has to wait. So the register must have every
-process that uses leases, and should lose those that are gone. No clocks of two machines are compared for that. Each
-process has an entry with a mark, which it changes:
+A call that narrows access reads the register to learn how long it has to wait. So the register must list every process
+that uses leases, and should drop those that have ended. This compares no clocks of two machines. Each process has an entry
+with a mark, which it changes:
 
-- **A process that grants leases** changes its mark at least every :data:`RECORD_SECONDS`, and looks at the register at
-  least every :data:`LOOK_SECONDS`. If its entry is gone, or has another mark than the one it wrote last, the database was
-  replaced by an older one, and it records itself anew.
-- **An entry is removed** by a process that has seen its mark stand still for longer than `RECORD_SECONDS` and one such
-  lease, and only if it still stands there.
+- **A process that grants leases** changes its mark at least every :data:`RECORD_SECONDS`, and reads the register at least
+  every :data:`LOOK_SECONDS`. If its entry is gone, or has another mark than the one that it wrote last, the database was
+  replaced by an older one, and the process writes a new entry.
+- **An entry is removed** by a process that has seen its mark unchanged for longer than `RECORD_SECONDS` and one such lease,
+  and only if the mark is still the same.
 
-A process never writes the same mark twice, so one that was written after a restore is never taken for one of before.
+A process never writes the same mark twice, so a mark from after a restore differs from all marks from before.
 `docs/explanation/lease.md` has the argument.
 """
 
@@ -32,12 +32,12 @@ from msk_auth.core.steps import Flow
 from msk_auth.core.store import RecordedLease
 
 RECORD_SECONDS: Final = 60.0
-"""For how long leases may be granted on one record in the register."""
+"""How long a process may grant leases after it wrote its entry."""
 
 LOOK_SECONDS: Final = 0.1
-"""For how long leases may be granted on one look at the register."""
+"""How long a process may grant leases after it saw its entry in the register."""
 
-# After an attempt that failed. No lease is granted in the meantime; a request must not wait for the register each time.
+# After a failure no lease is granted for this long, so that not every request waits for the register.
 _RETRY_SECONDS: Final = 1.0
 
 DRIFT: Final = 1.01
@@ -45,7 +45,7 @@ DRIFT: Final = 1.01
 
 
 class _Confirmation(NamedTuple):
-    """What a process knows of its own entry, by its monotonic clock from before each step."""
+    """What a process knows of its own entry. The times are from its monotonic clock, before each step."""
 
     recorded: RecordedLease | None
     recorded_at: float
@@ -53,7 +53,7 @@ class _Confirmation(NamedTuple):
 
 
 class LeaseRegisterView:
-    """What one process knows of the register; safe to use from several threads. A forked child begins anew.
+    """The register as one process knows it; safe to use from several threads. A forked child begins without knowledge.
 
     Args:
         clock: Where the time comes from.
@@ -65,12 +65,12 @@ class LeaseRegisterView:
         after_fork_in_child(self._renew)
 
     def _renew(self) -> None:
-        # Threads replace each of these as a whole. A state that another thread replaced only makes a process look again.
+        # Threads replace each of these as a whole. If one thread overwrites the other's state, the process only reads again.
         self._holder = secrets.token_hex(8)
         self._marks = count(1)
         self._confirmation = _Confirmation(None, -math.inf, -math.inf)
         self._retry_at = -math.inf
-        self._standing_since: Mapping[RecordedLease, float] = {}
+        self._unchanged_since: Mapping[RecordedLease, float] = {}
 
     def allows_leases(self, at: float) -> bool:
         """Whether leases may be granted for reads that begin at this time of the monotonic clock."""
@@ -78,7 +78,7 @@ class LeaseRegisterView:
         return at - recorded_at <= RECORD_SECONDS and at - seen_at <= LOOK_SECONDS
 
     def confirm(self, duration: timedelta) -> Flow[None]:
-        """Make sure that the register has this process, so that it may grant leases. A failure is logged."""
+        """Make sure that the register lists this process, so that it may grant leases. A failure is logged."""
         if self._clock.monotonic() < self._retry_at:
             return
         try:
@@ -90,21 +90,25 @@ class LeaseRegisterView:
                 recorded_at = self._clock.monotonic()
                 yield from steps.record_lease(recorded)
             self._confirmation = _Confirmation(recorded, recorded_at, began)
-        except Exception as error:  # noqa: BLE001 - without a lease nothing is reused, which is safe
+        except Exception as error:  # noqa: BLE001 - without a lease no verification is reused, which is safe
             self._retry_at = self._clock.monotonic() + _RETRY_SECONDS
-            log_failure(logging.WARNING, "the lease could not be recorded; not using it", error)
+            log_failure(
+                logging.WARNING,
+                "could not record the lease; verifying each request by the store",
+                error,
+            )
 
     def read(self) -> Flow[Collection[RecordedLease]]:
-        """What may be in use anywhere. What is not any more is removed."""
+        """The leases that may be in use in any process. Others are removed."""
         began = self._clock.monotonic()
         leases = yield from steps.recorded_leases()
         ended = self._clock.monotonic()
-        # From after the first read that had it, to before this one.
-        known = self._standing_since
-        self._standing_since = {lease: known.get(lease, ended) for lease in leases}
+        # Measured from after the first read that had this mark, to before the current read.
+        known = self._unchanged_since
+        self._unchanged_since = {lease: known.get(lease, ended) for lease in leases}
         in_use = [
             lease
-            for lease, since in self._standing_since.items()
+            for lease, since in self._unchanged_since.items()
             if began - since <= _seconds_until_unused(lease.duration)
         ]
         for lease in leases:
@@ -115,10 +119,10 @@ class LeaseRegisterView:
     def _forget(self, lease: RecordedLease) -> Flow[None]:
         try:
             yield from steps.forget_lease(lease)
-        except Exception as error:  # noqa: BLE001 - it is not waited for, whether the register still has it or not
-            log_failure(logging.WARNING, "a lease that is not in use could not be removed", error)
+        except Exception as error:  # noqa: BLE001 - no call waits for this lease, removed or not
+            log_failure(logging.WARNING, "could not remove a lease that is not in use", error)
 
 
 def _seconds_until_unused(duration: timedelta) -> float:
-    """How long a mark stands still before no lease can be alive that was granted on it."""
+    """For how long a mark has to be unchanged until every lease that was granted on it has ended."""
     return (RECORD_SECONDS + duration.total_seconds()) * DRIFT
