@@ -217,7 +217,7 @@ def test_the_checksum_ties_a_key_to_its_own_prefix() -> None:
 
 @pytest.mark.parametrize("older", [["msk"], ["acme", "acme"], ["acme", "msk"]])
 def test_prefixes_that_clash_are_refused_while_starting(older: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"is there twice\. Name each prefix once"):
+    with pytest.raises(ConfigurationError, match=r"is given twice\. Give each prefix once"):
         KeyFormat("msk", older_prefixes=older)
 
 

@@ -137,10 +137,10 @@ class TextGrant(StrEnum):
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        ("tasks:read", "is one text.* Write {name}={{'tasks:read'}}"),
-        (b"tasks:read", "is one text"),
+        ("tasks:read", "is one string.* Write {name}={{'tasks:read'}}"),
+        (b"tasks:read", "is one string"),
         ({"tasks:read": False}, "is a mapping.* Write the keys that are granted"),
-        (7, "has to be .* not int. Write {name}=frozenset"),
+        (7, "must be .* not int. Write {name}=frozenset"),
     ],
     ids=repr,
 )
@@ -153,8 +153,10 @@ def test_what_is_no_set_of_permissions_is_refused(
 
 
 @pytest.mark.parametrize("given", [[1], {Grant.READ}, [None], [b"tasks:read"]], ids=repr)
-def test_permissions_are_texts(given: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"hold texts, and .* is none.* write its value"):
+def test_permissions_are_strings(given: object) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"contain strings, and .* is none.* write its value"
+    ):
         of_owner(given)
 
 

@@ -217,7 +217,7 @@ def test_an_age_that_nobody_can_meet_is_refused_while_starting(max_age: timedelt
 
 
 def test_an_age_without_a_login_is_refused_while_starting() -> None:
-    with pytest.raises(ConfigurationError, match="use require_interactive"):
+    with pytest.raises(ConfigurationError, match="Use require_interactive"):
         Policy(max_age=HOUR)
 
 

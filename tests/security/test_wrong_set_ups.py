@@ -133,14 +133,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "clashing prefixes": (
         lambda: KeyFormat("acme", older_prefixes=["msk", "acme"]),
-        r"'acme' is there twice\. Name each prefix once",
+        r"'acme' is given twice\. Give each prefix once",
     ),
     "a prefix like a JWT's": (lambda: KeyFormat("eyjx"), r"Choose one that does not begin with"),
     "a prefix in capitals": (lambda: KeyFormat("MSK"), r"Use 2 to 16 characters, .*such as 'msk'"),
 }
 # Those of either authenticator.
 WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
-    "a store that is a class": ({"store": MemoryKeyStore}, r"Make one first, such as"),
+    "a store that is a class": ({"store": MemoryKeyStore}, r"Create one first, such as"),
     "no store": ({"store": None}, r"not a key store\. Create one first"),
     "a URL for a store": (
         {"store": "postgresql://u:hunter2@h/d"},
@@ -305,7 +305,9 @@ UNTOLD: dict[str, Any] = {
 def test_a_plain_function_where_one_is_awaited(name: str) -> None:
     blocking(find_owner=PLAIN[name])
     for part in ("find_owner", "find_session", "key_limits"):
-        with pytest.raises(ConfigurationError, match=rf"{part} is not async, .*\. Use Authenticator"):
+        with pytest.raises(
+            ConfigurationError, match=rf"{part} is not async, .*\. Use Authenticator"
+        ):
             waiting(**{part: PLAIN[name]})
 
 
@@ -343,7 +345,7 @@ def test_stores_of_the_other_kind() -> None:
         blocking(store=AsyncMemoryKeyStore())
     with pytest.raises(ConfigurationError, match=r"store\.find is async\. Use AsyncAuthenticator"):
         blocking(store=SaysLater())
-    with pytest.raises(ConfigurationError, match=r"store\.find is not async.*: use Authenticator"):
+    with pytest.raises(ConfigurationError, match=r"store\.find is not async.*\. Use Authenticator"):
         waiting(store=MemoryKeyStore())
     for store in (HandsOn(), SaysLater()):
         waiting(store=store)

@@ -1,4 +1,4 @@
-"""Where a page of a listing ended, as text that means nothing to the client."""
+"""The position at which a page of a listing ended, as text that is opaque to the client."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from .errors import InputInvalid
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# Twelve digits of seconds and six of microseconds: every moment up to the year 9999, and no more
-# digits than that.
+# Twelve digits of seconds and six of microseconds: enough for every moment up to the year 9999.
 _DECODED = r"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
 
 
@@ -30,7 +29,7 @@ class PageCursor:
         """The position that a cursor stands for.
 
         Raises:
-            InputInvalid: It is not one of ours (field `cursor`).
+            InputInvalid: It was not made by :meth:`encode` (field `cursor`).
         """
         try:
             raw = base64.b64decode(

@@ -10,10 +10,10 @@ verify:
     $argon2id$…                           imported keys of low entropy (`msk_auth.argon2`)
 
 Why no slow hash, when passwords need one: stretching makes up for secrets that can be guessed. A
-key's secret is 190 random bits; nobody tries 2^190 candidates, at any price per candidate, so a
+key's secret is 190 random bits; no attacker can try 2^190 candidates, at any cost per candidate, so a
 slow hash would only cost the server 100 ms on each request (OWASP ASVS 5.0, 6.5.2, asks for it
-below 112 bits only). The pepper protects against somebody who can write to the database and would
-plant a digest of a key of their own.
+below 112 bits only). The pepper protects against an attacker who can write to the database and plants
+the digest of a key of their own.
 
 The digest covers the whole key, id included: a digest copied to another row verifies nothing there.
 """
@@ -79,8 +79,8 @@ class PepperRing:
 class SlowDigest(Protocol):
     """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`.
 
-    Whoever presents the id of such a key can tell from the time it takes that the key exists: to
-    hide it, every unknown id would have to cost as much, and anybody could exhaust the server.
+    A client that presents the id of such a key learns from the response time that the key exists. Hiding this would make
+    every unknown id as expensive, and any client could then exhaust the server.
     """
 
     def recognises(self, encoded: str) -> bool:
@@ -99,12 +99,11 @@ class KeyHasher:
         peppers: With a ring, new digests are HMAC-SHA256 under its current pepper; without,
             SHA-256.
         slow: A scheme for imported keys, if there are any.
-        accept_unpeppered: Whether plain SHA-256 digests verify although there is a ring. True lets
-            existing keys move over as they are used; set it to False once they have, and a planted
-            SHA-256 digest is worth nothing.
+        accept_unpeppered: Whether plain SHA-256 digests verify although there is a ring. True lets existing keys move to
+            the pepper as they are used. Set it to False once they have: a planted SHA-256 digest then verifies no key.
 
     Attributes:
-        decoy: A digest that no key has, to be verified in place of the one that is not there.
+        decoy: A digest that no key has, verified in place of the digest of an unknown key.
     """
 
     __slots__ = ("_accept_unpeppered", "_peppers", "_slow", "decoy")
@@ -141,7 +140,7 @@ class KeyHasher:
                 return _equal(_hmac(pepper, key), expected)
         elif scheme == "sha256" and self._accept_unpeppered:
             return _equal(_sha256(key), rest)
-        # A retired pepper or an unknown scheme. That such a record exists is not told either.
+        # A retired pepper or an unknown scheme. The response time must not reveal that such a record exists.
         self.dummy_verify(key)
         return False
 
@@ -152,8 +151,7 @@ class KeyHasher:
     def needs_rehash(self, encoded: str) -> bool:
         """True if a digest that just verified should be replaced by :meth:`digest` of the same key.
 
-        Slow digests stay as they are: the key behind them may have too little entropy for a fast
-        one.
+        Slow digests are kept: their keys may have too little entropy for a fast digest.
         """
         if self.is_slow(encoded):
             return False
@@ -161,7 +159,7 @@ class KeyHasher:
         return not encoded.startswith(current)
 
     def dummy_verify(self, key: str) -> None:
-        """Spend the time of a verification, so that what cannot be verified takes as long as a wrong secret."""
+        """Take as long as a verification, so that an unverifiable digest takes as long as a wrong secret."""
         self.verify(key, self.decoy)
 
 
@@ -174,5 +172,5 @@ def _hmac(pepper: bytes, key: str) -> str:
 
 
 def _equal(computed: str, stored: str) -> bool:
-    # Bytes, because compare_digest refuses text beyond ASCII, and what is stored may be anything.
+    # Bytes, because compare_digest refuses text beyond ASCII, and the stored text may be any.
     return hmac.compare_digest(computed.encode(), stored.encode(errors="replace"))

@@ -1,9 +1,9 @@
-"""Every refusal this library gives, as one tree.
+"""The errors of this library, as one tree.
 
 ::
 
     MskAuthError
-    ├── ConfigurationError              a set-up that cannot be safe; raised while starting
+    ├── ConfigurationError              an unsafe configuration; raised at start
     └── Problem                         an answer: status, code, challenge (RFC 9457, RFC 6750)
         ├── CredentialsMissing      401 credentials_missing
         ├── RequestMalformed        400 request_malformed
@@ -30,8 +30,8 @@
         └── StoreUnavailable        503 store_unavailable
 
 An application adds its own answers by subclassing :class:`Problem` (or :class:`NotFound`) with a
-`status`, a `code` and a `title`; every adapter renders them the same way. No message ever contains
-what was presented.
+`status`, a `code` and a `title`; every adapter renders them the same way. No message contains the
+credential.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ class MskAuthError(Exception):
 
 
 class ConfigurationError(MskAuthError):
-    """A set-up that cannot be safe. The message says what to write instead."""
+    """An unsafe configuration. The message says what to write instead."""
 
 
 class Problem(MskAuthError):
     """An answer other than success, independent of any web framework (RFC 9457).
 
     Args:
-        detail: What happened and what to do about it, for a person in a hurry. Defaults to the
-            class's text.
+        detail: What is wrong and what to do about it. Defaults to the class's text.
 
     Attributes:
         status: The HTTP status code.
@@ -74,14 +73,14 @@ class Problem(MskAuthError):
     retry_after: int | None = None
 
     def __init__(self, detail: str | None = None) -> None:
-        # What refuses a flood should be cheap: no call of `super`, and most are never asked for their text.
+        # Cheap, because a flood of requests makes many: no call of `super`, and the text is made only when it is read.
         self.args: tuple[Any, ...] = () if detail is None else (detail,)
 
     @property
     def detail(self) -> str:
-        """What happened and what to do about it."""
-        said: str = self.args[0] if self.args else self.default_detail
-        return said
+        """What is wrong and what to do about it."""
+        detail: str = self.args[0] if self.args else self.default_detail
+        return detail
 
     def __str__(self) -> str:
         return self.detail
@@ -134,7 +133,7 @@ class CredentialRefused(Problem):
     key_id: str | None = None
 
     def __init__(self, detail: str | None = None, *, key_id: str | None = None) -> None:
-        # As :class:`Problem` does, which costs as much as the rest of this.
+        # As in :class:`Problem`. A call of `super` would double the cost.
         self.args: tuple[Any, ...] = () if detail is None else (detail,)
         if key_id is not None:
             self.key_id = key_id
@@ -170,7 +169,7 @@ class KeyRevoked(CredentialRefused):
 
 
 class KeyExpired(CredentialRefused):
-    """The right secret of a key whose time has run out."""
+    """The right secret of a key that has expired."""
 
     code = "key_expired"
     title = "The API key has expired"
@@ -194,7 +193,7 @@ class TokenInvalid(CredentialRefused):
 
 
 class TokenExpired(CredentialRefused):
-    """A genuine JWT whose time has run out."""
+    """A genuine JWT that has expired."""
 
     code = "token_expired"
     title = "The login has expired"
@@ -229,7 +228,7 @@ class PermissionDenied(Problem):
 
 
 class InteractiveRequired(Problem):
-    """An API key, or a token nobody logged in for, on an operation that needs an interactive login."""
+    """An API key, or a token without a person's login, on an operation that needs an interactive login."""
 
     status = 403
     code = "interactive_required"
@@ -262,7 +261,7 @@ class LoginTooOld(Problem):
 
 
 class NotFound(Problem):
-    """There is no such thing, or it belongs to somebody else: the two are indistinguishable."""
+    """The resource does not exist or belongs to another owner: the two are indistinguishable."""
 
     status = 404
     code = "not_found"
@@ -310,8 +309,7 @@ class FieldError:
     """What is wrong with one member of the input.
 
     Attributes:
-        field: The member's name; nested members are joined with dots. Empty when the whole input is
-            meant.
+        field: The member's name; nested members are joined with dots. Empty for the whole input.
         message: What is wrong and what would be accepted.
     """
 
@@ -332,8 +330,8 @@ class InputInvalid(Problem):
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         self.errors: tuple[FieldError, ...] = tuple(errors)
-        said = "; ".join(f"{e.field}: {e.message}" if e.field else e.message for e in self.errors)
-        super().__init__(said)
+        text = "; ".join(f"{e.field}: {e.message}" if e.field else e.message for e in self.errors)
+        super().__init__(text)
 
     @classmethod
     def of(cls, field: str, message: str) -> InputInvalid:
@@ -345,7 +343,7 @@ class InputInvalid(Problem):
 
 
 class SignatureInvalid(Problem):
-    """A report of leaked keys that is not signed by whom it claims to be from. Which check failed is not told."""
+    """A report of leaked keys without a valid signature of its reporter. The detail does not say which check failed."""
 
     status = 403
     code = "signature_invalid"
@@ -354,10 +352,10 @@ class SignatureInvalid(Problem):
 
 
 class SigningKeysUnavailable(Problem):
-    """The keys that reports are signed with could not be fetched, so no signature can be checked: fail closed.
+    """The reporter's public keys could not be fetched, so no signature can be verified: fail closed.
 
     Args:
-        retry_after: Whole seconds until they are fetched again.
+        retry_after: Whole seconds until the next fetch.
     """
 
     status = 503
@@ -389,7 +387,7 @@ class TooManyAttempts(Problem):
 
 
 class StoreUnavailable(Problem):
-    """The store cannot answer, so nobody can be authenticated: fail closed, and say that it may pass."""
+    """The store did not answer, so no request can be authenticated: fail closed, and let the client retry."""
 
     status = 503
     code = "store_unavailable"

@@ -56,8 +56,8 @@ class RevocationCause(StrEnum):
     """Why a key was revoked.
 
     Attributes:
-        OWNER: Its owner asked for it, logged in.
-        POSSESSION: Somebody showed the key itself.
+        OWNER: Its owner revoked it in an interactive login.
+        POSSESSION: A client presented the key itself.
         FORGOTTEN: The application called `forget_owner`.
     """
 
@@ -68,10 +68,10 @@ class RevocationCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyRevocation:
-    """A key is revoked. Sent each time this is asked for, since revoking again is no error.
+    """A key is revoked. Sent for each call, since revoking again is no error.
 
     Attributes:
-        principal: Who asked; None where holding the key was enough, or where the owner was forgotten.
+        principal: The caller; None if the key itself was presented, or for `forget_owner`.
         cause: Why.
     """
 
@@ -83,11 +83,11 @@ class KeyRevocation:
 
 @dataclass(frozen=True, slots=True)
 class LeakLocation:
-    """Where a key was found that somebody published.
+    """Where a published key was found.
 
     Attributes:
-        reporter: Who found it, such as `github`.
-        source: In what, in the reporter's words, such as `commit`.
+        reporter: The reporter, such as `github`.
+        source: The kind of place, in the reporter's words, such as `commit`.
         url: The place; None if the reporter names none.
     """
 
@@ -100,8 +100,8 @@ class LeakLocation:
 class KeyLeaked:
     """A key was found in public, and is revoked. Sent for each place, and again when it is reported again.
 
-    Its owner should hear of it: the key stopped working, and whoever found it first may have used it.
-    `record.revoked_at` equals `at` if it was this report that revoked it.
+    Notify its owner: the key stopped working, and another person may have used it before. `record.revoked_at` equals
+    `at` if this report revoked it.
     """
 
     at: datetime
@@ -120,7 +120,7 @@ class KeyExpirySet:
 
 @dataclass(frozen=True, slots=True)
 class KeyDeleted:
-    """A key is revoked and off its owner's list."""
+    """A key is revoked and removed from its owner's list."""
 
     at: datetime
     principal: Principal[Any]
@@ -137,4 +137,4 @@ Event: TypeAlias = (
     | KeyExpirySet
     | KeyDeleted
 )
-"""Whatever the `on_event` hook can be told."""
+"""All events that the `on_event` hook receives."""

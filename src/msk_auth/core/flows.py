@@ -1,14 +1,14 @@
-"""Every operation, once, for both drivers: the order of its checks and of its I/O.
+"""Every operation, written once for both authenticators: the order of its checks and of its I/O.
 
-To authenticate means, in this order, and each line ends the request if it fails:
+Authentication takes these steps in this order. A failed check ends the request:
 
 1. Read the header (`credentials.read_bearer`).
-2. Tell a key from a token, and check its form: no I/O for garbage.
+2. Distinguish a key from a token, and check its form: no I/O for a malformed one.
 3. A key: find the record, compare the digest, and only then look at revoked and expired.
    A token: its issuer checks signature and claims; then that its session is open.
-4. Find the owner, afresh, and refuse a disabled one, and what is older than its owner: it belongs to a predecessor with
-   the same id. Under a lease refuse an owner that a request could change.
-5. Effective permissions are the owner's now, cut down to the key's scopes.
+4. Find the owner, read anew. Refuse a disabled owner, and a credential that is older than its owner: it belongs to a
+   predecessor with the same id. Under a lease refuse an owner that a request could change.
+5. The effective permissions are the owner's permissions now, cut down to the key's scopes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MANAGE: Final = require_interactive()
 _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
 _REST_OF_SECOND: Final = timedelta(microseconds=999_999)
-# Letters and symbols by class, and yet nothing is seen of them: fillers, joiners, a blank.
+# Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 
@@ -205,20 +205,20 @@ def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[A
 
 
 def find_presented(rules: Rules, credential: str) -> Flow[ApiKey]:
-    """The record of a presented key, whatever its state: whoever shows the right secret holds the key.
+    """The record of a presented key with the right secret, in any state.
 
     Raises:
-        KeyMalformed: The form or the checksum is wrong; the store was not asked.
-        KeyUnknown: There is no such key, or its secret is another.
+        KeyMalformed: The form or the checksum is wrong; the store was not read.
+        KeyUnknown: There is no such key, or the secret is wrong.
     """
     return (yield from verify_key(rules, rules.key_format.parse(credential)))
 
 
 def verify_key(rules: Rules, presented: KeyValue) -> Flow[ApiKey]:
-    """As :func:`find_presented`, for a key whose form was read already.
+    """As :func:`find_presented`, for a key that was parsed already.
 
-    There is one way for an unknown id and a wrong secret, and it does not branch before its end: neither the answer nor
-    its time tells which of the two it was.
+    An unknown id and a wrong secret take the same path, which branches only at its end. So neither the answer nor its time
+    reveals which of the two it was.
     """
     credential = presented.reveal()
     record = yield from steps.find_key(presented.id)
@@ -276,9 +276,9 @@ def _find_open_session(session_id: str, owner_id: str, now: datetime) -> Flow[Se
 
 
 def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow[Principal[Any]]:
-    """The principal of a credential that was verified before, as it is now (steps 3 to 5).
+    """The principal, now, of a credential that was verified before (steps 3 to 5).
 
-    The secret is not needed: it was right, and what has changed since is found by the public ids.
+    This needs no secret: it was right, and the public ids find all that has changed since.
 
     Raises:
         CredentialRefused: A request with the same credential would be refused now.
@@ -394,7 +394,7 @@ def revoke_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow
 
 
 def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[None]]:
-    """Revoke a key and take it off the list. Interactive only."""
+    """Revoke a key and remove it from the list. Interactive only."""
     _MANAGE.check(principal, now)
     ours = _checked_id(key_id), principal.owner.id
     record = _present((yield from steps.delete_key(*ours, now)))
@@ -404,7 +404,7 @@ def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow
 def expire_key(
     principal: Principal[Any], key_id: str, *, at: datetime, now: datetime
 ) -> Flow[Changed[ApiKey]]:
-    """Bring a key's end forward to `at`; never put it off. Interactive only."""
+    """Make a key expire at `at`, or earlier if it does already. Interactive only."""
     _MANAGE.check(principal, now)
     if at.utcoffset() is None:
         raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
@@ -433,7 +433,7 @@ def list_keys(
     if not 1 <= limit <= MAX_PAGE:
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
     after = None if cursor is None else PageCursor.decode(cursor)
-    # One more than asked for tells whether there is a next page.
+    # One item more than the page shows whether there is a next one.
     query = KeyQuery(principal.owner.id, now, status, after, limit + 1)
     found = tuple((yield from steps.list_keys(query)))
     items = found[:limit]
@@ -460,7 +460,7 @@ def _make_key(
 
 
 def _checked_id(key_id: str) -> str:
-    # What cannot be an id is not there: the store is not asked, and never sees a NUL or a megabyte.
+    # A text that cannot be an id is not found. The store is not read, and never gets a NUL or a megabyte.
     if re.fullmatch(_KEY_ID, key_id) is None:
         raise KeyNotFound
     return key_id
@@ -519,7 +519,7 @@ def _end_of_life(
     days = f"{ceiling / _DAY:g}"
     if lifetime == "default":
         chosen = longest if limits.default_lifetime is None else limits.default_lifetime
-        # Nobody asked for this length, so it gives way to the maximum.
+        # The caller did not choose this length, so it gives way to the maximum.
         chosen = None if chosen is None else min(chosen, ceiling)
     elif lifetime == "unlimited":
         chosen = None

@@ -1,14 +1,14 @@
-"""Which values are known not to change, and may therefore be shared between requests.
+"""Which values are immutable, and may therefore be shared between requests.
 
-Under a lease one verification serves many requests, and all of them get the same principal. A change that one request
-makes to it would show in the others, so what the application hands over must not be able to change. These cannot:
+Under a lease one verification serves many requests, and all of them get the same principal. If one request changed it, the
+others would see the change. So the application's owners must be immutable. These values are:
 
 - None, numbers, text, bytes, dates and times, UUIDs and members of an `Enum`;
 - tuples, named tuples and frozen sets of such values;
 - frozen dataclasses, and pydantic models with `frozen=True`, of such values;
 - instances of a class that the application has declared with :func:`immutable`.
 
-Anything else can, as far as this module knows: it refuses what it cannot judge.
+Any other value counts as mutable, including those that this module cannot judge.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ ClassT = TypeVar("ClassT", bound=type)
 _declared: Final[WeakSet[type]] = WeakSet()
 _CONTAINERS: Final = (tuple, frozenset)
 _CHANGING: Final = (list, dict, set, bytearray)
-# Of pydantic: what was set explicitly, and the two that are judged by themselves.
+# pydantic's: the names of the fields that were set, and two that `_find_changing` reads itself.
 _BOOKKEEPING: Final = frozenset(
     {"__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"}
 )
 
 
 def immutable(cls: ClassT) -> ClassT:
-    """Declare that an instance of this class never changes once it is made. A class decorator, or a call.
+    """Declare that the instances of a class never change. Use it as a class decorator or as a function.
 
-    Use it for a class of which the library cannot know this, such as one of `attrs` or `msgspec`, so that its instances may
-    be the `user` of an :class:`~msk_auth.Owner` under a lease. It holds for the class itself and not for its subclasses, and
-    for everything that an instance refers to.
+    Use it for a class that the library cannot judge, such as one of `attrs` or `msgspec`, so that its instances may be the
+    `user` of an :class:`~msk_auth.Owner` under a lease. The declaration covers everything that an instance refers to. It
+    does not cover subclasses.
 
     Raises:
-        ConfigurationError: It is no class.
+        ConfigurationError: The argument is not a class.
     """
     if not isinstance(cast("object", cls), type):
-        raise ConfigurationError(f"{cls!r} is no class. Write @immutable above the class.")
+        raise ConfigurationError(f"{cls!r} is not a class. Write @immutable above the class.")
     _declared.add(cls)
     return cls
 
 
 class NotShareable(ConfigurationError):
-    """A value that several requests would share, and of which a part can change.
+    """A value that several requests would share has a part that can change.
 
     Args:
-        path: Where the part is, such as `owner.user.roles`.
-        kind: Its class.
+        path: The place of that part, such as `owner.user.roles`.
+        kind: The class of that part.
     """
 
     def __init__(self, path: str, kind: type[object]) -> None:
@@ -113,8 +113,8 @@ def _find_changing(value: object) -> tuple[str, type[object]] | None:
 
 
 def is_frozen_class(kind: type[object]) -> bool:
-    """True if the class itself keeps its instances' attributes from being set: a frozen dataclass or pydantic model."""
-    # Of this very class: a subclass that is no frozen dataclass takes further attributes.
+    """True if the class prevents setting attributes of its instances: a frozen dataclass or pydantic model."""
+    # Not inherited: a subclass that is no frozen dataclass accepts further attributes.
     parameters = kind.__dict__.get("__dataclass_params__")
     if parameters is not None:
         return bool(parameters.frozen)
@@ -123,7 +123,7 @@ def is_frozen_class(kind: type[object]) -> bool:
 
 
 def is_mutable_class(kind: type[object]) -> bool:
-    """True if instances of a class can certainly change: an ORM's, a dataclass or a model that is not frozen, a list."""
+    """True if instances of a class can certainly change: ORM classes, unfrozen dataclasses and models, lists and so on."""
     if kind in _declared:
         return False
     # SQLAlchemy's classes have a mapper, Django's and peewee's models their `_meta`.
@@ -145,7 +145,7 @@ def _is_model(kind: type[object]) -> bool:
 
 @cache
 def _unchanging() -> tuple[type, ...]:
-    # Not before there is use for them: importing the library loads neither.
+    # Imported here, so that importing the library loads neither.
     from decimal import Decimal
     from uuid import UUID
 

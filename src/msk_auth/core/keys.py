@@ -5,8 +5,8 @@
     msk_<id: 12 base62>_<secret: 32 base62><checksum: 6 base62>
 
 The id is public. The secret carries 190 bits. The checksum is the CRC-32 of everything before it,
-so that a typing error, a truncated copy and most garbage are refused without touching the store,
-and a scanner can tell a real key from a look-alike. It protects nothing: anybody can compute it.
+so that a typing error, a truncated copy and most garbage are refused without a look-up in the store,
+and a scanner can distinguish a real key from a look-alike. It is no protection: it needs no secret.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUES = bytes(max(ALPHABET.find(chr(code)), 0) for code in range(256))
 class KeyValue:
     """The value of a key in memory. `str`, `repr` and formatting give the mask, never the value.
 
-    It cannot be pickled or copied into JSON by accident; only :meth:`reveal` hands the value out.
+    It cannot be pickled or serialized to JSON by accident; only :meth:`reveal` returns the value.
 
     Attributes:
         id: The public part.
@@ -74,12 +74,11 @@ class KeyFormat:
     Args:
         prefix: What the application's keys begin with: 2 to 16 characters, lower-case letters and
             digits, a letter first.
-        older_prefixes: What keys began with before. They are accepted as ever; no new ones are made.
-            A prefix that is in neither place makes its keys malformed.
+        older_prefixes: What keys began with before. Such keys are still accepted, and no new ones
+            are made. Keys with any other prefix are malformed.
 
     Raises:
-        ConfigurationError: A prefix has another form, looks like the beginning of a JWT, or is there
-            twice.
+        ConfigurationError: A prefix has another form, looks like the beginning of a JWT, or occurs twice.
     """
 
     __slots__ = ("_claimed", "_pattern", "older_prefixes", "prefix")
@@ -104,7 +103,7 @@ class KeyFormat:
         return KeyValue(body + checksum(body), key_id=key_id, mask=self.mask(key_id))
 
     def claims(self, token: str) -> bool:
-        """True if `token` sets out to be a key of one of the prefixes, well-formed or not."""
+        """True if `token` begins with one of the prefixes, well-formed or not."""
         return token.startswith(self._claimed)
 
     def parse(self, token: str) -> KeyValue:
@@ -119,9 +118,9 @@ class KeyFormat:
         return KeyValue(token, key_id=match[2], mask=_mask(match[1], match[2]))
 
     def mask(self, key_id: str) -> str:
-        """What may be shown of a key. Not its last characters: they are a function of the secret.
+        """The part of a key that may be shown. Not its last characters: they are a function of the secret.
 
-        It begins with the prefix of new keys: an id does not tell which one its key was made with.
+        It begins with the prefix of new keys, because an id does not contain the prefix of its key.
         """
         return _mask(self.prefix, key_id)
 
@@ -145,18 +144,18 @@ def _checked_prefixes(prefix: object, older_prefixes: object) -> tuple[str, ...]
     for each in (prefix, *cast("Sequence[object]", older_prefixes)):
         if not isinstance(each, str) or _PREFIX.fullmatch(each) is None:
             raise ConfigurationError(
-                f"The key prefix {each!r} does not work. Use 2 to 16 characters, lower-case letters and digits,"
+                f"The key prefix {each!r} is not valid. Use 2 to 16 characters, lower-case letters and digits,"
                 " a letter first, such as 'msk'."
             )
         if each.startswith("eyj"):
-            # In base64, '{"' is 'eyJ': people and scanners know a JWT by it.
+            # '{"' is 'eyJ' in base64, by which people and scanners recognize a JWT.
             raise ConfigurationError(
                 f"The key prefix {each!r} looks like the beginning of a JWT. Choose one that does not"
                 " begin with 'eyj', such as 'msk'."
             )
         if each in prefixes:
             raise ConfigurationError(
-                f"The key prefix {each!r} is there twice. Name each prefix once: that of new keys as"
+                f"The key prefix {each!r} is given twice. Give each prefix once: that of new keys as"
                 " `prefix`, the others in `older_prefixes`."
             )
         prefixes.append(each)
@@ -173,7 +172,7 @@ def _is_sound(token: str) -> bool:
     They are compared as integers: six base62 digits can spell numbers beyond 32 bits, which no checksum equals.
     """
     raw = token.encode()
-    # Written out: this is a good part of what refusing a mistyped key costs.
+    # Written out, because it is a large part of the cost of refusing a mistyped key.
     a, b, c, d, e, f = raw[-CHECKSUM_LENGTH:].translate(_VALUES)
     number = ((((a * 62 + b) * 62 + c) * 62 + d) * 62 + e) * 62 + f
     return number == zlib.crc32(raw[:-CHECKSUM_LENGTH])

@@ -22,7 +22,7 @@ class CredentialKind(Enum):
     API_KEY = "api_key"
     """An API key was presented."""
     TOKEN = "token"
-    """A genuine JWT that stands for no person's login, as far as the application's rules say."""
+    """A genuine JWT that is no person's login by the application's rules."""
 
 
 class KeyStatus(Enum):
@@ -93,7 +93,7 @@ class Owner(Generic[UserT]):
             predecessor with the same id and are refused. None means that no id is ever given out again.
 
     Raises:
-        ConfigurationError: `permissions` is one text, or holds something else than texts; `since` has no time zone.
+        ConfigurationError: `permissions` is one string, or contains something other than strings; `since` has no time zone.
     """
 
     id: str
@@ -124,7 +124,7 @@ class Owner(Generic[UserT]):
         set_attribute(self, "since", since)
 
     def existed_at(self, moment: datetime) -> bool:
-        """True if this user was there at `moment`, so that a key made then can be theirs."""
+        """True if this user existed at `moment`, so that a key of that time can be theirs."""
         return self.since is None or self.since <= moment
 
 
@@ -204,15 +204,14 @@ class Principal(Generic[UserT]):
 
     @property
     def is_interactive(self) -> bool:
-        """True if a person logged in for this; what `require_interactive` asks."""
+        """True if a person logged in; `require_interactive` demands this."""
         return self.kind is CredentialKind.INTERACTIVE
 
 
 def local_principal(owner: Owner[UserT], *, at: datetime) -> Principal[UserT]:
     """A principal for code that acts without a request: scripts, consoles, migrations.
 
-    It counts as interactive, so it can create keys. Never build one from anything that came in with
-    a request.
+    It counts as interactive, so it can create keys. Never build one from the contents of a request.
 
     Args:
         owner: On whose behalf the code acts.
@@ -223,13 +222,13 @@ def local_principal(owner: Owner[UserT], *, at: datetime) -> Principal[UserT]:
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What the application allows new keys to be.
+    """Limits for new keys.
 
     Attributes:
         max_active: How many active keys one owner may have; None means any number.
-        default_lifetime: The lifetime of a key for which none is asked, cut down to `max_lifetime`;
+        default_lifetime: The lifetime of a key that is created without one, cut down to `max_lifetime`;
             None means `max_lifetime`, and without one that the key does not expire.
-        max_lifetime: The longest lifetime that can be asked for; None means any, and none at all.
+        max_lifetime: The longest lifetime of a new key; None means any, and also none.
     """
 
     max_active: int | None = None
@@ -262,7 +261,7 @@ class KeyPage:
 
     Attributes:
         items: The keys, newest first.
-        next_cursor: What to hand in for the next page; None on the last one.
+        next_cursor: The `cursor` for the next page; None on the last page.
     """
 
     items: tuple[ApiKey, ...]
@@ -270,36 +269,36 @@ class KeyPage:
 
 
 def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
-    """A set of permissions or scopes that cannot change, made of any iterable.
+    """A frozen set of permissions or scopes, made of any iterable.
 
     Args:
         given: The permissions.
         name: What to call them in an error.
 
     Raises:
-        ConfigurationError: They are one text, a mapping, or hold something else than texts.
+        ConfigurationError: They are one string, a mapping, or contain something other than strings.
     """
     kind = type(given)
     if kind is not frozenset:
         if isinstance(given, (str, bytes)):
-            # Taken as an iterable it would be a set of letters.
+            # As an iterable it would be a set of letters.
             raise ConfigurationError(
-                f"{name} is one text and has to be a set of texts. Write {name}={{{given!r}}}."
+                f"{name} is one string and must be a set of strings. Write {name}={{{given!r}}}."
             )
         if isinstance(given, Mapping):
             # {"tasks:write": False} would grant what it means to deny.
             raise ConfigurationError(
-                f"{name} is a mapping and has to be a set of texts. Write the keys that are granted."
+                f"{name} is a mapping and must be a set of strings. Write the keys that are granted."
             )
         if not isinstance(cast("object", given), Iterable):
             raise ConfigurationError(
-                f"{name} has to be a set of texts, not {kind.__qualname__}. Write {name}=frozenset() for none."
+                f"{name} must be a set of strings, not {kind.__qualname__}. Write {name}=frozenset() for none."
             )
         given = frozenset(given)
     for permission in given:
         if not isinstance(cast("object", permission), str):
             raise ConfigurationError(
-                f"{name} has to hold texts, and {permission!r} is none. Of an Enum write its value."
+                f"{name} must contain strings, and {permission!r} is none. For a member of an Enum, write its value."
             )
     return cast("frozenset[str]", given)
 

@@ -1,6 +1,6 @@
 """Who may do what: an operation's policy and the one check of a principal against it.
 
-Which kind of credential may do what is a table. What the table does not name is denied.
+A table names the kinds of credential that pass as interactive. All others are denied.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Policy:
         if type(self.permissions) is not frozenset:
             frozen = freeze_permissions(self.permissions, "permissions")
             object.__setattr__(self, "permissions", frozen)
-        # `require("a b")` would make a permission that nobody has; say so while starting. And a
-        # permission is quoted in a challenge, where a quote in it would end the parameter.
+        # `require("a b")` would make a permission that no owner has, so refuse it at start. And a challenge quotes the
+        # permission, where a quote in it would end the parameter.
         for permission in self.permissions:
             if not is_permission(permission):
                 raise ConfigurationError(
@@ -52,18 +52,19 @@ class Policy:
         if self.max_age is None:
             return
         if not self.interactive:
-            raise ConfigurationError("max_age is about logins: use require_interactive(max_age=…).")
+            raise ConfigurationError(
+                "max_age limits the age of a login. Use require_interactive(max_age=…)."
+            )
         if not isinstance(cast("object", self.max_age), timedelta):
-            raise ConfigurationError("max_age is a duration, such as timedelta(minutes=5).")
+            raise ConfigurationError("max_age must be a timedelta, such as timedelta(minutes=5).")
         if self.max_age < timedelta(seconds=1):
             raise ConfigurationError("max_age must be at least one second.")
 
     def check(self, principal: Principal[UserT], now: datetime) -> None:
-        """Let the principal pass, or say why not.
+        """Let the principal pass, or raise.
 
-        How somebody was authenticated comes before what they may do: a key learns that no key will
-        ever do here, not which permission it lacks. A login's age comes last: nobody is sent to log
-        in again for nothing.
+        The kind of credential comes before permissions: the holder of a key learns that no key is accepted here, not
+        which permission is missing. The age of a login comes last, so that a person is not sent to log in again in vain.
 
         Raises:
             InteractiveRequired: Only an interactive login will do.

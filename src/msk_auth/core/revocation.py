@@ -1,8 +1,8 @@
 """Revoking keys without a login: a key that is presented, keys that were found in public, all keys of an owner.
 
-Revoking takes power away and gives none, so the secret itself is proof enough (RFC 7009 asks a public client for no
-more). A caller who does not have it learns nothing: an unknown id and a wrong secret take the same way, with the same
-I/O, and end in the same silence. Forgetting an owner is the application's own doing.
+Revoking a key grants nothing, so the secret itself is proof enough (RFC 7009 demands no more of a public client). A caller
+without the secret learns nothing: an unknown id and a wrong secret take the same path with the same I/O, and give the same
+result. Only the application itself calls `forget_owner`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .steps import Flow
 
 @dataclass(frozen=True, slots=True)
 class LeakedKey:
-    """A key that somebody found.
+    """A key that was found in public.
 
     Attributes:
-        key: What was found. It does not show in `repr`.
-        sighting: Where.
+        key: The key. `repr` does not show it.
+        sighting: Where it was found.
     """
 
     key: str = field(repr=False)
@@ -47,10 +47,10 @@ class Ended(NamedTuple):
 
 
 def revoke_presented_key(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
-    """Revoke the key that is shown.
+    """Revoke a presented key.
 
     Raises:
-        KeyMalformed: It is none, which anybody can tell; the store was not asked.
+        KeyMalformed: It is not a well-formed key; the store was not read.
     """
     try:
         held = yield from find_presented(rules, key)
@@ -61,7 +61,7 @@ def revoke_presented_key(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
 
 
 def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> Flow[Ended]:
-    """Revoke whatever was found. What is malformed or unknown is passed over."""
+    """Revoke the keys that were found. Malformed and unknown ones are skipped."""
     held: dict[str, ApiKey] = {}
     for key in dict.fromkeys(found.key for found in leaked):
         try:
@@ -108,8 +108,8 @@ def _delete_all(owner_id: str, now: datetime) -> Flow[list[tuple[ApiKey, ApiKey]
 
 
 def _revoke(held: Sequence[ApiKey], now: datetime) -> Flow[list[ApiKey]]:
-    # Those that are revoked already as well: whoever revoked them may still be waiting for leases to run out, and an
-    # answer must not come before that.
+    # Also those that are revoked already: the call that revoked them may still wait for leases to end, and this one must
+    # not return earlier.
     changed = yield from steps.revoke_keys(held, now)
     # None means that its owner has deleted it, which revoked it.
     return [record if after is None else after for record, after in zip(held, changed, strict=True)]

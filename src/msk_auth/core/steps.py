@@ -1,8 +1,8 @@
-"""What a flow may ask of the outside, one function for each kind of I/O.
+"""The steps of the flows, one function for each kind of I/O.
 
-A flow yields a step: a function that a driver calls with its ports, sending the answer back, or throwing what the step
-raised. Under the blocking driver a step returns the answer itself, under the other one an awaitable of it. A step shows
-nothing of what it carries, and some carry a key.
+A flow yields a step: a function that `ports` calls with itself. It sends the result back into the flow, or throws the error
+of the step. Under `Authenticator` a step returns the result, under `AsyncAuthenticator` an awaitable of it. The `repr` of a
+step does not show its arguments, since some contain a key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RegisterPort(Protocol):
 
 
 class Ports(Protocol):
-    """Everything outside that a flow can reach."""
+    """The store, the look-ups and the clock, as a flow reaches them."""
 
     @property
     def store(self) -> StorePort: ...
@@ -64,28 +64,27 @@ class Ports(Protocol):
 
 
 Step: TypeAlias = Callable[[Ports], Any]
-"""One thing to do outside."""
+"""One look-up, write or wait."""
 
 Flow: TypeAlias = Generator[Step, Any, T]
-"""An operation: yields steps, receives their answers, returns what the operation is for."""
+"""An operation: yields steps, receives their results, returns its own result."""
 
 
 class WrongRecord(Exception):
-    """A look-up by id returned the record of another id. A driver answers as if the store were unavailable.
+    """A look-up by id returned the record of another id. It becomes a :class:`~msk_auth.StoreUnavailable`.
 
-    It happens where two programs share a database connection without knowing, behind a pooler in transaction mode for
-    example, and one reads the answer to the other's statement. What such an answer says about the credential, good or
-    bad, is not known.
+    This happens if two programs share a database connection by mistake, for example behind a pooler in transaction mode,
+    and one reads the result of the other's statement. Such a result proves nothing about the credential.
     """
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"Looking up {what} returned a record with another id. Check that the look-up returns what was asked for,"
-            " and that no pooler mixes the sessions of the database."
+            f"Looking up {what} returned a record with another id. Check that the look-up returns the record with the"
+            " requested id, and that no pooler mixes the sessions of the database."
         )
 
 
-# Each of these asks for one thing and gives the answer its type, so that the flows are checked throughout.
+# Each function types its result, so that the type checker checks the flows throughout.
 
 
 def find_key(key_id: str) -> Flow[ApiKey | None]:
@@ -109,7 +108,7 @@ def find_session(session_id: str) -> Flow[Session | None]:
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
-    """The answer, whose id is the one that was asked for."""
+    """The answer, if it has the requested id."""
     if answer is not None and answer.id != requested_id:
         raise WrongRecord(what)
     return answer

@@ -1,6 +1,6 @@
-"""What a store of API keys must do: the two protocols, sync and async, with one meaning.
+"""The protocols of a store of API keys, blocking and asynchronous, with one meaning.
 
-A store keeps promises that no caller can check for it:
+A store has to keep promises that no caller can check:
 
 - **Revoking is monotonic.** Once `revoked_at` is set no method clears or moves it, and no method
   writes whole records back: every change is an update of the columns it is about.
@@ -8,8 +8,8 @@ A store keeps promises that no caller can check for it:
   after the change returned sees it, in any process.
 - **The limit of active keys is exact** under any number of parallel inserts and rotations.
 
-A store that cannot answer raises, and does so in bounded time, :data:`READ_SECONDS` for a look-up; the authenticator
-turns whatever was raised into :class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` checks all of it.
+A store that cannot answer raises in bounded time, :data:`READ_SECONDS` for a look-up. The authenticator turns any error
+into :class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` tests all of this.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any, Final, NamedTuple, Protocol
 from .model import ApiKey, KeyQuery
 
 READ_SECONDS: Final = 3.0
-"""How long a look-up may take, waiting for its turn included, so that an answer of 503 is there within five seconds.
+"""How long a look-up may take, including the wait for a connection, so that the client gets a 503 within five seconds.
 
-Under a lease a second may pass before it, waiting for another request with the same credential, and one for recording
-the lease.
+Under a lease two more seconds may pass before the look-up: one to wait for another request with the same credential, and
+one to record the lease.
 """
 
 
 def offered(store: object, name: str) -> Any:
-    """The method of this name that a store offers beyond the protocol of all; None if it has none, or sets it to None.
+    """An optional method of a store; None if the store lacks it or sets it to None.
 
-    It is asked for, and the store's class is not looked at: a proxy (metrics, tracing) that forwards with `__getattr__`
-    offers what is behind it.
+    This reads the attribute and does not inspect the class, so that it also finds the methods behind a proxy (metrics,
+    tracing) that forwards with `__getattr__`.
     """
     method = getattr(store, name, None)
     return method if callable(method) else None
@@ -76,7 +76,7 @@ class KeyStore(Protocol):
         ...
 
     def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """Bring `expires_at` forward to `at`; one that is earlier already stays. Returns as :meth:`revoke` does."""
+        """Set `expires_at` to `at` unless it is earlier. Returns as :meth:`revoke` does."""
         ...
 
     def rotate(
@@ -125,7 +125,7 @@ class RecordedLease(NamedTuple):
     Attributes:
         duration: How long its leases are, in whole microseconds.
         holder: The process, by a random name of at most 32 letters and digits. No two use the same.
-        mark: A number, which the process changes from time to time. Where it stands still, the process is gone.
+        mark: A number that the process changes regularly. If it stays the same, the process has ended.
     """
 
     duration: timedelta
@@ -140,11 +140,11 @@ class LeaseRegister(Protocol):
     """
 
     def recorded_leases(self) -> Collection[RecordedLease]:
-        """All that is in the register, in any order, from the authoritative copy."""
+        """All entries of the register, in any order, from the authoritative copy."""
         ...
 
     def record_lease(self, lease: RecordedLease) -> None:
-        """Put a process into the register, or give its entry, which is that of duration and holder, another mark."""
+        """Add an entry for a duration and a holder, or replace the mark of the existing one."""
         ...
 
     def forget_lease(self, lease: RecordedLease) -> None:
@@ -175,9 +175,9 @@ class AsyncBatchStore(Protocol):
     """
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
-        """The records with these ids as :meth:`AsyncKeyStore.find` reads them, those that there are, in any order.
+        """The records with these ids that exist, as :meth:`AsyncKeyStore.find` reads them, in any order.
 
-        The read begins after the call: nothing that was read before may be in the answer.
+        The read begins after the call: the result contains nothing that was read before.
 
         Args:
             key_ids: Each at most once; up to `msk_auth.batching.MAX_BATCH` of them.
