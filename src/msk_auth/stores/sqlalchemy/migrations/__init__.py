@@ -3,11 +3,11 @@
 One rule: a migration touches the library's own tables and no others.
 
 Call :func:`upgrade` at start, in as many processes as there are: one of them does the work and the others wait. The
-migrations keep their own version table, `msk_auth_alembic_version`, and touch no other table, so an application's
-alembic goes on beside them; let it ignore these tables (`include_name`).
+migrations keep their own version table, `msk_auth_alembic_version`, and touch no other table.
 
-An application that would rather have the tables in its own migrations calls
-:func:`~msk_auth.stores.sqlalchemy.api_key_table` with its metadata instead, and never calls this.
+If the application has an alembic of its own, give it :func:`include_object`: autogenerate proposes to drop every table
+that the application's metadata does not have. Or add the tables to that metadata with
+:func:`~msk_auth.stores.sqlalchemy.api_key_table`, and leave :func:`upgrade` out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
@@ -23,12 +23,14 @@ from sqlalchemy import Connection, Engine, text
 
 from msk_auth.stores.sqlalchemy._sqlite import begin_immediate
 
-__all__ = ["VERSION_TABLE", "upgrade"]
+__all__ = ["VERSION_TABLE", "include_object", "upgrade"]
 
 VERSION_TABLE: Final = "msk_auth_alembic_version"
 """Where it is kept which migrations have run."""
 
 _FOLDER: Final = Path(__file__).parent
+
+_TABLES: Final = frozenset({"msk_auth_api_keys", "msk_auth_api_keys_registers", VERSION_TABLE})
 
 _LOCK: Final = 0x6D736B5F61757468
 """Of no meaning but ours: the name of the lock on PostgreSQL."""
@@ -59,6 +61,21 @@ def upgrade(bind: Engine | Connection) -> None:
         config.attributes["connection"] = bind
         command.upgrade(config, "head")
     bind.commit()
+
+
+def include_object(
+    _object: Any, name: str | None, type_: str, _reflected: bool, compare_to: Any
+) -> bool:
+    """Keep an application's alembic from dropping the tables that :func:`upgrade` made.
+
+    For alembic's `context.configure(include_object=include_object)`, or Flask-Migrate's
+    `Migrate(app, db, include_object=include_object)`. With a function of your own: call both, and return whether both
+    returned True.
+
+    Returns:
+        False for a table of the library that is in the database and not in the application's metadata, else True.
+    """
+    return type_ != "table" or name not in _TABLES or not _reflected or compare_to is not None
 
 
 @contextmanager
