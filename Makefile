@@ -19,7 +19,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-envs test-pythons test-threads test-faults check check-all format docs bench requirements clean
+.PHONY: help run test test-envs test-pythons test-threads test-faults mutants check check-all format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,10 @@ test-threads:  ## Run the tests of several threads on PYTHON, such as a free-thr
 
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
 	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)
+
+# Some of the modules, such as ARGS="core.cursor leases".
+mutants: $(BIN)/.mutants  ## Change the deciding code in thousands of small ways, each of which a test must notice
+	$(BIN)/python -m tests.mutation.check $(ARGS)
 
 check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs build
 	$(BIN)/ruff format --check .
@@ -88,10 +92,12 @@ requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: t
 		--extra fastapi --extra sqlalchemy --extra argon2 --extra redis -o requirements/run.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in requirements/dev.in $(PROJECTS) \
 		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/mutants.in \
+		--constraint requirements/dev.txt -o requirements/mutants.txt
 
 clean:  ## Remove the environment, build results and caches (never a service's data)
 	rm -rf .venv .nox dist site htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
-		.mypy_cache .pytest_cache .ruff_cache examples/task_service/dist
+		.mutants .mypy_cache .pytest_cache .ruff_cache examples/task_service/dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. Each stamp is touched last, so an interrupted step is simply done again.
@@ -120,4 +126,9 @@ $(BIN)/.run: $(BIN)/.venv requirements/run.txt $(PROJECTS)
 $(BIN)/.dev: $(BIN)/.run requirements/dev.txt
 	@echo "Installing what the tests and checks need"
 	@$(call install,--require-hashes -r requirements/dev.txt)
+	@touch $@
+
+$(BIN)/.mutants: $(BIN)/.dev requirements/mutants.txt
+	@echo "Installing what changes the code"
+	@$(call install,--require-hashes -r requirements/mutants.txt)
 	@touch $@

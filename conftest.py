@@ -15,6 +15,15 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 # One search for everybody: the same commit gives the same verdict, and a slow machine is not a failure.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# For `make mutants`: each test runs hundreds of times, and how a mutant is killed does not matter.
+hypothesis.settings.register_profile(
+    "mutants",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

@@ -177,7 +177,7 @@ LOCKED = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", ["bootstrap.txt", "run.txt", "dev.txt"])
+@pytest.mark.parametrize("name", ["bootstrap.txt", "run.txt", "dev.txt", "mutants.txt"])
 def test_every_requirement_is_pinned_by_hash(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text("utf-8")
     assert LOCKED.search(text)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, batching, local_principal
-from msk_auth.batching import MAX_BATCH, BatchedReader
+from msk_auth.batching import MAX_BATCH, BatchedReader, _Queue
+from msk_auth.core.store import READ_SECONDS
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +121,27 @@ async def test_those_that_come_during_a_read_share_the_next_one(here: World) -> 
     assert [task.result().id for task in later if task.result()] == ["k2", "k3", "k3", "k1"]
 
 
+async def test_after_a_read_the_next_look_up_is_made_at_once(here: World) -> None:
+    await here.look_up("k1")
+    await here.database.answer(0)
+    await here.look_up("k2")
+    await here.look_up("k3")
+    await here.database.answer(1)
+    await here.database.answer(2)
+    await here.look_up("k4")
+    assert here.database.asked == [("k1",), ("k2",), ("k3",), ("k4",)]
+
+
+async def test_the_task_of_a_shared_read_is_held_until_it_has_ended(here: World) -> None:
+    await here.look_up("k1")
+    await here.look_up("k2")
+    await here.database.answer(0)
+    held = here.reader._queue()._tasks
+    assert [task.get_name() for task in held] == ["msk_auth reads"]
+    await here.database.answer(1)
+    assert held == set()
+
+
 async def test_nobody_joins_a_read_that_has_begun(here: World) -> None:
     first = await here.look_up("k1")
     here.database.version = 2
@@ -195,6 +219,20 @@ async def test_nothing_is_read_for_those_who_gave_up_waiting(here: World) -> Non
     assert names([next_one]) == ["version 1"]
 
 
+async def test_a_batch_of_which_all_gave_up_holds_up_no_other(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "MAX_BATCH", 2)
+    await here.look_up("k1")
+    for task in await here.look_up("k2", "k3"):
+        task.cancel()
+    (waiting,) = await here.look_up("k4")
+    await here.database.answer(0)
+    assert here.database.asked == [("k1",), ("k4",)]
+    await here.database.answer(1)
+    assert names([waiting]) == ["version 1"]
+
+
 async def test_nobody_waits_for_ever_when_the_reading_task_is_cancelled(here: World) -> None:
     await here.look_up("k0")
     during = await here.look_up("k1")
@@ -205,9 +243,10 @@ async def test_nobody_waits_for_ever_when_the_reading_task_is_cancelled(here: Wo
     await settle()
     for task in (*during, *behind):
         assert isinstance(task.exception(), ConnectionAbortedError)
-    (afterwards,) = await here.look_up("k3")
+    afterwards = await here.look_up("k3", "k4")
     await here.database.answer(-1)
-    assert names([afterwards]) == ["version 1"]
+    await here.database.answer(-1)
+    assert names(afterwards) == ["version 1", "version 1"]
 
 
 async def test_a_read_that_stalls_holds_up_only_its_own_look_ups(
@@ -271,6 +310,62 @@ async def test_a_look_up_waits_no_longer_than_the_time_of_a_look_up(
     assert here.database.asked == [("k1",), ("k3",)]
     await here.database.answer(1)
     assert names(later) == ["version 1"]
+
+
+class Timers:
+    """The timers of an event loop whose time moves only by `advance`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], object]]] = []
+        self.create_future = asyncio.get_running_loop().create_future
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, work: Callable[[], object]) -> object:
+        self.timers.append((self.now + delay, work))
+        return object()
+
+    def advance(self, to: float) -> None:
+        while due := [timer for timer in self.timers if timer[0] <= to]:
+            timer = min(due, key=lambda each: each[0])
+            self.timers.remove(timer)
+            self.now = timer[0]
+            timer[1]()
+        self.now = to
+
+
+async def test_look_ups_are_ended_one_after_the_other_and_then_nothing_ticks(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "STALL_SECONDS", math.inf)
+    timers: Any = Timers()
+    queue = _Queue(timers, here.database.find_many)
+    queue.begin()
+    first, second = (asyncio.ensure_future(queue.join("k1")) for _ in range(2))
+    await settle()
+    timers.advance(READ_SECONDS - 1)
+    third = asyncio.ensure_future(queue.join("k2"))
+    await settle()
+
+    async def ended(at: float) -> list[bool]:
+        timers.advance(at)
+        await settle()
+        return [task.done() for task in (first, second, third)]
+
+    assert await ended(READ_SECONDS - 0.01) == [False, False, False]
+    assert await ended(READ_SECONDS) == [True, True, False]
+    assert await ended(2 * READ_SECONDS - 1) == [True, True, True]
+    assert {type(task.exception()) for task in (first, second, third)} == {TimeoutError}
+    # The timer for reads that stall remains.
+    assert [at for at, _ in timers.timers] == [math.inf]
+
+    fourth = asyncio.ensure_future(queue.join("k3"))
+    await settle()
+    timers.advance(4 * READ_SECONDS)
+    await settle()
+    assert isinstance(fourth.exception(), TimeoutError)
 
 
 async def test_a_store_that_never_answers_leaves_no_reads_behind(

@@ -27,6 +27,7 @@ ALLOWED: dict[str, dict[str, dict[str, str]]] = {
         "free-threaded": {"contents": "read"},
         "package": {"contents": "read"},
     },
+    "mutants.yml": {"mutants": {"contents": "read"}},
     "release.yml": {
         "build": {"contents": "read"},
         "attest": {"attestations": "write", "id-token": "write"},

@@ -24,6 +24,7 @@ ACCEPTED = [
     (f"  Bearer {KEY}", KEY),
     (f"Bearer {KEY} \t ", KEY),
     (f"\tBearer {KEY}", KEY),
+    ("\tBearer XxX", "XxX"),
     # Every token68 (RFC 9110, section 11.2): what it means is for others to say.
     ("Bearer azAZ09-._~+/==", "azAZ09-._~+/=="),
     ("Bearer x", "x"),
@@ -143,8 +144,10 @@ def test_no_header_is_no_credentials() -> None:
         ["", ""],
         [b"Basic abc", b"Basic abc"],
         [f"Bearer {KEY}"] * 1000,
+        # A line break is no white space around a value.
+        [b"Digest a=b\n", b"c=d"],
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_several_headers_with_credentials_are_malformed(headers: list[str | bytes]) -> None:
     # RFC 9110, section 5.3: the field is no list. RFC 6750, section 2: one method in each request.
@@ -154,8 +157,13 @@ def test_several_headers_with_credentials_are_malformed(headers: list[str | byte
 
 @pytest.mark.parametrize(
     "headers",
-    [['Digest a="b"', 'c="d"'], ["Digest a=b ", "\tc=d"], [b"Digest a=b", b"c=d", b"e=f"]],
-    ids=range(3),
+    [
+        ['Digest a="b"', 'c="d"'],
+        ["Digest a=b ", "\tc=d"],
+        [b"Digest a=b", b"c=d", b"e=f"],
+        ["X a=b", "c=d"],
+    ],
+    ids=range(4),
 )
 def test_parameters_of_another_scheme_in_several_headers_are_still_none_of_ours(
     headers: list[str | bytes],
@@ -182,6 +190,9 @@ def test_several_headers_are_what_a_server_that_joins_them_makes_of_them(
 def test_a_header_is_read_up_to_the_limit_and_not_beyond() -> None:
     longest = "Bearer " + "a" * (MAX_HEADER_LENGTH - len("Bearer "))
     assert read_bearer([longest]) == longest[7:]
+    # Others than what nearly all requests send are read up to the same limit.
+    assert read_bearer([f" {longest[:-1]}"]) == longest[7:-1]
+    assert read_bearer(["Digest a=b,c=".ljust(MAX_HEADER_LENGTH, "d")]) is None
     for header in (longest + "a", (longest + "a").encode(), " " * (MAX_HEADER_LENGTH + 1)):
         with pytest.raises(RequestMalformed, match="longer than 8192"):
             read_bearer([header])

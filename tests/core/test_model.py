@@ -152,12 +152,18 @@ def test_what_is_no_set_of_permissions_is_refused(
         holder(given)
 
 
+@pytest.mark.parametrize("holder", [of_owner, of_policy])
 @pytest.mark.parametrize("given", [[1], {Grant.READ}, [None], [b"tasks:read"]], ids=repr)
-def test_permissions_are_strings(given: object) -> None:
+def test_permissions_are_strings(holder: Holder, given: Iterable[object]) -> None:
     with pytest.raises(
         ConfigurationError, match=r"contain strings, and .* is none.* write its value"
     ):
-        of_owner(given)
+        holder(given)
+
+
+def test_a_frozen_set_in_a_policy_contains_strings() -> None:
+    with pytest.raises(ConfigurationError, match="contain strings"):
+        of_policy(frozenset({7}))
 
 
 def test_a_member_of_a_text_enum_is_a_text() -> None:

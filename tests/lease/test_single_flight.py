@@ -25,6 +25,7 @@ from msk_auth import (
     StoreUnavailable,
     ports,
 )
+from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 LEASE = timedelta(milliseconds=1)
@@ -102,6 +103,29 @@ def test_a_loop_that_was_closed_while_requests_waited_holds_up_no_other() -> Non
     gc.collect()
     assert asyncio.run(outcome(auth)) == KEY.id
     assert auth._leases._single_flight._flights == {}
+
+
+class SignalOfAClosedLoop:
+    def set(self) -> None:
+        raise RuntimeError("Event loop is closed")
+
+
+def test_a_flight_ends_although_its_loop_was_closed() -> None:
+    flights = SingleFlight(SignalOfAClosedLoop, lambda: "loop")
+    first = flights.join("key")
+    assert not flights.join("key").leads
+    flights.land(first)
+    assert flights.join("key").leads
+
+
+def test_a_child_begins_without_the_flights_of_its_parent_and_may_end_one() -> None:
+    flights = SingleFlight(threading.Event, threading.get_ident)
+    of_parent = flights.join("key")
+    flights._renew()
+    assert flights.join("key").leads
+    flights._renew()
+    flights.land(of_parent)
+    assert of_parent.landed.is_set()
 
 
 def test_a_cancelled_request_leaves_those_that_waited_for_it_to_themselves() -> None:

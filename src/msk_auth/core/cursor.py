@@ -12,7 +12,7 @@ from .errors import InputInvalid
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # Twelve digits of seconds and six of microseconds: enough for every moment up to the year 9999.
-_DECODED = r"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
+_DECODED = rb"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
 
 
 class PageCursor:
@@ -32,12 +32,11 @@ class PageCursor:
             InputInvalid: It was not made by :meth:`encode` (field `cursor`).
         """
         try:
-            raw = base64.b64decode(
-                cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True
-            ).decode("ascii")
+            # No position has a `-` or `_` in base64: all of its bytes are ASCII, and none is `>`, `?` or `~`.
+            raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), validate=True)
             match = re.fullmatch(_DECODED, raw)
             if match is not None:
-                return _EPOCH + int(match[1]) * _MICROSECOND, match[2]
+                return _EPOCH + int(match[1]) * _MICROSECOND, match[2].decode()
         except (binascii.Error, ValueError, OverflowError):
             pass
         raise InputInvalid.of(

@@ -39,9 +39,8 @@ class Policy:
     max_age: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if type(self.permissions) is not frozenset:
-            frozen = freeze_permissions(self.permissions, "permissions")
-            object.__setattr__(self, "permissions", frozen)
+        frozen = freeze_permissions(self.permissions, "permissions")
+        object.__setattr__(self, "permissions", frozen)
         # `require("a b")` would make a permission that no owner has, so refuse it at start. And a challenge quotes the
         # permission, where a quote in it would end the parameter.
         for permission in self.permissions:
@@ -71,7 +70,7 @@ class Policy:
             PermissionDenied: A permission is missing.
             LoginTooOld: The login is older than `max_age`, or its age is not known.
         """
-        if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind, False):
+        if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind):
             raise InteractiveRequired
         if not self.permissions <= principal.permissions:
             raise PermissionDenied(self.permissions)
