@@ -105,16 +105,16 @@ def test_a_loop_that_was_closed_while_requests_waited_holds_up_no_other() -> Non
     assert auth._leases._single_flight._flights == {}
 
 
-class SignalOfAClosedLoop:
+class EventOfAClosedLoop:
     def set(self) -> None:
         raise RuntimeError("Event loop is closed")
 
 
 def test_a_flight_ends_although_its_loop_was_closed() -> None:
-    flights = SingleFlight(SignalOfAClosedLoop, lambda: "loop")
+    flights = SingleFlight(EventOfAClosedLoop, lambda: "loop")
     first = flights.join("key")
     assert not flights.join("key").leads
-    flights.land(first)
+    flights.finish(first)
     assert flights.join("key").leads
 
 
@@ -124,8 +124,8 @@ def test_a_child_begins_without_the_flights_of_its_parent_and_may_end_one() -> N
     flights._renew()
     assert flights.join("key").leads
     flights._renew()
-    flights.land(of_parent)
-    assert of_parent.landed.is_set()
+    flights.finish(of_parent)
+    assert of_parent.finished.is_set()
 
 
 def test_a_cancelled_request_leaves_those_that_waited_for_it_to_themselves() -> None:
