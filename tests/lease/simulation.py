@@ -240,7 +240,9 @@ class SimStore:
         await self.process.stop("deliver keys")
         return [record] if record.id in key_ids else []
 
-    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: object
+    ) -> ApiKey | None:
         await self.process.stop("commit key")
         world = self.process.world
         if world.record.revoked_at is None:
@@ -267,4 +269,4 @@ class SimStore:
         await self.process.stop("deliver that a lease is forgotten")
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"the simulation does not need {name}")
+        raise AttributeError(f"the simulation does not need {name}")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, StaticPool
+from sqlalchemy import URL, Engine, StaticPool
+from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.stores.support import (
     METADATA,
     TABLE,
@@ -23,7 +24,13 @@ from tests.stores.support import (
 from msk_auth import AsyncKeyStore, KeyStore
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
-from msk_auth.testing import AsyncStoreContract, BackgroundLoop, StoreContract
+from msk_auth.testing import (
+    AsyncChangeRecorder,
+    AsyncStoreContract,
+    BackgroundLoop,
+    ChangeRecorder,
+    StoreContract,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +40,19 @@ class TestMemory(StoreContract):
     def store(self) -> KeyStore:
         return MemoryKeyStore()
 
+    @pytest.fixture
+    def audited_store(self, on_change: ChangeRecorder) -> KeyStore:
+        return MemoryKeyStore(on_change=on_change)
+
 
 class TestAsyncMemory(AsyncStoreContract):
     @pytest.fixture
     def async_store(self) -> AsyncKeyStore:
         return AsyncMemoryKeyStore()
+
+    @pytest.fixture
+    def async_audited_store(self, on_change: AsyncChangeRecorder) -> AsyncKeyStore:
+        return AsyncMemoryKeyStore(on_change=on_change)
 
 
 class TestSQLite(StoreContract):
@@ -46,6 +61,16 @@ class TestSQLite(StoreContract):
         with engine_on(sqlite_url(tmp_path)) as engine:
             request.param(engine)
             store = SQLAlchemyKeyStore(engine)
+            yield store
+            store.close()
+
+    @pytest.fixture(params=[prepared, begin_deferred], ids=lambda way: way.__name__)
+    def audited_store(
+        self, tmp_path: Path, request: pytest.FixtureRequest, on_change: ChangeRecorder
+    ) -> Iterator[KeyStore]:
+        with engine_on(sqlite_url(tmp_path)) as engine:
+            request.param(engine)
+            store = SQLAlchemyKeyStore(engine, on_change=on_change)
             yield store
             store.close()
 
@@ -62,22 +87,45 @@ class TestAsyncSQLite(AsyncStoreContract):
         loop.run(store.aclose())
         loop.run(engine.dispose())
 
+    @pytest.fixture(params=[untouched, begin_nothing], ids=lambda way: way.__name__)
+    def async_audited_store(
+        self,
+        tmp_path: Path,
+        loop: BackgroundLoop,
+        request: pytest.FixtureRequest,
+        on_change: AsyncChangeRecorder,
+    ) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(sqlite_url(tmp_path))
+        request.param(engine)
+        store = AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
+        yield store
+        loop.run(store.aclose())
+        loop.run(engine.dispose())
+
 
 class TestSQLiteInMemory(StoreContract):
     @pytest.fixture
-    def store(self) -> Iterator[KeyStore]:
+    def engine(self) -> Iterator[Engine]:
         shared: dict[str, Any] = {
             "poolclass": StaticPool,
             "connect_args": {"check_same_thread": False},
         }
         with engine_on(URL.create("sqlite"), **shared) as engine:
             METADATA.create_all(engine)
-            yield SQLAlchemyKeyStore(engine, TABLE)
+            yield engine
+
+    @pytest.fixture
+    def store(self, engine: Engine) -> KeyStore:
+        return SQLAlchemyKeyStore(engine, TABLE)
+
+    @pytest.fixture
+    def audited_store(self, engine: Engine, on_change: ChangeRecorder) -> KeyStore:
+        return SQLAlchemyKeyStore(engine, TABLE, on_change=on_change)
 
 
 class TestAsyncSQLiteInMemory(AsyncStoreContract):
     @pytest.fixture
-    def async_store(self, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+    def engine(self, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
         engine = async_engine_on(URL.create("sqlite"))
 
         async def create_tables() -> None:
@@ -85,8 +133,18 @@ class TestAsyncSQLiteInMemory(AsyncStoreContract):
                 await connection.run_sync(METADATA.create_all)
 
         loop.run(create_tables())
-        yield AsyncSQLAlchemyKeyStore(engine, TABLE)
+        yield engine
         loop.run(engine.dispose())
+
+    @pytest.fixture
+    def async_store(self, engine: AsyncEngine) -> AsyncKeyStore:
+        return AsyncSQLAlchemyKeyStore(engine, TABLE)
+
+    @pytest.fixture
+    def async_audited_store(
+        self, engine: AsyncEngine, on_change: AsyncChangeRecorder
+    ) -> AsyncKeyStore:
+        return AsyncSQLAlchemyKeyStore(engine, TABLE, on_change=on_change)
 
 
 class TestPostgres(StoreContract):
@@ -94,6 +152,11 @@ class TestPostgres(StoreContract):
     def store(self, postgres_url: URL) -> Iterator[KeyStore]:
         with engine_on(postgres_url) as engine:
             yield SQLAlchemyKeyStore(engine)
+
+    @pytest.fixture
+    def audited_store(self, postgres_url: URL, on_change: ChangeRecorder) -> Iterator[KeyStore]:
+        with engine_on(postgres_url) as engine:
+            yield SQLAlchemyKeyStore(engine, on_change=on_change)
 
 
 class TestAsyncPostgres(AsyncStoreContract):
@@ -105,6 +168,16 @@ class TestAsyncPostgres(AsyncStoreContract):
         loop.run(store.aclose())
         loop.run(engine.dispose())
 
+    @pytest.fixture
+    def async_audited_store(
+        self, postgres_url: URL, loop: BackgroundLoop, on_change: AsyncChangeRecorder
+    ) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(postgres_url)
+        store = AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
+        yield store
+        loop.run(store.aclose())
+        loop.run(engine.dispose())
+
 
 class TestMariaDB(StoreContract):
     @pytest.fixture
@@ -112,10 +185,23 @@ class TestMariaDB(StoreContract):
         with engine_on(mysql_url) as engine:
             yield SQLAlchemyKeyStore(engine)
 
+    @pytest.fixture
+    def audited_store(self, mysql_url: URL, on_change: ChangeRecorder) -> Iterator[KeyStore]:
+        with engine_on(mysql_url) as engine:
+            yield SQLAlchemyKeyStore(engine, on_change=on_change)
+
 
 class TestAsyncMariaDB(AsyncStoreContract):
     @pytest.fixture
     def async_store(self, mysql_url: URL, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
         engine = async_engine_on(mysql_url)
         yield AsyncSQLAlchemyKeyStore(engine)
+        loop.run(engine.dispose())
+
+    @pytest.fixture
+    def async_audited_store(
+        self, mysql_url: URL, loop: BackgroundLoop, on_change: AsyncChangeRecorder
+    ) -> Iterator[AsyncKeyStore]:
+        engine = async_engine_on(mysql_url)
+        yield AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
         loop.run(engine.dispose())

@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Engine,
     MetaData,
     NullPool,
     String,
@@ -42,7 +43,7 @@ from msk_auth.stores.sqlalchemy import (
 )
 from msk_auth.stores.sqlalchemy._operations import FIELDS, KeyOperations
 from msk_auth.stores.sqlalchemy._standby import StandbyError
-from msk_auth.testing import StoreContract
+from msk_auth.testing import ChangeRecorder, StoreContract
 from msk_auth.testing._store_contract import NOW, OWNER, add, count_active, ids, make_record
 
 
@@ -64,19 +65,37 @@ class TestPostgresUnderSerializable(StoreContract):
         with engine_on(postgres_url, isolation_level="SERIALIZABLE") as engine:
             yield SQLAlchemyKeyStore(engine)
 
+    @pytest.fixture
+    def audited_store(
+        self, postgres_url: URL, on_change: ChangeRecorder
+    ) -> Iterator[SQLAlchemyKeyStore]:
+        with engine_on(postgres_url, isolation_level="SERIALIZABLE") as engine:
+            yield SQLAlchemyKeyStore(engine, on_change=on_change)
+
 
 class TestATableOfTheApplicationsOwn(StoreContract):
     """Another name, in the application's own metadata with its own names of constraints."""
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[SQLAlchemyKeyStore]:
+    def made(self, tmp_path: Path) -> Iterator[tuple[Engine, Table]]:
         metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s"})
         table = api_key_table(metadata, "api keys")
         engine = create_engine(sqlite_url(tmp_path))
         metadata.create_all(engine)
-        with closing(SQLAlchemyKeyStore(engine, table)) as store:
-            yield store
+        yield engine, table
         engine.dispose()
+
+    @pytest.fixture
+    def store(self, made: tuple[Engine, Table]) -> Iterator[SQLAlchemyKeyStore]:
+        with closing(SQLAlchemyKeyStore(*made)) as store:
+            yield store
+
+    @pytest.fixture
+    def audited_store(
+        self, made: tuple[Engine, Table], on_change: ChangeRecorder
+    ) -> Iterator[SQLAlchemyKeyStore]:
+        with closing(SQLAlchemyKeyStore(*made, on_change=on_change)) as store:
+            yield store
 
 
 def test_a_revocation_is_seen_even_if_the_pool_never_ends_transactions(url: URL) -> None:
@@ -312,6 +331,15 @@ class TestMariaDBUnderTheNameOfMySQL(StoreContract):
         with engine_on(mysql_url) as engine:
             other = create_engine(engine.url.set(drivername="mysql+pymysql"))
             yield SQLAlchemyKeyStore(other)
+            other.dispose()
+
+    @pytest.fixture
+    def audited_store(
+        self, mysql_url: URL, on_change: ChangeRecorder
+    ) -> Iterator[SQLAlchemyKeyStore]:
+        with engine_on(mysql_url) as engine:
+            other = create_engine(engine.url.set(drivername="mysql+pymysql"))
+            yield SQLAlchemyKeyStore(other, on_change=on_change)
             other.dispose()
 
 

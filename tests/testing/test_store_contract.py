@@ -10,7 +10,7 @@ pytest_plugins = ["pytester"]
 
 STORES = {
     "revokes_again": """
-        def revoke(self, key_id, *, owner_id, at):
+        def revoke(self, key_id, *, owner_id, at, change=None):
             record = self._find_own(key_id, owner_id)
             if record is not None:
                 self._records[key_id] = record = replace(record, revoked_at=at)
@@ -24,22 +24,41 @@ STORES = {
                     self._records[key_id] = replace(record, last_used_at=at, revoked_at=None)
     """,
     "counts_before_it_locks": """
-        def insert(self, record, *, max_active, now):
+        def insert(self, record, *, max_active, now, change=None):
             active = sum(r.status(now).value == "active" for r in list(self._records.values()))
             time.sleep(0.01)
             if max_active is not None and active >= max_active:
                 raise KeyLimitReached(max_active)
-            super().insert(record, max_active=None, now=now)
+            super().insert(record, max_active=None, now=now, change=change)
     """,
     "ignores_case": """
         def find(self, key_id):
             return super().find(key_id) or super().find(key_id.upper())
     """,
     "rotates_in_two_steps": """
-        def rotate(self, key_id, *, successor, ends_at, max_active, now):
-            revoked = self.revoke(key_id, owner_id=successor.owner_id, at=now)
-            self.insert(successor, max_active=max_active, now=now)
+        def rotate(self, key_id, *, successor, ends_at, max_active, now, change=None):
+            revoked = self.revoke(key_id, owner_id=successor.owner_id, at=now, change=change)
+            self.insert(successor, max_active=max_active, now=now, change=lambda _: ())
             return revoked
+    """,
+    "calls_its_hook_after_the_change": """
+        def revoke(self, key_id, *, owner_id, at, change=None):
+            record = super().revoke(key_id, owner_id=owner_id, at=at, change=lambda _: ())
+            if self.on_change is not None and record is not None:
+                for event in change(record):
+                    self.on_change(None, event)
+            return record
+    """,
+    "calls_its_hook_where_nothing_changed": """
+        def expire(self, key_id, *, owner_id, at, change=None):
+            record = super().expire(key_id, owner_id=owner_id, at=at, change=lambda _: ())
+            if self.on_change is not None and record is not None:
+                call_on_change(self.on_change, None, change(record))
+            return record
+    """,
+    "writes_past_its_hook": """
+        def _write(self, plan, change):
+            return super()._write(plan, change or (lambda _: ()))
     """,
     "lists_what_is_deleted": """
         def list(self, query):
@@ -60,12 +79,15 @@ def make_test(pytester: pytest.Pytester, methods: str) -> None:
     pytester.makepyfile(
         "import time\nfrom dataclasses import replace\nimport pytest\n"
         "from msk_auth import KeyLimitReached\n"
+        "from msk_auth.core.store import call_on_change\n"
         "from msk_auth.stores.memory import MemoryKeyStore\n"
         "from msk_auth.testing import StoreContract\n\n"
         "class Store(MemoryKeyStore):\n    pass\n"
         + "".join(f"    {line}\n" for line in dedent(methods).splitlines())
         + "\nclass TestStore(StoreContract):\n"
-        "    @pytest.fixture\n    def store(self):\n        return Store()\n"
+        "    @pytest.fixture\n    def store(self):\n        return Store()\n\n"
+        "    @pytest.fixture\n    def audited_store(self, on_change):\n"
+        "        return Store(on_change=on_change)\n"
     )
 
 
@@ -82,6 +104,15 @@ def test_a_store_without_leases_is_told_so(pytester: pytest.Pytester) -> None:
     outcomes = pytester.runpytest("-q").parseoutcomes()
     assert outcomes.keys() == {"passed", "skipped"}
     assert outcomes["skipped"] == 4
+
+
+def test_a_store_without_a_hook_skips_its_tests(pytester: pytest.Pytester) -> None:
+    make_test(pytester, "audited = False")
+    test = pytester.path / "test_a_store_without_a_hook_skips_its_tests.py"
+    test.write_text(test.read_text().replace("def audited_store", "def unused"))
+    outcomes = pytester.runpytest("-q").parseoutcomes()
+    assert outcomes.keys() == {"passed", "skipped"}
+    assert outcomes["skipped"] == 24
 
 
 @pytest.mark.parametrize("contract", ["StoreContract", "AsyncStoreContract"])
@@ -109,6 +140,10 @@ def test_an_asynchronous_store_of_ones_own(pytester: pytest.Pytester) -> None:
             @pytest.fixture
             def async_store(self):
                 return AsyncMemoryKeyStore()
+
+            @pytest.fixture
+            def async_audited_store(self, on_change):
+                return AsyncMemoryKeyStore(on_change=on_change)
         """
     )
     assert pytester.runpytest("-q").parseoutcomes().keys() == {"passed"}

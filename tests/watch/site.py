@@ -129,19 +129,27 @@ class _AsyncStore(AsyncMemoryKeyStore):
     """One that can look up many keys at once."""
 
     def __init__(self, store: _Store) -> None:
+        super().__init__()
         self._store = store
+        self._records = store._records
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        return self._store.find(key_id)
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
-        store: Any = self._store
-        found: list[ApiKey] = store.find_several(key_ids)
-        return found
+        return self._store.find_several(key_ids)
 
 
 class SingleStore(AsyncMemoryKeyStore):
     """One that cannot."""
 
     def __init__(self, site: Site) -> None:
+        super().__init__()
         self._store = site.store
+        self._records = site.store._records
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        return self._store.find(key_id)
 
 
 def _revoke_key(site: Site, principal: Principal[str]) -> None:

@@ -18,7 +18,10 @@ from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.immutability import NotShareable, is_mutable_class
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import KeyLimits, Owner
+from msk_auth.core.store import offered
 from msk_auth.tokens.profile import TokenProfile
+
+_WRITES: Final = ("insert", "revoke", "delete", "expire", "rotate")
 
 _MEANT_FOR: Final[Mapping[str, str]] = {
     "find_owner": "a function that returns the Owner with an id, or None",
@@ -52,6 +55,7 @@ def validate_components(
         raise ConfigurationError(
             "The store is not a key store. Create one first, such as MemoryKeyStore()."
         )
+    _validate_writes(store)
     given = {
         "find_owner": find_owner,
         "find_external_owner": find_external_owner,
@@ -80,6 +84,7 @@ def validate_components(
     _validate_issuers(issuers, find_external_owner)
     called = {
         "store.find": getattr(store, "find", None),
+        "store.on_change": offered(store, "on_change"),
         "find_owner": find_owner,
         "find_external_owner": find_external_owner,
         "find_session": find_session,
@@ -104,6 +109,32 @@ def _validate_issuers(issuers: object, find_external_owner: object) -> None:
             "issuers and find_external_owner belong together: a function that returns the Owner for"
             " an ExternalIdentity, by its issuer and its subject."
         )
+
+
+def _validate_writes(store: object) -> None:
+    """Refuse a store whose writes do not take `change`, which every write of an authenticator carries.
+
+    Raises:
+        ConfigurationError: One does not; it would fail when the first key is created.
+    """
+    for name in _WRITES:
+        method = offered(store, name)
+        if method is not None and not _takes(method, "change"):
+            raise ConfigurationError(
+                f"store.{name} does not take `change`. Add the keyword argument, as in KeyStore.{name}: a wrapper passes"
+                " it on, a store without an on_change hook ignores it."
+            )
+
+
+def _takes(method: Any, keyword: str) -> bool:
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        # What is built in does not always say.
+        return True
+    return keyword in parameters or any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
 
 
 def _check_blocking(functions: Mapping[str, object]) -> None:

@@ -68,7 +68,7 @@ class RevocationCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyRevocation:
-    """A key is revoked. Sent for each call, since revoking again is no error.
+    """A key is revoked. Revoking again is no error: each call sends this to `on_event`, and only a change to `on_change`.
 
     Attributes:
         principal: The caller; None if the key itself was presented, or for `forget_owner`.
@@ -98,10 +98,10 @@ class LeakLocation:
 
 @dataclass(frozen=True, slots=True)
 class KeyLeaked:
-    """A key was found in public, and is revoked. Sent for each place, and again when it is reported again.
+    """A key was found in public, and is revoked. `on_event` gets one for each place, also when it is reported again.
 
     Notify its owner: the key stopped working, and another person may have used it before. `record.revoked_at` equals
-    `at` if this report revoked it.
+    `at` if this report revoked it. Only then does `on_change` get the event: a report of a revoked key changes no key.
     """
 
     at: datetime
@@ -111,7 +111,7 @@ class KeyLeaked:
 
 @dataclass(frozen=True, slots=True)
 class KeyExpirySet:
-    """The end of a key was brought forward."""
+    """The end of a key was brought forward, or was earlier already; only the first is a change for `on_change`."""
 
     at: datetime
     principal: Principal[Any]
@@ -120,21 +120,21 @@ class KeyExpirySet:
 
 @dataclass(frozen=True, slots=True)
 class KeyDeleted:
-    """A key is revoked and removed from its owner's list."""
+    """A key is revoked and removed from its owner's list.
+
+    Attributes:
+        principal: The caller; None for `forget_owner`, which sends this for keys that were revoked before.
+    """
 
     at: datetime
-    principal: Principal[Any]
+    principal: Principal[Any] | None
     record: ApiKey
 
 
-Event: TypeAlias = (
-    CredentialUsed
-    | Refusal
-    | KeyCreated
-    | KeyRotated
-    | KeyRevocation
-    | KeyLeaked
-    | KeyExpirySet
-    | KeyDeleted
+KeyEvent: TypeAlias = (
+    KeyCreated | KeyRotated | KeyRevocation | KeyLeaked | KeyExpirySet | KeyDeleted
 )
+"""An event of a change to a key, which a store's `on_change` hook receives."""
+
+Event: TypeAlias = CredentialUsed | Refusal | KeyEvent
 """All events that the `on_event` hook receives."""

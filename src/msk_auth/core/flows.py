@@ -14,9 +14,10 @@ Authentication takes these steps in this order. A failed check ends the request:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from . import steps
@@ -39,7 +40,15 @@ from .errors import (
     TokenInvalid,
     TokenRevoked,
 )
-from .events import Event, KeyCreated, KeyDeleted, KeyExpirySet, KeyRevocation, KeyRotated
+from .events import (
+    Event,
+    KeyCreated,
+    KeyDeleted,
+    KeyEvent,
+    KeyExpirySet,
+    KeyRevocation,
+    KeyRotated,
+)
 from .immutability import check_shareable
 from .issuer import TokenIssuer, VerifiedToken
 from .keys import KeyFormat, KeyValue
@@ -57,6 +66,7 @@ from .model import (
 )
 from .policy import is_permission, require_interactive
 from .steps import Flow
+from .store import KeyChange
 
 T = TypeVar("T")
 
@@ -126,7 +136,7 @@ class Changed(NamedTuple, Generic[T]):
 
     Attributes:
         value: What the caller gets.
-        event: What the application's hook is told.
+        event: What `on_event` gets, after the commit. The store's `on_change` got an equal one before it.
     """
 
     value: T
@@ -358,8 +368,9 @@ def create_key(
     if wrong:
         raise InputInvalid(wrong)
     created = _make_key(rules, clean_name, principal.owner.id, clean_scopes, made_at, expires_at)
-    yield from steps.insert_key(created.record, limits.max_active, now)
-    return Changed(created, KeyCreated(now, principal, created.record))
+    event = KeyCreated(now, principal, created.record)
+    yield from steps.insert_key(created.record, limits.max_active, now, lambda _: (event,))
+    return Changed(created, event)
 
 
 def rotate_key(
@@ -379,26 +390,29 @@ def rotate_key(
     successor_ends = _end_of_successor(record, limits, made_at)
     created = _make_key(rules, record.name, record.owner_id, record.scopes, made_at, successor_ends)
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
-    predecessor = _present(
-        (yield from steps.rotate_key(record.id, created.record, ends_at, limits.max_active, now))
+    rotated = partial(KeyRotated, now, principal, successor=created.record)
+    step = steps.rotate_key(
+        record.id, created.record, ends_at, limits.max_active, now, _change(rotated)
     )
-    return Changed(created, KeyRotated(now, principal, predecessor, created.record))
+    return Changed(created, rotated(_present((yield from step))))
 
 
 def revoke_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[ApiKey]]:
     """Revoke a key of the principal's owner, for good. Revoking again changes nothing. Interactive only."""
     _MANAGE.check(principal, now)
     ours = _checked_id(key_id), principal.owner.id
-    record = _present((yield from steps.revoke_key(*ours, now)))
-    return Changed(record, KeyRevocation(now, principal, record))
+    revoked = partial(KeyRevocation, now, principal)
+    record = _present((yield from steps.revoke_key(*ours, now, _change(revoked))))
+    return Changed(record, revoked(record))
 
 
 def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[None]]:
     """Revoke a key and remove it from the list. Interactive only."""
     _MANAGE.check(principal, now)
     ours = _checked_id(key_id), principal.owner.id
-    record = _present((yield from steps.delete_key(*ours, now)))
-    return Changed(None, KeyDeleted(now, principal, record))
+    deleted = partial(KeyDeleted, now, principal)
+    record = _present((yield from steps.delete_key(*ours, now, _change(deleted))))
+    return Changed(None, deleted(record))
 
 
 def expire_key(
@@ -409,8 +423,9 @@ def expire_key(
     if at.utcoffset() is None:
         raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
     ours = _checked_id(key_id), principal.owner.id
-    record = _present((yield from steps.expire_key(*ours, at)))
-    return Changed(record, KeyExpirySet(now, principal, record))
+    expiry_set = partial(KeyExpirySet, now, principal)
+    record = _present((yield from steps.expire_key(*ours, at, _change(expiry_set))))
+    return Changed(record, expiry_set(record))
 
 
 def get_key(principal: Principal[Any], key_id: str) -> Flow[ApiKey]:
@@ -439,6 +454,11 @@ def list_keys(
     items = found[:limit]
     more = len(found) > limit
     return KeyPage(items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None)
+
+
+def _change(event: Callable[[ApiKey], KeyEvent]) -> KeyChange:
+    """A change that has this one event."""
+    return lambda record: (event(record),)
 
 
 def _made_at(owner: Owner[Any], now: datetime) -> datetime:

@@ -14,10 +14,19 @@ from typing import NamedTuple
 
 from . import steps
 from .errors import KeyMalformed, KeyUnknown
-from .events import Event, KeyLeaked, KeyRevocation, LeakLocation, RevocationCause
+from .events import (
+    Event,
+    KeyDeleted,
+    KeyEvent,
+    KeyLeaked,
+    KeyRevocation,
+    LeakLocation,
+    RevocationCause,
+)
 from .flows import MAX_PAGE, Rules, find_presented
 from .model import ApiKey, KeyQuery
 from .steps import Flow
+from .store import KeyChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class Ended(NamedTuple):
     Attributes:
         records: What became of each key that was shown, None for what is no key of this application; of an owner who is
             forgotten, the keys that were revoked.
-        events: What the application's hook is told.
+        events: What `on_event` gets, after the commit.
     """
 
     records: tuple[ApiKey | None, ...]
@@ -56,8 +65,12 @@ def revoke_presented_key(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
         held = yield from find_presented(rules, key)
     except KeyUnknown:
         return Ended((None,), ())
-    (record,) = yield from _revoke([held], now)
-    return Ended((record,), (KeyRevocation(now, None, record, RevocationCause.POSSESSION),))
+
+    def events(record: ApiKey) -> tuple[KeyEvent, ...]:
+        return (KeyRevocation(now, None, record, RevocationCause.POSSESSION),)
+
+    (record,) = yield from _revoke([held], now, events)
+    return Ended((record,), events(record))
 
 
 def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> Flow[Ended]:
@@ -68,7 +81,17 @@ def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> F
             held[key] = yield from find_presented(rules, key)
         except (KeyMalformed, KeyUnknown):
             continue
-    revoked = dict(zip(held, (yield from _revoke(list(held.values()), now)), strict=True))
+
+    def events_of(record: ApiKey) -> list[KeyEvent]:
+        return [
+            KeyLeaked(now, record, found.sighting)
+            for found in leaked
+            if found.key in held and held[found.key].id == record.id
+        ]
+
+    revoked = dict(
+        zip(held, (yield from _revoke(list(held.values()), now, events_of)), strict=True)
+    )
     records = tuple(revoked.get(found.key) for found in leaked)
     events = [
         KeyLeaked(now, record, found.sighting)
@@ -80,36 +103,43 @@ def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> F
 
 def forget_owner(owner_id: str, now: datetime) -> Flow[Ended]:
     """Revoke every key of an owner, and take it off the list: the next owner of the id is to see none of them."""
-    ended = yield from _delete_all(owner_id, now)
+    events = yield from _delete_all(owner_id, now)
     yield from steps.await_lease_expiry()
     # Until now a request may have had the owner's login under a lease, and made another key.
     while late := (yield from _delete_all(owner_id, now)):
-        ended += late
+        events += late
         yield from steps.await_lease_expiry()
-    revoked = [after for before, after in ended if before.revoked_at is None]
-    return Ended(
-        tuple(revoked),
-        tuple(KeyRevocation(now, None, key, RevocationCause.FORGOTTEN) for key in revoked),
-    )
+    revoked = tuple(event.record for event in events if isinstance(event, KeyRevocation))
+    return Ended(revoked, tuple(events))
 
 
-def _delete_all(owner_id: str, now: datetime) -> Flow[list[tuple[ApiKey, ApiKey]]]:
-    """Each key that was on the owner's list, before and after."""
-    deleted: list[tuple[ApiKey, ApiKey]] = []
+def _delete_all(owner_id: str, now: datetime) -> Flow[list[KeyRevocation | KeyDeleted]]:
+    """What happened to each key that was on the owner's list."""
+
+    def event(before: ApiKey, after: ApiKey) -> KeyRevocation | KeyDeleted:
+        # Its owner may have revoked it since it was listed.
+        if before.revoked_at is None and after.revoked_at == now:
+            return KeyRevocation(now, None, after, RevocationCause.FORGOTTEN)
+        return KeyDeleted(now, None, after)
+
+    def change_of(before: ApiKey) -> KeyChange:
+        return lambda after: (event(before, after),)
+
+    events: list[KeyRevocation | KeyDeleted] = []
     # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
     while page := (yield from steps.list_keys(KeyQuery(owner_id, now, limit=MAX_PAGE))):
-        after = yield from steps.delete_keys(page, now)
-        deleted += [
-            (before, changed)
-            for before, changed in zip(page, after, strict=True)
-            if changed is not None
+        deleted = yield from steps.delete_keys(page, now, change_of)
+        events += [
+            event(before, after)
+            for before, after in zip(page, deleted, strict=True)
+            if after is not None
         ]
-    return deleted
+    return events
 
 
-def _revoke(held: Sequence[ApiKey], now: datetime) -> Flow[list[ApiKey]]:
+def _revoke(held: Sequence[ApiKey], now: datetime, change: KeyChange) -> Flow[list[ApiKey]]:
     # Also those that are revoked already: the call that revoked them may still wait for leases to end, and this one must
     # not return earlier.
-    changed = yield from steps.revoke_keys(held, now)
+    changed = yield from steps.revoke_keys(held, now, change)
     # None means that its owner has deleted it, which revoked it.
     return [record if after is None else after for record, after in zip(held, changed, strict=True)]

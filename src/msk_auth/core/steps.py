@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Session
-from .store import RecordedLease
+from .store import KeyChange, RecordedLease
 
 T = TypeVar("T")
 R = TypeVar("R", ApiKey, Owner[Any], Session)
@@ -21,11 +21,13 @@ R = TypeVar("R", ApiKey, Owner[Any], Session)
 class StorePort(Protocol):
     """A `KeyStore` or an `AsyncKeyStore`, seen without the difference between the two."""
 
-    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> Any: ...
+    def insert(
+        self, record: ApiKey, *, max_active: int | None, now: datetime, change: KeyChange
+    ) -> Any: ...
     def list(self, query: KeyQuery) -> Any: ...
-    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
-    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
-    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> Any: ...
+    def revoke(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
+    def delete(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
+    def expire(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
     def rotate(
         self,
         key_id: str,
@@ -34,6 +36,7 @@ class StorePort(Protocol):
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange,
     ) -> Any: ...
 
 
@@ -129,8 +132,10 @@ def list_keys(query: KeyQuery) -> Flow[Sequence[ApiKey]]:
     return answer
 
 
-def insert_key(record: ApiKey, max_active: int | None, now: datetime) -> Flow[None]:
-    yield lambda ports: ports.store.insert(record, max_active=max_active, now=now)
+def insert_key(
+    record: ApiKey, max_active: int | None, now: datetime, change: KeyChange
+) -> Flow[None]:
+    yield lambda ports: ports.store.insert(record, max_active=max_active, now=now, change=change)
 
 
 def recorded_leases() -> Flow[Collection[RecordedLease]]:
@@ -154,33 +159,38 @@ def sleep(seconds: float) -> Flow[None]:
     yield lambda ports: ports.sleep(seconds)
 
 
-# What narrows access commits first, and then waits until no process can still use what it read before.
+# What narrows access commits first, and then waits until no process can still use what it read before. Each write carries
+# what it means, for the hook that a store calls inside the write's transaction.
 
 
-def revoke_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
-    return (yield from _narrow(_revocation(key_id, owner_id, at)))
+def revoke_key(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Flow[ApiKey | None]:
+    return (yield from _narrow(_revocation(key_id, owner_id, at, change)))
 
 
-def revoke_keys(records: Sequence[ApiKey], at: datetime) -> Flow[list[ApiKey | None]]:
+def revoke_keys(
+    records: Sequence[ApiKey], at: datetime, change: KeyChange
+) -> Flow[list[ApiKey | None]]:
     """As :func:`revoke_key`, for many keys at the price of one wait."""
     answers: list[ApiKey | None] = []
     for record in records:
-        revocation = _revocation(record.id, record.owner_id, at)
+        revocation = _revocation(record.id, record.owner_id, at, change)
         answers.append((yield revocation))
     if records:
         yield _await_lease_expiry
     return answers
 
 
-def delete_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
-    return (yield from _narrow(_deletion(key_id, owner_id, at)))
+def delete_key(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Flow[ApiKey | None]:
+    return (yield from _narrow(_deletion(key_id, owner_id, at, change)))
 
 
-def delete_keys(records: Sequence[ApiKey], at: datetime) -> Flow[list[ApiKey | None]]:
+def delete_keys(
+    records: Sequence[ApiKey], at: datetime, change_of: Callable[[ApiKey], KeyChange]
+) -> Flow[list[ApiKey | None]]:
     """As :func:`delete_key`, for many keys and without the wait: :func:`await_lease_expiry` is to follow."""
     answers: list[ApiKey | None] = []
     for record in records:
-        deletion = _deletion(record.id, record.owner_id, at)
+        deletion = _deletion(record.id, record.owner_id, at, change_of(record))
         answers.append((yield deletion))
     return answers
 
@@ -189,17 +199,31 @@ def await_lease_expiry() -> Flow[None]:
     yield _await_lease_expiry
 
 
-def expire_key(key_id: str, owner_id: str, at: datetime) -> Flow[ApiKey | None]:
-    return (yield from _narrow(lambda ports: ports.store.expire(key_id, owner_id=owner_id, at=at)))
+def expire_key(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Flow[ApiKey | None]:
+    return (
+        yield from _narrow(
+            lambda ports: ports.store.expire(key_id, owner_id=owner_id, at=at, change=change)
+        )
+    )
 
 
 def rotate_key(
-    key_id: str, successor: ApiKey, ends_at: datetime, max_active: int | None, now: datetime
+    key_id: str,
+    successor: ApiKey,
+    ends_at: datetime,
+    max_active: int | None,
+    now: datetime,
+    change: KeyChange,
 ) -> Flow[ApiKey | None]:
     return (
         yield from _narrow(
             lambda ports: ports.store.rotate(
-                key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=now
+                key_id,
+                successor=successor,
+                ends_at=ends_at,
+                max_active=max_active,
+                now=now,
+                change=change,
             )
         )
     )
@@ -211,12 +235,12 @@ def _narrow(step: Step) -> Flow[ApiKey | None]:
     return answer
 
 
-def _revocation(key_id: str, owner_id: str, at: datetime) -> Step:
-    return lambda ports: ports.store.revoke(key_id, owner_id=owner_id, at=at)
+def _revocation(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Step:
+    return lambda ports: ports.store.revoke(key_id, owner_id=owner_id, at=at, change=change)
 
 
-def _deletion(key_id: str, owner_id: str, at: datetime) -> Step:
-    return lambda ports: ports.store.delete(key_id, owner_id=owner_id, at=at)
+def _deletion(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Step:
+    return lambda ports: ports.store.delete(key_id, owner_id=owner_id, at=at, change=change)
 
 
 def _await_lease_expiry(ports: Ports) -> Any:

@@ -10,14 +10,20 @@ A store has to keep promises that no caller can check:
 
 A store that cannot answer raises in bounded time, :data:`READ_SECONDS` for a look-up. The authenticator turns any error
 into :class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` tests all of this.
+
+A store may take a hook of the application, `on_change(connection, event)`, and call it inside the transaction of each
+write that changes a key: what the hook writes there commits with the change, or neither does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from inspect import isawaitable, iscoroutine
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from .errors import ConfigurationError
+from .events import KeyEvent
 from .model import ApiKey, KeyQuery
 
 READ_SECONDS: Final = 3.0
@@ -38,23 +44,77 @@ def offered(store: object, name: str) -> Any:
     return method if callable(method) else None
 
 
+KeyChange: TypeAlias = Callable[[ApiKey], Sequence[KeyEvent]]
+"""What a write means: takes the record as the write leaves it, and makes the events for the store's `on_change`."""
+
+
+def require_change(change: KeyChange | None) -> KeyChange:
+    """What a store with an `on_change` calls first in each write: the change, which must be given.
+
+    Raises:
+        ConfigurationError: It is not; the write would be missing from the application's audit log.
+    """
+    if change is None:
+        raise ConfigurationError(
+            "This store has an on_change hook, and a write came without its event. Pass change=…,"
+            " a function that takes the record and returns the events."
+        )
+    return change
+
+
+C = TypeVar("C")
+
+
+def call_on_change(
+    on_change: Callable[[C, KeyEvent], object], connection: C, events: Sequence[KeyEvent]
+) -> None:
+    """Call the hook of a blocking store for each event, in order.
+
+    Raises:
+        ConfigurationError: The hook is async, and nothing would await it.
+        Exception: Whatever the hook raised.
+    """
+    for event in events:
+        answer = on_change(connection, event)
+        if isawaitable(answer):
+            if iscoroutine(answer):
+                answer.close()
+            raise ConfigurationError(
+                "on_change is async, and this store blocks: hand in a plain function, or use the async store."
+            )
+
+
 class KeyStore(Protocol):
-    """A store for :class:`~msk_auth.Authenticator`, called from any thread."""
+    """A store for :class:`~msk_auth.Authenticator`, called from any thread.
+
+    The methods that change a key take `change`. A store without an `on_change` ignores it.
+    """
 
     def find(self, key_id: str) -> ApiKey | None:
         """The record with this id, deleted ones included, from the authoritative copy; None if there is none."""
         ...
 
-    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+    def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
         """Add a record.
 
         Args:
             record: Its id must be new.
             max_active: How many active keys the owner may have afterwards; None means any number.
             now: The moment at which "active" is judged.
+            change: Makes the events for `on_change`, from the record as the write leaves it. The store calls it, and
+                `on_change` for each of its events in order, before the commit, if the write has changed something.
+                A write that changes nothing calls neither.
 
         Raises:
             KeyLimitReached: The owner would have more; nothing was written.
+            Exception: Whatever `on_change` raised; nothing was written.
         """
         ...
 
@@ -62,8 +122,16 @@ class KeyStore(Protocol):
         """At most `query.limit` records, ordered by `(created_at, id)`, newest first, beginning after `query.after`."""
         ...
 
-    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """Set `revoked_at` to `at` unless it is set already.
+    def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set `revoked_at` to `at` unless it is set already, which is then no change.
+
+        Args:
+            key_id: Of the key.
+            owner_id: Of its owner.
+            at: The moment of revocation.
+            change: As for :meth:`insert`.
 
         Returns:
             The record as it is now, or None if the owner has no such key (a deleted one counts as
@@ -71,12 +139,19 @@ class KeyStore(Protocol):
         """
         ...
 
-    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """Revoke as by :meth:`revoke`, and set `deleted_at`. Returns as :meth:`revoke` does."""
+    def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Revoke as by :meth:`revoke`, and set `deleted_at`. Arguments and result are as there."""
         ...
 
-    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """Set `expires_at` to `at` unless it is earlier. Returns as :meth:`revoke` does."""
+    def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set `expires_at` to `at` unless it is earlier, which is then no change.
+
+        Arguments and result are as for :meth:`revoke`.
+        """
         ...
 
     def rotate(
@@ -87,6 +162,7 @@ class KeyStore(Protocol):
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange | None = None,
     ) -> ApiKey | None:
         """Insert `successor` and retire its predecessor, together or not at all.
 
@@ -99,6 +175,7 @@ class KeyStore(Protocol):
             ends_at: When the predecessor stops working.
             max_active: As for :meth:`insert`, a predecessor that lives on counted in.
             now: The moment at which "active" is judged.
+            change: As for :meth:`insert`, from the predecessor as the rotation leaves it.
 
         Returns:
             The predecessor as it is now, or None if the owner has no such key.
@@ -192,7 +269,14 @@ class AsyncKeyStore(Protocol):
         """As :meth:`KeyStore.find`."""
         ...
 
-    async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+    async def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
         """As :meth:`KeyStore.insert`."""
         ...
 
@@ -200,15 +284,21 @@ class AsyncKeyStore(Protocol):
         """As :meth:`KeyStore.list`."""
         ...
 
-    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """As :meth:`KeyStore.revoke`."""
         ...
 
-    async def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """As :meth:`KeyStore.delete`."""
         ...
 
-    async def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """As :meth:`KeyStore.expire`."""
         ...
 
@@ -220,6 +310,7 @@ class AsyncKeyStore(Protocol):
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange | None = None,
     ) -> ApiKey | None:
         """As :meth:`KeyStore.rotate`."""
         ...

@@ -7,20 +7,36 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, TypeAlias
 
 from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
+from msk_auth.core.events import KeyEvent
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus, revoked
-from msk_auth.core.store import RecordedLease
+from msk_auth.core.store import KeyChange, RecordedLease, call_on_change, require_change
 
 __all__ = ["AsyncMemoryKeyStore", "MemoryKeyStore"]
 
+_Planned: TypeAlias = tuple[ApiKey | None, Mapping[str, ApiKey]]
+"""What a write will answer, and the records that it will store; nothing is stored yet."""
 
-class MemoryKeyStore:
-    """A :class:`~msk_auth.KeyStore` in a dictionary; safe to use from several threads."""
+_PAUSE_SECONDS: Final = 0.001
+
+
+class _Records:
+    """The records and what can be done with them; the stores below take care that they do one thing at a time."""
 
     def __init__(self) -> None:
         self._records: dict[str, ApiKey] = {}
@@ -30,42 +46,31 @@ class MemoryKeyStore:
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
+        # Of its own: a hook that waits must not keep verifications from the register.
+        self._lease_lock = threading.Lock()
 
-    def find(self, key_id: str) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+    def _find(self, key_id: str) -> ApiKey | None:
         return self._records.get(key_id)
 
-    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
-        """See :class:`~msk_auth.KeyStore`.
-
-        Raises:
-            KeyLimitReached: The owner would have more active keys than allowed.
-            ValueError: There is a key with this id.
-        """
-        with self._lock:
-            self._add(record, max_active=max_active, now=now)
-
-    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.KeyStore`."""
-        with self._lock:
-            found = [record for record in self._records.values() if _is_listed(record, query)]
+    def _list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        found = [record for record in self._records.values() if _is_listed(record, query)]
         return sorted(found, key=_position, reverse=True)[: query.limit]
 
-    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
-        return self._update(key_id, owner_id, lambda record: revoked(record, at=at))
+    def _insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> _Planned:
+        return record, self._added(record, max_active=max_active, now=now)
 
-    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
-        return self._update(
+    def _revoke(self, key_id: str, *, owner_id: str, at: datetime) -> _Planned:
+        return self._updated(key_id, owner_id, lambda record: revoked(record, at=at))
+
+    def _delete(self, key_id: str, *, owner_id: str, at: datetime) -> _Planned:
+        return self._updated(
             key_id, owner_id, lambda record: replace(revoked(record, at=at), deleted_at=at)
         )
 
-    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
-        return self._update(key_id, owner_id, lambda record: _expiring(record, at))
+    def _expire(self, key_id: str, *, owner_id: str, at: datetime) -> _Planned:
+        return self._updated(key_id, owner_id, lambda record: _expiring(record, at))
 
-    def rotate(
+    def _rotate(
         self,
         key_id: str,
         *,
@@ -73,53 +78,39 @@ class MemoryKeyStore:
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
-    ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`.
+    ) -> _Planned:
+        record = self._find_own(key_id, successor.owner_id)
+        if record is None:
+            return None, {}
+        if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
+            raise KeyNotActive
+        ended = revoked(record, at=now) if ends_at <= now else _expiring(record, ends_at)
+        predecessor = replace(ended, replaced_by=successor.id)
+        return predecessor, self._added(
+            successor, max_active=max_active, now=now, predecessor=predecessor
+        )
 
-        Raises:
-            KeyNotActive: The predecessor is revoked, expired or already rotated.
-            KeyLimitReached: The owner would have more active keys than allowed.
-            ValueError: There is a key with the successor's id.
-        """
-        with self._lock:
-            record = self._find_own(key_id, successor.owner_id)
-            if record is None:
-                return None
-            if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
-                raise KeyNotActive
-            ended = revoked(record, at=now) if ends_at <= now else _expiring(record, ends_at)
-            predecessor = replace(ended, replaced_by=successor.id)
-            self._add(successor, max_active=max_active, now=now, predecessor=predecessor)
-            return predecessor
-
-    def touch(self, last_used: Mapping[str, datetime]) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
-        with self._lock:
-            for key_id, at in last_used.items():
-                record = self._records.get(key_id)
-                if record is not None and (record.last_used_at is None or record.last_used_at < at):
-                    self._records[key_id] = replace(record, last_used_at=at)
-
-    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
-        with self._lock:
+    def _touch(self, last_used: Mapping[str, datetime]) -> None:
+        for key_id, at in last_used.items():
             record = self._records.get(key_id)
-            if record is not None and record.digest == old:
-                self._records[key_id] = replace(record, digest=new)
+            if record is not None and (record.last_used_at is None or record.last_used_at < at):
+                self._records[key_id] = replace(record, last_used_at=at)
 
-    def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.LeaseRegister`."""
-        with self._lock:
+    def _replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        record = self._records.get(key_id)
+        if record is not None and record.digest == old:
+            self._records[key_id] = replace(record, digest=new)
+
+    def _recorded_leases(self) -> Collection[RecordedLease]:
+        with self._lease_lock:
             return tuple(self._leases.values())
 
-    def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
-        with self._lock:
+    def _record_lease(self, lease: RecordedLease) -> None:
+        with self._lease_lock:
             self._leases[lease.duration, lease.holder] = lease
 
-    def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
-        with self._lock:
+    def _forget_lease(self, lease: RecordedLease) -> None:
+        with self._lease_lock:
             if self._leases.get((lease.duration, lease.holder)) == lease:
                 del self._leases[lease.duration, lease.holder]
 
@@ -129,24 +120,21 @@ class MemoryKeyStore:
             return None
         return record
 
-    def _update(
-        self, key_id: str, owner_id: str, change: Callable[[ApiKey], ApiKey]
-    ) -> ApiKey | None:
-        with self._lock:
-            record = self._find_own(key_id, owner_id)
-            if record is not None:
-                self._records[key_id] = record = change(record)
-            return record
+    def _updated(self, key_id: str, owner_id: str, update: Callable[[ApiKey], ApiKey]) -> _Planned:
+        before = self._find_own(key_id, owner_id)
+        if before is None:
+            return None, {}
+        after = update(before)
+        return after, {} if after == before else {key_id: after}
 
-    def _add(
+    def _added(
         self,
         record: ApiKey,
         *,
         max_active: int | None,
         now: datetime,
         predecessor: ApiKey | None = None,
-    ) -> None:
-        """Both records or neither: what must not be is found out before anything is kept."""
+    ) -> Mapping[str, ApiKey]:
         if record.id in self._records:
             raise ValueError("there is a key with this id already")
         changes = {record.id: record}
@@ -159,38 +147,174 @@ class MemoryKeyStore:
             )
             if active > max_active:
                 raise KeyLimitReached(max_active)
-        self._records.update(changes)
+        return changes
 
 
-class AsyncMemoryKeyStore:
-    """:class:`MemoryKeyStore` as an :class:`~msk_auth.AsyncKeyStore`."""
+class MemoryKeyStore(_Records):
+    """A :class:`~msk_auth.KeyStore` in a dictionary; safe to use from several threads.
 
-    def __init__(self) -> None:
-        self._store = MemoryKeyStore()
+    Args:
+        on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
+            What it raises undoes the write. It must not use the store, which waits for it.
+    """
+
+    def __init__(self, *, on_change: Callable[[None, KeyEvent], None] | None = None) -> None:
+        super().__init__()
+        self.on_change: Final = on_change
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._find(key_id)
+
+    def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
+        """See :class:`~msk_auth.KeyStore`.
+
+        Raises:
+            KeyLimitReached: The owner would have more active keys than allowed.
+            ValueError: There is a key with this id.
+        """
+        self._write(partial(self._insert, record, max_active=max_active, now=now), change)
+
+    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.KeyStore`."""
+        with self._lock:
+            return self._list(query)
+
+    def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(partial(self._revoke, key_id, owner_id=owner_id, at=at), change)
+
+    def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(partial(self._delete, key_id, owner_id=owner_id, at=at), change)
+
+    def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(partial(self._expire, key_id, owner_id=owner_id, at=at), change)
+
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`.
+
+        Raises:
+            KeyNotActive: The predecessor is revoked, expired or already rotated.
+            KeyLimitReached: The owner would have more active keys than allowed.
+            ValueError: There is a key with the successor's id.
+        """
+        rotation = partial(
+            self._rotate,
+            key_id,
+            successor=successor,
+            ends_at=ends_at,
+            max_active=max_active,
+            now=now,
+        )
+        return self._write(rotation, change)
+
+    def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        with self._lock:
+            self._touch(last_used)
+
+    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        with self._lock:
+            self._replace_digest(key_id, old=old, new=new)
+
+    def recorded_leases(self) -> Collection[RecordedLease]:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        return self._recorded_leases()
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        self._record_lease(lease)
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        self._forget_lease(lease)
+
+    def _write(self, plan: Callable[[], _Planned], change: KeyChange | None) -> ApiKey | None:
+        if self.on_change is not None:
+            require_change(change)
+        with self._lock:
+            record, changes = plan()
+            if self.on_change is not None:
+                call_on_change(self.on_change, None, _events(record, changes, change))
+            self._records.update(changes)
+            return record
+
+
+class AsyncMemoryKeyStore(_Records):
+    """:class:`MemoryKeyStore` as an :class:`~msk_auth.AsyncKeyStore`.
+
+    Args:
+        on_change: As for :class:`MemoryKeyStore`, and awaited.
+    """
+
+    def __init__(
+        self, *, on_change: Callable[[None, KeyEvent], Awaitable[None]] | None = None
+    ) -> None:
+        super().__init__()
+        self.on_change: Final = on_change
 
     async def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._store.find(key_id)
+        return self._find(key_id)
 
-    async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+    async def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
         """See :meth:`MemoryKeyStore.insert`."""
-        self._store.insert(record, max_active=max_active, now=now)
+        await self._write(partial(self._insert, record, max_active=max_active, now=now), change)
 
     async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._store.list(query)
+        async with self._turn():
+            return self._list(query)
 
-    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._store.revoke(key_id, owner_id=owner_id, at=at)
+        return await self._write(partial(self._revoke, key_id, owner_id=owner_id, at=at), change)
 
-    async def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._store.delete(key_id, owner_id=owner_id, at=at)
+        return await self._write(partial(self._delete, key_id, owner_id=owner_id, at=at), change)
 
-    async def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._store.expire(key_id, owner_id=owner_id, at=at)
+        return await self._write(partial(self._expire, key_id, owner_id=owner_id, at=at), change)
 
     async def rotate(
         self,
@@ -200,31 +324,75 @@ class AsyncMemoryKeyStore:
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange | None = None,
     ) -> ApiKey | None:
         """See :meth:`MemoryKeyStore.rotate`."""
-        return self._store.rotate(
-            key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=now
+        rotation = partial(
+            self._rotate,
+            key_id,
+            successor=successor,
+            ends_at=ends_at,
+            max_active=max_active,
+            now=now,
         )
+        return await self._write(rotation, change)
 
     async def touch(self, last_used: Mapping[str, datetime]) -> None:
         """See :class:`~msk_auth.KeyStore`."""
-        self._store.touch(last_used)
+        async with self._turn():
+            self._touch(last_used)
 
     async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
         """See :class:`~msk_auth.KeyStore`."""
-        self._store.replace_digest(key_id, old=old, new=new)
+        async with self._turn():
+            self._replace_digest(key_id, old=old, new=new)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
-        return self._store.recorded_leases()
+        return self._recorded_leases()
 
     async def record_lease(self, lease: RecordedLease) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        self._store.record_lease(lease)
+        self._record_lease(lease)
 
     async def forget_lease(self, lease: RecordedLease) -> None:
         """See :class:`~msk_auth.LeaseRegister`."""
-        self._store.forget_lease(lease)
+        self._forget_lease(lease)
+
+    async def _write(self, plan: Callable[[], _Planned], change: KeyChange | None) -> ApiKey | None:
+        if self.on_change is not None:
+            require_change(change)
+        async with self._turn():
+            record, changes = plan()
+            if self.on_change is not None:
+                for event in _events(record, changes, change):
+                    await self.on_change(None, event)
+            self._records.update(changes)
+            return record
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        # A lock of asyncio would belong to one event loop, and the store serves several. Only a hook that waits keeps it
+        # for longer than a few microseconds.
+        lock = self._lock
+        while not lock.acquire(blocking=False):
+            await _pause()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+async def _pause() -> None:
+    import asyncio  # which a blocking application has no use for
+
+    await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _events(
+    record: ApiKey | None, changes: Mapping[str, ApiKey], change: KeyChange | None
+) -> Sequence[KeyEvent]:
+    return () if record is None or change is None or not changes else change(record)
 
 
 def _position(record: ApiKey) -> tuple[datetime, str]:

@@ -5,7 +5,8 @@ One rule: a test goes through the code that runs in production; only the clock a
 - :class:`FrozenClock` takes the place of the machine's clock.
 - :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` sign a principal in.
 - :func:`audit_routes` demands that every route of an application says whom it is for.
-- :class:`StoreContract` and :class:`AsyncStoreContract` check a store of your own.
+- :class:`StoreContract` and :class:`AsyncStoreContract` check a store of your own; :class:`ChangeRecorder` and
+  :class:`AsyncChangeRecorder` are the hooks that they hand to it.
 - :class:`AdapterContract`, :class:`StreamContract` and :class:`WebSocketContract` check an adapter of your own; their
   application and world are in :mod:`msk_auth.testing.adapter`.
 
@@ -32,16 +33,23 @@ from ._adapter_contract import AdapterContract  # noqa: E402 - see above
 from ._clock import FrozenClock  # noqa: E402
 from ._loop import BackgroundLoop  # noqa: E402
 from ._sign_in import async_key_headers, key_headers, login_headers  # noqa: E402
-from ._store_contract import AsyncStoreContract, StoreContract  # noqa: E402
+from ._store_contract import (  # noqa: E402
+    AsyncChangeRecorder,
+    AsyncStoreContract,
+    ChangeRecorder,
+    StoreContract,
+)
 from ._stream_contract import StreamContract  # noqa: E402
 from ._websocket_contract import WebSocketContract  # noqa: E402
 
 __all__ = [
     "Access",
     "AdapterContract",
+    "AsyncChangeRecorder",
     "AsyncStoreContract",
     "AuditedRoute",
     "BackgroundLoop",
+    "ChangeRecorder",
     "FrozenClock",
     "RouteAuditFailed",
     "RouteReport",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,12 @@ import pytest
 from msk_auth import (
     ApiKey,
     AsyncKeyStore,
+    KeyChange,
+    KeyEvent,
     KeyLimitReached,
     KeyNotActive,
     KeyQuery,
+    KeyRevocation,
     KeyStatus,
     KeyStore,
     LeaseRegister,
@@ -47,10 +51,10 @@ def make_record(key_id: str, **fields: Any) -> ApiKey:
     return ApiKey(id=key_id, **(ordinary | fields))
 
 
-def add(store: KeyStore, key_id: str, **fields: Any) -> ApiKey:
+def add(store: KeyStore, key_id: str, change: KeyChange | None = None, **fields: Any) -> ApiKey:
     """Insert such a record without a limit."""
     record = make_record(key_id, **fields)
-    store.insert(record, max_active=None, now=NOW)
+    store.insert(record, max_active=None, now=NOW, change=change)
     return record
 
 
@@ -80,6 +84,54 @@ def in_parallel(call: Callable[[int], T], numbers: Iterable[int]) -> list[T | Ex
         return list(threads.map(run, calls))
 
 
+class ChangeRecorder:
+    """An `on_change` hook that keeps what it gets.
+
+    Attributes:
+        events: What it got, in order.
+        error: Raised by the next calls instead; None keeps the event.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[KeyEvent] = []
+        self.error: Exception | None = None
+
+    def __call__(self, connection: object, event: KeyEvent) -> None:
+        """Keep the event."""
+        if self.error is not None:
+            raise self.error
+        self.events.append(event)
+
+
+class AsyncChangeRecorder(ChangeRecorder):
+    """:class:`ChangeRecorder` to be awaited."""
+
+    async def __call__(self, connection: object, event: KeyEvent) -> None:  # type: ignore[override]
+        """Keep the event."""
+        await asyncio.sleep(0)
+        super().__call__(connection, event)
+
+
+def revocation_of(record: ApiKey) -> tuple[KeyEvent, ...]:
+    """A change, as a store gets it."""
+    return (KeyRevocation(NOW, None, record),)
+
+
+WRITES: dict[str, Callable[[KeyStore, KeyChange | None], object]] = {
+    "insert": lambda store, change: store.insert(
+        make_record("new"), max_active=9, now=NOW, change=change
+    ),
+    "revoke": lambda store, change: store.revoke("k", owner_id=OWNER, at=NOW, change=change),
+    "delete": lambda store, change: store.delete("k", owner_id=OWNER, at=NOW, change=change),
+    "expire": lambda store, change: store.expire("k", owner_id=OWNER, at=NOW + HOUR, change=change),
+    "rotate": lambda store, change: rotate(store, "k", make_record("new"), change=change),
+    "rotate with an overlap": lambda store, change: rotate(
+        store, "k", make_record("new"), ends_at=NOW + HOUR, change=change
+    ),
+}
+"""Each way to change a key, of a store that has the key `k`."""
+
+
 class StoreContract:
     """Tests of a :class:`~msk_auth.KeyStore`: subclass it and say how your store is made.
 
@@ -92,6 +144,12 @@ class StoreContract:
                 yield store
                 store.close()
 
+            @pytest.fixture
+            def audited_store(self, on_change: ChangeRecorder) -> KeyStore:
+                return MyStore(on_change=on_change)
+
+    Leave `audited_store` out if your store takes no `on_change`: its tests are skipped.
+
     Many tests call the store from up to 100 threads. They need pytest and nothing else.
     """
 
@@ -99,6 +157,16 @@ class StoreContract:
     def store(self) -> KeyStore:
         """The store under test, empty. Override it."""
         raise NotImplementedError("give your test class a fixture named `store`")
+
+    @pytest.fixture
+    def on_change(self) -> ChangeRecorder:
+        """The hook of `audited_store`."""
+        return ChangeRecorder()
+
+    @pytest.fixture
+    def audited_store(self, on_change: ChangeRecorder) -> KeyStore:
+        """The store under test, empty and with this hook. Override it if your store takes an `on_change`."""
+        pytest.skip("this store takes no on_change")
 
     # Finding
 
@@ -559,6 +627,118 @@ class StoreContract:
         store.replace_digest("k", old="sha256:AB", new="hmac-sha256:p:cd")
         assert store.find("k") == replace(record, digest="hmac-sha256:p:cd")
 
+    # The hook `on_change`; a store without it skips these tests.
+
+    @pytest.mark.parametrize("write", WRITES)
+    def test_the_hook_gets_the_record_as_the_change_leaves_it(
+        self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
+    ) -> None:
+        add(audited_store, "k", change=lambda _: ())
+        assert on_change.events == []
+        WRITES[write](audited_store, revocation_of)
+        record = audited_store.find("new" if write == "insert" else "k")
+        assert record is not None
+        assert on_change.events == [KeyRevocation(NOW, None, record)]
+
+    def test_the_hook_gets_all_events_of_a_change_in_order(
+        self, audited_store: KeyStore, on_change: ChangeRecorder
+    ) -> None:
+        later = NOW + SECOND
+        add(
+            audited_store,
+            "k",
+            change=lambda record: (*revocation_of(record), KeyRevocation(later, None, record)),
+        )
+        assert [event.at for event in on_change.events] == [NOW, later]
+
+    @pytest.mark.parametrize("write", WRITES)
+    def test_a_change_whose_hook_raises_does_not_happen(
+        self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
+    ) -> None:
+        record = add(audited_store, "k", change=revocation_of)
+        on_change.error = LookupError("the application's")
+        with pytest.raises(LookupError, match="the application's"):
+            WRITES[write](audited_store, revocation_of)
+        assert audited_store.find("k") == record
+        assert audited_store.find("new") is None
+        assert ids(audited_store) == ["k"]
+        # The store goes on.
+        on_change.error = None
+        WRITES[write](audited_store, revocation_of)
+        assert len(on_change.events) == 2
+
+    @pytest.mark.parametrize("write", WRITES)
+    def test_a_store_with_a_hook_refuses_a_change_without_events(
+        self, audited_store: KeyStore, write: str
+    ) -> None:
+        record = add(audited_store, "k", change=revocation_of)
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
+            WRITES[write](audited_store, None)
+        assert audited_store.find("k") == record
+        assert audited_store.find("new") is None
+
+    def test_what_changes_nothing_calls_no_hook(
+        self, audited_store: KeyStore, on_change: ChangeRecorder
+    ) -> None:
+        def change(_: ApiKey) -> tuple[KeyEvent, ...]:
+            raise AssertionError("nothing has changed")
+
+        add(audited_store, "k", expires_at=NOW + HOUR, change=lambda _: ())
+        add(audited_store, "revoked", revoked_at=NOW, change=lambda _: ())
+        add(audited_store, "deleted", revoked_at=NOW, deleted_at=NOW, change=lambda _: ())
+        for at in (NOW + HOUR, NOW + 2 * HOUR):
+            assert audited_store.expire("k", owner_id=OWNER, at=at, change=change) is not None
+        for at in (NOW - HOUR, NOW, NOW + HOUR):
+            assert audited_store.revoke("revoked", owner_id=OWNER, at=at, change=change) is not None
+        for key_id, owner_id in [("deleted", OWNER), ("k", "owner-2"), ("unknown", OWNER)]:
+            assert audited_store.revoke(key_id, owner_id=owner_id, at=NOW, change=change) is None
+            assert audited_store.delete(key_id, owner_id=owner_id, at=NOW, change=change) is None
+            assert audited_store.expire(key_id, owner_id=owner_id, at=NOW, change=change) is None
+            successor = make_record("new", owner_id=owner_id)
+            assert rotate(audited_store, key_id, successor, change=change) is None
+        with pytest.raises(KeyNotActive):
+            rotate(audited_store, "revoked", make_record("new"), change=change)
+        with pytest.raises(KeyLimitReached):
+            audited_store.insert(make_record("new"), max_active=1, now=NOW, change=change)
+        audited_store.touch({"k": NOW})
+        audited_store.replace_digest("k", old="sha256:k", new="sha256:new")
+        assert on_change.events == []
+
+    @pytest.mark.parametrize("write", ["revoke", "delete", "expire"])
+    def test_of_parallel_changes_that_mean_the_same_the_hook_gets_one(
+        self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
+    ) -> None:
+        add(audited_store, "k", change=lambda _: ())
+        outcomes = in_parallel(lambda _: WRITES[write](audited_store, revocation_of), range(20))
+        assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
+        assert len(on_change.events) == 1
+
+    def test_a_lost_race_is_not_handed_over(
+        self, audited_store: KeyStore, on_change: ChangeRecorder
+    ) -> None:
+        add(audited_store, "k", change=lambda _: ())
+
+        def rotate_or_insert(number: int) -> object:
+            successor = make_record(f"new{number}")
+            if number % 2:
+                audited_store.insert(successor, max_active=6, now=NOW, change=revocation_of)
+                return None
+            return rotate(audited_store, "k", successor, max_active=6, change=revocation_of)
+
+        outcomes = in_parallel(rotate_or_insert, range(20))
+        refused = (KeyNotActive, KeyLimitReached)
+        succeeded = [outcome for outcome in outcomes if not isinstance(outcome, refused)]
+        assert [outcome for outcome in succeeded if isinstance(outcome, Exception)] == []
+        stored = [
+            record.id
+            for record in audited_store.list(KeyQuery(OWNER, NOW))
+            if record.id != "k" or record.replaced_by is not None
+        ]
+        rotated = [event for event in on_change.events if event.record.id == "k"]
+        assert len(rotated) == 1
+        # The rotated key and its successor are one change.
+        assert len(on_change.events) == len(succeeded) == len(stored) - 1
+
     # Leases; a store without them skips these tests.
 
     def test_no_lease_is_recorded_at_first(self, store: KeyStore) -> None:
@@ -615,6 +795,10 @@ class AsyncStoreContract(StoreContract):
                 store = MyStore()  # empty
                 yield store
                 loop.run(store.aclose())
+
+            @pytest.fixture
+            def async_audited_store(self, on_change: AsyncChangeRecorder) -> AsyncKeyStore:
+                return MyStore(on_change=on_change)
     """
 
     @pytest.fixture
@@ -632,6 +816,21 @@ class AsyncStoreContract(StoreContract):
     def store(self, async_store: AsyncKeyStore, loop: BackgroundLoop) -> KeyStore:
         """The store as the tests call it."""
         return cast("KeyStore", _Blocking(async_store, loop))
+
+    @pytest.fixture
+    def on_change(self) -> AsyncChangeRecorder:
+        """The hook of `async_audited_store`."""
+        return AsyncChangeRecorder()
+
+    @pytest.fixture
+    def async_audited_store(self, on_change: AsyncChangeRecorder) -> AsyncKeyStore:
+        """As :meth:`StoreContract.audited_store`."""
+        pytest.skip("this store takes no on_change")
+
+    @pytest.fixture
+    def audited_store(self, async_audited_store: AsyncKeyStore, loop: BackgroundLoop) -> KeyStore:
+        """The store as the tests call it."""
+        return cast("KeyStore", _Blocking(async_audited_store, loop))
 
     # Finding several at once, if the store can (AsyncBatchStore)
 
@@ -674,10 +873,16 @@ def rotate(
     *,
     ends_at: datetime = NOW,
     max_active: int | None = None,
+    change: KeyChange | None = None,
 ) -> ApiKey | None:
     """Rotate a key now."""
     return store.rotate(
-        key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=NOW
+        key_id,
+        successor=successor,
+        ends_at=ends_at,
+        max_active=max_active,
+        now=NOW,
+        change=change,
     )
 
 

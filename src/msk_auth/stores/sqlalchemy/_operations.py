@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -56,6 +56,28 @@ _TURN: Final = "turn:"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
+class ChangeLostError(RuntimeError):
+    """After `on_change` the write that it was called for is gone from the transaction."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The change is gone from the transaction after on_change. Let the hook raise the errors of its statements, or"
+            " run those that may fail in a savepoint, and neither commit nor roll back in it."
+        )
+
+
+class Written(NamedTuple):
+    """The outcome of a write.
+
+    Attributes:
+        record: The key as it is now; None if the owner has no such key. Of a rotation the predecessor.
+        is_changed: Whether this write changed it.
+    """
+
+    record: ApiKey | None
+    is_changed: bool
+
+
 class KeyOperations:
     """The operations on one table of keys.
 
@@ -92,10 +114,11 @@ class KeyOperations:
 
     def insert(
         self, connection: Connection, record: ApiKey, *, max_active: int | None, now: datetime
-    ) -> None:
+    ) -> Written:
         if max_active is not None:
             self._take_turn(connection, record.owner_id)
         self._add(connection, record, max_active, now)
+        return Written(record, is_changed=True)
 
     def list(self, connection: Connection, query: KeyQuery) -> Sequence[ApiKey]:
         rows = connection.execute(self._page(query)).all()
@@ -103,18 +126,18 @@ class KeyOperations:
 
     def revoke(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
-    ) -> ApiKey | None:
+    ) -> Written:
         own = self._is_own(key_id, owner_id)
-        connection.execute(
+        changed = connection.execute(
             update(self.table)
             .where(own, self._keys.revoked_at.is_(None))
             .values(revoked_at=to_microseconds(at))
         )
-        return self._find_where(connection, own)
+        return Written(self._find_where(connection, own), bool(changed.rowcount))
 
     def delete(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
-    ) -> ApiKey | None:
+    ) -> Written:
         moment = to_microseconds(at)
         revoked_at = func.coalesce(self._keys.revoked_at, moment)
         changed = connection.execute(
@@ -122,16 +145,18 @@ class KeyOperations:
             .where(self._is_own(key_id, owner_id))
             .values(revoked_at=revoked_at, deleted_at=moment)
         )
-        return self.find(connection, key_id) if changed.rowcount else None
+        if not changed.rowcount:
+            return _NONE
+        return Written(self.find(connection, key_id), is_changed=True)
 
     def expire(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
-    ) -> ApiKey | None:
+    ) -> Written:
         own = self._is_own(key_id, owner_id)
         moment = to_microseconds(at)
         later = or_(self._keys.expires_at.is_(None), self._keys.expires_at > moment)
-        connection.execute(update(self.table).where(own, later).values(expires_at=moment))
-        return self._find_where(connection, own)
+        changed = connection.execute(update(self.table).where(own, later).values(expires_at=moment))
+        return Written(self._find_where(connection, own), bool(changed.rowcount))
 
     def rotate(
         self,
@@ -142,7 +167,7 @@ class KeyOperations:
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
-    ) -> ApiKey | None:
+    ) -> Written:
         if max_active is not None:
             self._take_turn(connection, successor.owner_id)
         own = self._is_own(key_id, successor.owner_id)
@@ -153,10 +178,24 @@ class KeyOperations:
         )
         if not retired.rowcount:
             if self._find_where(connection, own) is None:
-                return None
+                return _NONE
             raise KeyNotActive
         self._add(connection, successor, max_active, now)
-        return self._find_where(connection, own)
+        return Written(self._find_where(connection, own), is_changed=True)
+
+    def check_written(self, connection: Connection, written: Written) -> None:
+        """Verify that a write is still in the transaction, after code of the application ran in it.
+
+        An error that the code has caught may have ended the transaction, on some databases silently: a commit would then
+        commit nothing and report success.
+
+        Raises:
+            DBAPIError: PostgreSQL refuses every statement since.
+            ChangeLostError: The write is gone.
+        """
+        record = written.record
+        if record is not None and self.find(connection, record.id) != record:
+            raise ChangeLostError
 
     def touch(self, connection: Connection, last_used: Sequence[tuple[str, datetime]]) -> None:
         at = bindparam("used_at", type_=self._keys.last_used_at.type)
@@ -331,6 +370,9 @@ class KeyOperations:
                 # They do not look up pairs in an index.
                 statement = statement.where(keys.created_at <= moment)
         return statement.order_by(*order).limit(query.limit)
+
+
+_NONE: Final = Written(None, is_changed=False)
 
 
 def _lease_name(lease: RecordedLease) -> str:

@@ -6,8 +6,10 @@ import asyncio
 import threading
 from collections.abc import (
     AsyncGenerator,
+    Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Generator,
     Iterator,
     Mapping,
@@ -20,15 +22,22 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, MetaData, SingletonThreadPool, StaticPool, Table
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth.core.events import KeyEvent
 from msk_auth.core.model import ApiKey, KeyQuery
-from msk_auth.core.store import READ_SECONDS, RecordedLease
+from msk_auth.core.store import (
+    READ_SECONDS,
+    KeyChange,
+    RecordedLease,
+    call_on_change,
+    require_change,
+)
 
 from ._deadlines import CLOCK, bounded, within
 from ._durability import commit_durably
-from ._operations import KeyOperations
+from ._operations import KeyOperations, Written
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
 from ._rows import FastPathUnavailable
 from ._schema import api_key_table
@@ -160,13 +169,23 @@ class SQLAlchemyKeyStore(_Shared):
         engine: Of SQLite, PostgreSQL, MariaDB or MySQL. It stays the application's to dispose of.
         table: Made by :func:`api_key_table`; None means a table of the default name, as made by
             `msk_auth.stores.sqlalchemy.migrations`.
+        on_change: Called in the transaction of each write that changes a key, with its connection and the event, before
+            the commit. What it writes there commits with the key, or neither does; what it raises rolls both back. It must
+            neither end the transaction nor use the store, and be quick: other writers wait for it.
 
     Raises:
         ConfigurationError: The database is not supported or the table was made otherwise.
     """
 
-    def __init__(self, engine: Engine, table: Table | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        table: Table | None = None,
+        *,
+        on_change: Callable[[Connection, KeyEvent], None] | None = None,
+    ) -> None:
         super().__init__(engine, table)
+        self.on_change: Final = on_change
         self._turn = threading.Lock()
         after_fork_in_child(self._renew)
         self._postgres = (
@@ -185,30 +204,43 @@ class SQLAlchemyKeyStore(_Shared):
             pass
         return self._read_until(deadline, self._find, key_id)
 
-    def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+    def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
         """See :class:`~msk_auth.KeyStore`.
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
             sqlalchemy.exc.IntegrityError: There is a key with this id.
         """
-        self._write(self._operations.insert, record, max_active=max_active, now=now)
+        self._change(change, self._operations.insert, record, max_active=max_active, now=now)
 
     def list(self, query: KeyQuery) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.KeyStore`."""
         return self._read(self._operations.list, query)
 
-    def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._write(self._operations.revoke, key_id, owner_id=owner_id, at=at)
+        return self._change(change, self._operations.revoke, key_id, owner_id=owner_id, at=at)
 
-    def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._write(self._operations.delete, key_id, owner_id=owner_id, at=at)
+        return self._change(change, self._operations.delete, key_id, owner_id=owner_id, at=at)
 
-    def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return self._write(self._operations.expire, key_id, owner_id=owner_id, at=at)
+        return self._change(change, self._operations.expire, key_id, owner_id=owner_id, at=at)
 
     def rotate(
         self,
@@ -218,6 +250,7 @@ class SQLAlchemyKeyStore(_Shared):
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange | None = None,
     ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`.
 
@@ -226,7 +259,8 @@ class SQLAlchemyKeyStore(_Shared):
             KeyLimitReached: The owner would have more active keys than allowed.
             sqlalchemy.exc.IntegrityError: There is a key with the successor's id.
         """
-        return self._write(
+        return self._change(
+            change,
             self._operations.rotate,
             key_id,
             successor=successor,
@@ -324,6 +358,27 @@ class SQLAlchemyKeyStore(_Shared):
             transaction.commit()
             return answer
 
+    def _change(
+        self,
+        change: KeyChange | None,
+        work: Callable[Concatenate[Connection, P], Written],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> ApiKey | None:
+        on_change = self.on_change
+        if on_change is None:
+            return self._write(work, *args, **kwargs).record
+        events_of = require_change(change)
+
+        def work_and_hook(connection: Connection) -> ApiKey | None:
+            written = work(connection, *args, **kwargs)
+            if written.is_changed and written.record is not None:
+                call_on_change(on_change, connection, events_of(written.record))
+                self._operations.check_written(connection, written)
+            return written.record
+
+        return self._write(work_and_hook)
+
     @contextmanager
     def _bounded(self, connection: Connection, deadline: float) -> Generator[None]:
         """Bound what can be: what psycopg waits for on an open connection."""
@@ -364,13 +419,21 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         engine: Of SQLite (aiosqlite), PostgreSQL (psycopg or asyncpg), MariaDB or MySQL (aiomysql or asyncmy).
             It stays the application's to dispose of.
         table: As for :class:`SQLAlchemyKeyStore`.
+        on_change: As for :class:`SQLAlchemyKeyStore`, and awaited.
 
     Raises:
         ConfigurationError: The database is not supported or the table was made otherwise.
     """
 
-    def __init__(self, engine: AsyncEngine, table: Table | None = None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        table: Table | None = None,
+        *,
+        on_change: Callable[[AsyncConnection, KeyEvent], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(engine.sync_engine, table)
+        self.on_change: Final = on_change
         self._read_engine = AsyncEngine(self._for_reading)
         self._write_engine = AsyncEngine(self._for_writing)
         # A lock belongs to one event loop; on SQLite the database itself keeps those of several loops apart.
@@ -400,25 +463,38 @@ class AsyncSQLAlchemyKeyStore(_Shared):
                 return await self._postgres.find_many(key_ids, deadline)
         return await self._read_until(deadline, self._operations.find_many, key_ids)
 
-    async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+    async def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
         """See :meth:`SQLAlchemyKeyStore.insert`."""
-        await self._write(self._operations.insert, record, max_active=max_active, now=now)
+        await self._change(change, self._operations.insert, record, max_active=max_active, now=now)
 
     async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.KeyStore`."""
         return await self._read(self._operations.list, query)
 
-    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return await self._write(self._operations.revoke, key_id, owner_id=owner_id, at=at)
+        return await self._change(change, self._operations.revoke, key_id, owner_id=owner_id, at=at)
 
-    async def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return await self._write(self._operations.delete, key_id, owner_id=owner_id, at=at)
+        return await self._change(change, self._operations.delete, key_id, owner_id=owner_id, at=at)
 
-    async def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
-        return await self._write(self._operations.expire, key_id, owner_id=owner_id, at=at)
+        return await self._change(change, self._operations.expire, key_id, owner_id=owner_id, at=at)
 
     async def rotate(
         self,
@@ -428,9 +504,11 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange | None = None,
     ) -> ApiKey | None:
         """See :meth:`SQLAlchemyKeyStore.rotate`."""
-        return await self._write(
+        return await self._change(
+            change,
             self._operations.rotate,
             key_id,
             successor=successor,
@@ -520,16 +598,42 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        if self._is_sqlite:
-            return await self._write_once(work, *args, **kwargs)
-        deadline = asyncio.get_running_loop().time() + seconds
-        return await within(deadline, self._write_once(work, *args, **kwargs))
+        return await self._bounded(seconds, self._write_once(work, *args, **kwargs))
 
     async def _write_once(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         async with self._turns(self._is_sqlite), self._write_engine.begin() as connection:
             return await connection.run_sync(self._write_on, work, *args, **kwargs)
+
+    async def _change(
+        self,
+        change: KeyChange | None,
+        work: Callable[Concatenate[Connection, P], Written],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> ApiKey | None:
+        on_change = self.on_change
+        if on_change is None:
+            return (await self._write(work, *args, **kwargs)).record
+        events_of = require_change(change)
+
+        async def work_and_hook() -> ApiKey | None:
+            async with self._turns(self._is_sqlite), self._write_engine.begin() as connection:
+                written = await connection.run_sync(self._write_on, work, *args, **kwargs)
+                if written.is_changed and written.record is not None:
+                    for event in events_of(written.record):
+                        await on_change(connection, event)
+                    await connection.run_sync(self._operations.check_written, written)
+                return written.record
+
+        return await self._bounded(_WRITE_SECONDS, work_and_hook())
+
+    async def _bounded(self, seconds: float, write: Coroutine[Any, Any, T]) -> T:
+        if self._is_sqlite:
+            # There is no server that could fall silent.
+            return await write
+        return await within(asyncio.get_running_loop().time() + seconds, write)
 
     @asynccontextmanager
     async def _turns(self, are_taken: bool) -> AsyncGenerator[None]:

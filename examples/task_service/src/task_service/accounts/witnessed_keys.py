@@ -21,6 +21,7 @@ from msk_auth import (
     ApiKey,
     AsyncAuthenticator,
     CreatedKey,
+    KeyChange,
     KeyMalformed,
     LeakedKey,
     LeakLocation,
@@ -75,25 +76,38 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
         super().__init__(own, schema.api_keys)
         self._audit = audit
 
-    async def insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> None:
+    async def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
         """See :class:`~msk_auth.KeyStore`."""
         with _writing(lambda connection: self._created(connection, record)):
-            await super().insert(record, max_active=max_active, now=now)
+            await super().insert(record, max_active=max_active, now=now, change=change)
 
-    async def revoke(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         with _writing(lambda connection: self._revoked(connection, key_id, owner_id, at)):
-            return await super().revoke(key_id, owner_id=owner_id, at=at)
+            return await super().revoke(key_id, owner_id=owner_id, at=at, change=change)
 
-    async def delete(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         with _writing(lambda connection: self._deleted(connection, key_id, owner_id, at)):
-            return await super().delete(key_id, owner_id=owner_id, at=at)
+            return await super().delete(key_id, owner_id=owner_id, at=at, change=change)
 
-    async def expire(self, key_id: str, *, owner_id: str, at: datetime) -> ApiKey | None:
+    async def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         with _writing(lambda connection: self._expiry_set(connection, key_id, owner_id)):
-            return await super().expire(key_id, owner_id=owner_id, at=at)
+            return await super().expire(key_id, owner_id=owner_id, at=at, change=change)
 
     async def rotate(
         self,
@@ -103,11 +117,17 @@ class WitnessedKeyStore(AsyncSQLAlchemyKeyStore):
         ends_at: datetime,
         max_active: int | None,
         now: datetime,
+        change: KeyChange | None = None,
     ) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         with _writing(lambda connection: self._rotated(connection, key_id, successor)):
             return await super().rotate(
-                key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=now
+                key_id,
+                successor=successor,
+                ends_at=ends_at,
+                max_active=max_active,
+                now=now,
+                change=change,
             )
 
     def _created(self, connection: Connection, record: ApiKey, **more: object) -> None:

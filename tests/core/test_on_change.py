@@ -1,0 +1,284 @@
+"""The hook of a store gets the event of each change, in the change; `on_event` gets an equal one after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.core.support import NOW, SECOND, ScriptedStore, World
+
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    KeyCreated,
+    KeyDeleted,
+    KeyEvent,
+    KeyExpirySet,
+    KeyLeaked,
+    KeyNotFound,
+    KeyRevocation,
+    KeyRotated,
+    LeakedKey,
+    LeakLocation,
+    PermissionDenied,
+    RevocationCause,
+    StoreUnavailable,
+)
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+HERE = LeakLocation("github", "commit", "https://example.com/a")
+THERE = LeakLocation("github", "commit", "https://example.com/b")
+
+
+class Audited:
+    """A world whose store has a hook."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.changes: list[KeyEvent] = []
+        self.error: Exception | None = None
+        self.world.store.inner = MemoryKeyStore(on_change=self._on_change)
+
+    def _on_change(self, connection: None, event: KeyEvent) -> None:
+        assert connection is None
+        if self.error is not None:
+            raise self.error
+        # Nothing is told afterwards before it is written.
+        assert event not in self.world.events
+        self.changes.append(event)
+
+    def call(self, method: str, *args: object, **options: object) -> Any:
+        """What an operation returns; forgets the events before it."""
+        self.changes.clear()
+        self.world.events.clear()
+        return self.world.call(method, *args, **options)
+
+
+@pytest.fixture
+def audited(world: World) -> Audited:
+    return Audited(world)
+
+
+def test_each_change_by_a_login_has_its_event_with_the_principal(audited: Audited) -> None:
+    world = audited.world
+    ann = world.login()
+    created = audited.call("create_key", ann, name="ci")
+    expected: list[KeyEvent] = [KeyCreated(NOW, ann, created.record)]
+    assert audited.changes == expected == world.events
+
+    successor = audited.call("rotate_key", ann, created.record.id, overlap=SECOND)
+    predecessor = world.store.get(created.record.id)
+    expected = [KeyRotated(NOW, ann, predecessor, successor.record)]
+    assert predecessor.replaced_by == successor.record.id
+    assert audited.changes == expected == world.events
+
+    key_id = successor.record.id
+    record = audited.call("expire_key", ann, key_id, at=NOW + timedelta(days=1))
+    expected = [KeyExpirySet(NOW, ann, record)]
+    assert audited.changes == expected == world.events
+
+    record = audited.call("revoke_key", ann, key_id)
+    expected = [KeyRevocation(NOW, ann, record, RevocationCause.OWNER)]
+    assert audited.changes == expected == world.events
+
+    audited.call("delete_key", ann, key_id)
+    expected = [KeyDeleted(NOW, ann, world.store.get(key_id))]
+    assert audited.changes == expected == world.events
+
+
+def test_what_is_repeated_reaches_on_event_alone(audited: Audited) -> None:
+    world = audited.world
+    ann, key_id = world.login(), world.create().record.id
+    end = NOW + timedelta(days=1)
+    for method, options in (("expire_key", {"at": end}), ("revoke_key", {})):
+        audited.call(method, ann, key_id, **options)
+        assert len(audited.changes) == 1
+        audited.call(method, ann, key_id, **options)
+        assert audited.changes == []
+        assert len(world.events) == 1
+
+
+def test_a_presented_key_is_revoked_with_its_cause(audited: Audited) -> None:
+    key = audited.world.create().value.reveal()
+    record = audited.call("revoke_presented_key", key)
+    expected = [KeyRevocation(NOW, None, record, RevocationCause.POSSESSION)]
+    assert audited.changes == expected == audited.world.events
+    audited.call("revoke_presented_key", key)
+    assert audited.changes == []
+
+
+def test_a_leaked_key_is_revoked_with_each_of_its_places(audited: Audited) -> None:
+    one, two = audited.world.create(), audited.world.create()
+    audited.call(
+        "revoke_leaked",
+        [
+            LeakedKey(one.value.reveal(), HERE),
+            LeakedKey(two.value.reveal(), HERE),
+            LeakedKey("msk_nothing", THERE),
+            LeakedKey(one.value.reveal(), THERE),
+        ],
+    )
+    first, second = (audited.world.store.get(each.record.id) for each in (one, two))
+    assert audited.changes == [
+        KeyLeaked(NOW, first, HERE),
+        KeyLeaked(NOW, first, THERE),
+        KeyLeaked(NOW, second, HERE),
+    ]
+    assert len(audited.world.events) == 3
+    # A report of a revoked key changes no key.
+    audited.call("revoke_leaked", [LeakedKey(one.value.reveal(), THERE)])
+    assert audited.changes == []
+    assert audited.world.events == [KeyLeaked(NOW, first, THERE)]
+
+
+def test_of_a_forgotten_owner_each_key_is_a_change(audited: Audited) -> None:
+    world = audited.world
+    active, ended = world.create().record.id, world.create().record.id
+    world.call("revoke_key", world.login(), ended)
+    world.clock.advance(SECOND)
+    assert audited.call("forget_owner", "ann") == 1
+    at, get = NOW + SECOND, world.store.get
+    expected = {
+        KeyRevocation(at, None, get(active), RevocationCause.FORGOTTEN),
+        KeyDeleted(at, None, get(ended)),
+    }
+    assert set(audited.changes) == expected == set(world.events)
+    assert audited.call("forget_owner", "ann") == 0
+    assert audited.changes == []
+
+
+def test_a_key_that_its_owner_revokes_meanwhile_is_not_revoked_by_forgetting(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = audited.world
+    key_id = world.create().record.id
+    listed = world.store.inner.list
+    world.clock.advance(SECOND)
+
+    def list_and_lose_the_race(query: Any) -> Any:
+        page = listed(query)
+        world.store.inner.revoke(key_id, owner_id="ann", at=NOW, change=lambda _: ())
+        return page
+
+    monkeypatch.setattr(world.store.inner, "list", list_and_lose_the_race)
+    assert audited.call("forget_owner", "ann") == 0
+    expected = [KeyDeleted(NOW + SECOND, None, world.store.get(key_id))]
+    assert audited.changes == expected == world.events
+
+
+def changes(world: World) -> list[Callable[[Callable[..., Any]], Any]]:
+    created = world.create()
+    key, ann, key_id = created.value.reveal(), world.login(), created.record.id
+    return [
+        lambda call: call("create_key", ann, name="next"),
+        lambda call: call("rotate_key", ann, key_id),
+        lambda call: call("expire_key", ann, key_id, at=NOW + SECOND),
+        lambda call: call("revoke_key", ann, key_id),
+        lambda call: call("delete_key", ann, key_id),
+        lambda call: call("revoke_presented_key", key),
+        lambda call: call("revoke_leaked", [LeakedKey(key, HERE)]),
+        lambda call: call("forget_owner", "ann"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_hook_that_fails_is_a_store_that_fails(audited: Audited, number: int) -> None:
+    """Fail closed: nothing is written, and the answer is 503."""
+    change = changes(audited.world)[number]
+    before = dict(audited.world.store.inner._records)
+    audited.error = LookupError("a mistake of the application")
+    with pytest.raises(StoreUnavailable) as caught:
+        change(audited.call)
+    assert caught.value.__cause__ is audited.error
+    assert audited.world.store.inner._records == before
+    assert audited.world.events == []
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_problem_of_the_hook_is_the_answer(audited: Audited, number: int) -> None:
+    """An application refuses a change by raising what the caller is to get."""
+    change = changes(audited.world)[number]
+    before = dict(audited.world.store.inner._records)
+    audited.error = PermissionDenied({"keys:write"})
+    with pytest.raises(PermissionDenied) as caught:
+        change(audited.call)
+    assert caught.value is audited.error
+    assert audited.world.store.inner._records == before
+    assert audited.world.events == []
+
+
+def test_what_is_refused_before_the_store_reaches_no_hook(audited: Audited) -> None:
+    with pytest.raises(KeyNotFound):
+        audited.call("revoke_key", audited.world.login(), "AAAAAAAAAAAA")
+    assert audited.changes == []
+
+
+class Narrow(ScriptedStore):
+    """A store in front of another one, written before writes had a change."""
+
+    def revoke(self, key_id: str, *, owner_id: str, at: Any) -> ApiKey | None:
+        raise AssertionError("it is not called")
+
+
+@pytest.mark.parametrize("kind", [Authenticator, AsyncAuthenticator])
+def test_a_store_that_cannot_take_a_change_is_refused_while_starting(kind: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"store\.revoke does not take `change`"):
+        kind(Narrow("sync"), find_owner=lambda _: None)
+
+
+def test_a_store_whose_methods_do_not_say_what_they_take_is_not_refused() -> None:
+    class Builtin:
+        __signature__ = "none"
+
+        def __call__(self) -> None:
+            raise AssertionError("it is not called")
+
+    store = ScriptedStore("sync")
+    vars(store)["insert"] = Builtin()
+    Authenticator(store, find_owner=lambda _: None)
+
+
+async def _awaited(_connection: None, _event: KeyEvent) -> None:
+    raise AssertionError("it is not called")
+
+
+def _blocking(_connection: None, _event: KeyEvent) -> None:
+    raise AssertionError("it is not called")
+
+
+async def _nobody(_owner_id: str) -> None:
+    return None
+
+
+def test_a_hook_of_the_other_kind_is_refused_while_starting() -> None:
+    wrong: Any = _awaited
+    with pytest.raises(ConfigurationError, match=r"store\.on_change is async"):
+        Authenticator(MemoryKeyStore(on_change=wrong), find_owner=lambda _: None)
+    wrong = _blocking
+    with pytest.raises(ConfigurationError, match=r"store\.on_change is not async"):
+        AsyncAuthenticator(AsyncMemoryKeyStore(on_change=wrong), find_owner=_nobody)
+    Authenticator(MemoryKeyStore(on_change=_blocking), find_owner=lambda _: None)
+    AsyncAuthenticator(AsyncMemoryKeyStore(on_change=_awaited), find_owner=_nobody)
+
+
+class _Later:
+    def __await__(self) -> Any:
+        raise AssertionError("nothing awaits it")
+
+
+@pytest.mark.parametrize("answer", ["coroutine", "awaitable"])
+def test_a_hook_that_turns_out_to_be_async_undoes_the_change(answer: str) -> None:
+    def on_change(connection: None, event: KeyEvent) -> Any:
+        return _awaited(connection, event) if answer == "coroutine" else _Later()
+
+    store = MemoryKeyStore(on_change=on_change)
+    record = ApiKey("k", "n", "ann", "sha256:0", None, NOW)
+    with pytest.raises(ConfigurationError, match="on_change is async"):
+        store.insert(
+            record, max_active=None, now=NOW, change=lambda _: (KeyDeleted(NOW, None, record),)
+        )
+    assert store.find("k") is None

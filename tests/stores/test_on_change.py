@@ -1,0 +1,277 @@
+"""What a hook writes commits with the key or not at all, on every database and with both kinds of engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from tests.stores.support import async_engine_on, empty_tables, sqlite_url
+
+from msk_auth import ApiKey, KeyEvent, KeyRevocation, KeyStore
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from msk_auth.stores.sqlalchemy._operations import ChangeLostError
+from msk_auth.testing import BackgroundLoop
+from msk_auth.testing._store_contract import NOW, OWNER, _Blocking, make_record
+
+AUDIT = Table(
+    "audit_of_keys",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("key_id", String(64), nullable=False),
+)
+KINDS = [
+    f"{driver} {database}"
+    for driver in ("blocking", "async")
+    for database in ("sqlite", "postgres", "mysql")
+]
+
+Hook = Callable[[Connection, KeyEvent], None]
+
+
+class Site:
+    """A store with a hook, and a table of the application beside it.
+
+    Attributes:
+        hook: What the store's hook does, on a blocking connection in both kinds of store.
+    """
+
+    def __init__(self, url: URL, driver: str) -> None:
+        self.hook: Hook = write_row
+        self.url = url
+        self._loop: BackgroundLoop | None = None
+        self.store: KeyStore
+        if driver == "blocking":
+            empty_tables(url)
+            self._engine: Any = create_engine(url)
+            self.store = SQLAlchemyKeyStore(self._engine, on_change=self._call_hook)
+        else:
+            self._loop = BackgroundLoop().__enter__()
+            self._engine = async_engine_on(url)
+            self._async_store = AsyncSQLAlchemyKeyStore(self._engine, on_change=self._await_hook)
+            self.store = cast("KeyStore", _Blocking(self._async_store, self._loop))
+        self.plain = create_engine(url)
+        AUDIT.metadata.drop_all(self.plain)
+        AUDIT.metadata.create_all(self.plain)
+
+    def _call_hook(self, connection: Connection, event: KeyEvent) -> None:
+        self.hook(connection, event)
+
+    async def _await_hook(self, connection: AsyncConnection, event: KeyEvent) -> None:
+        await connection.run_sync(self.hook, event)
+
+    def close(self) -> None:
+        if self._loop is None:
+            self._engine.dispose()
+        else:
+            self._loop.run(self._async_store.aclose())
+            self._loop.run(self._engine.dispose())
+            self._loop.__exit__(None, None, None)
+        AUDIT.metadata.drop_all(self.plain)
+        self.plain.dispose()
+
+    def rows(self) -> list[str]:
+        return rows_of(self.plain)
+
+    def insert(self, key_id: str = "k") -> ApiKey:
+        record = make_record(key_id)
+        self.store.insert(record, max_active=9, now=NOW, change=change)
+        return record
+
+
+def rows_of(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(AUDIT.c.key_id).order_by(AUDIT.c.id)))
+
+
+def change(record: ApiKey) -> tuple[KeyEvent, ...]:
+    return (KeyRevocation(NOW, None, record),)
+
+
+def write_row(connection: Connection, event: KeyEvent) -> None:
+    connection.execute(insert(AUDIT).values(key_id=event.record.id))
+
+
+@pytest.fixture(params=KINDS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    driver, database = request.param.split()
+    url = (
+        sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue(f"{database}_url")
+    )
+    site = Site(url, driver)
+    yield site
+    site.close()
+
+
+def test_the_row_commits_with_the_key(site: Site) -> None:
+    record = site.insert()
+    assert site.store.find("k") == record
+    assert site.rows() == ["k"]
+    site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
+    site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
+    assert site.rows() == ["k", "k"]
+
+
+def test_the_hook_finds_the_change_on_its_connection(site: Site) -> None:
+    found: list[Any] = []
+
+    def look(connection: Connection, event: KeyEvent) -> None:
+        statement = text("SELECT owner_id FROM msk_auth_api_keys WHERE id = :id")
+        found.append(connection.execute(statement, {"id": event.record.id}).scalar_one())
+
+    site.hook = look
+    site.insert()
+    assert found == [OWNER]
+
+
+def test_what_the_hook_has_written_goes_with_the_key(site: Site) -> None:
+    def write_and_fail(connection: Connection, event: KeyEvent) -> None:
+        write_row(connection, event)
+        raise LookupError("the application's")
+
+    record = site.insert()
+    site.hook = write_and_fail
+    with pytest.raises(LookupError):
+        site.insert("next")
+    with pytest.raises(LookupError):
+        site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
+    assert site.store.find("next") is None
+    assert site.store.find("k") == record
+    assert site.rows() == ["k"]
+    site.hook = write_row
+    site.insert("next")
+    assert site.rows() == ["k", "next"]
+
+
+def test_a_row_that_the_database_refuses_undoes_the_change(site: Site) -> None:
+    def write_twice(connection: Connection, _event: KeyEvent) -> None:
+        for _ in range(2):
+            connection.execute(insert(AUDIT).values(id=1, key_id="same"))
+
+    site.hook = write_twice
+    with pytest.raises(IntegrityError):
+        site.insert()
+    assert site.store.find("k") is None
+    assert site.rows() == []
+
+
+def test_an_error_that_the_hook_catches_costs_its_savepoint_alone(site: Site) -> None:
+    def try_in_a_savepoint(connection: Connection, event: KeyEvent) -> None:
+        write_row(connection, event)
+        with suppress(DBAPIError), connection.begin_nested():
+            connection.execute(insert(AUDIT).values(id=1, key_id=None))
+
+    site.hook = try_in_a_savepoint
+    record = site.insert()
+    assert site.store.find("k") == record
+    assert site.rows() == ["k"]
+
+
+def test_a_transaction_that_the_hook_has_lost_is_no_success(site: Site) -> None:
+    """Guarantee G8: some databases would report a commit that commits nothing."""
+
+    def roll_back(connection: Connection, _event: KeyEvent) -> None:
+        driver: Any = connection.connection
+        if site._loop is None:
+            driver.rollback()
+        else:
+            connection.exec_driver_sql("ROLLBACK")
+
+    site.hook = roll_back
+    with pytest.raises(ChangeLostError, match="on_change"):
+        site.insert()
+    assert site.store.find("k") is None
+
+
+@pytest.mark.parametrize("site", ["blocking postgres", "async postgres"], indirect=True)
+def test_on_postgresql_an_error_without_a_savepoint_cannot_be_caught(site: Site) -> None:
+    """PostgreSQL answers the commit of a failed transaction with a rollback, and the driver with success."""
+
+    def catch(connection: Connection, _event: KeyEvent) -> None:
+        with suppress(DBAPIError):
+            connection.execute(insert(AUDIT).values(id=1, key_id=None))
+
+    site.hook = catch
+    with pytest.raises(DBAPIError, match="aborted"):
+        site.insert()
+    assert site.store.find("k") is None
+
+
+@pytest.mark.parametrize("site", ["blocking postgres", "blocking mysql"], indirect=True)
+def test_nothing_of_it_is_seen_before_the_commit(site: Site) -> None:
+    seen: list[object] = []
+
+    def look_from_outside(connection: Connection, event: KeyEvent) -> None:
+        write_row(connection, event)
+        other = SQLAlchemyKeyStore(site.plain)
+        seen.extend([other.find("k"), site.rows()])
+        other.close()
+
+    site.hook = look_from_outside
+    site.insert()
+    assert seen == [None, []]
+    assert site.rows() == ["k"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "site", ["blocking sqlite", "blocking postgres", "blocking mysql"], indirect=True
+)
+@pytest.mark.parametrize("write", ["insert", "revoke", "rotate"])
+@pytest.mark.parametrize("moment", ["before the row", "after the row"])
+def test_a_process_that_dies_between_key_and_row_leaves_neither(
+    site: Site, write: str, moment: str
+) -> None:
+    record = site.insert()
+
+    def die(connection: Connection, event: KeyEvent) -> None:
+        if moment == "after the row":
+            write_row(connection, event)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:  # pragma: no cover - it ends by the signal
+        try:
+            store = SQLAlchemyKeyStore(create_engine(site.url), on_change=die)
+            if write == "insert":
+                store.insert(make_record("next"), max_active=9, now=NOW, change=change)
+            elif write == "revoke":
+                store.revoke("k", owner_id=OWNER, at=NOW, change=change)
+            else:
+                successor = make_record("next")
+                store.rotate(
+                    "k", successor=successor, ends_at=NOW, max_active=9, now=NOW, change=change
+                )
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert site.store.find("k") == record
+    assert site.store.find("next") is None
+    assert site.rows() == ["k"]
+    # What the dead process had locked is free again.
+    revoked = site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
+    assert revoked == replace(record, revoked_at=NOW)
+    assert site.rows() == ["k", "k"]
