@@ -1,16 +1,17 @@
-"""Connects the flows of the core to the store, the look-ups and the clock, once for each authenticator, and runs the flows.
+"""The two drivers of flows, :func:`run_blocking` and :func:`run_awaiting`, and what the core's flows reach through them.
 
-Nothing is decided here. An error of a step is thrown into its flow. If the flow does not handle it, it becomes
-:class:`~msk_auth.StoreUnavailable`, unless it is a :class:`~msk_auth.Problem` already.
+A driver decides nothing: it calls a step, sends the answer into the flow, and throws into it what the step raised. What
+a flow of the core does not handle becomes :class:`~msk_auth.StoreUnavailable`, unless it is a
+:class:`~msk_auth.Problem` already.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from ._failures import unavailable_because
 from ._fork import abandon, after_fork_in_child
@@ -18,15 +19,66 @@ from .clock import Clock
 from .core.digest import KeyHasher
 from .core.errors import Problem
 from .core.model import ApiKey, ExternalIdentity, KeyLimits, Owner, Session, UserT
-from .core.steps import Flow, Step, WrongRecord
+from .core.steps import Flow, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
 from .leases.cache import LeaseCache, Leases
 from .leases.single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
 
 T = TypeVar("T")
+AnyFlow: TypeAlias = Generator[Callable[[Any], Any], Any, T]
+"""A flow over ports of any kind."""
 
 # How many Argon2id verifications of imported keys run at once: each takes a core and 19 MiB.
 _SLOW_AT_ONCE: Final = 2
+
+
+def _as_it_is(flow: AnyFlow[Any], error: BaseException) -> Callable[[Any], Any]:
+    return flow.throw(error)
+
+
+def run_blocking(
+    flow: AnyFlow[T], ports: object, throw: Callable[[AnyFlow[Any], BaseException], Any] = _as_it_is
+) -> T:
+    """Run a flow whose steps return their answers.
+
+    Args:
+        flow: Not started yet.
+        ports: What each step is called with.
+        throw: Throws into the flow what a step raised; it returns the next step, and may translate what the flow lets
+            through.
+
+    Returns:
+        What the flow returns.
+    """
+    try:
+        step = flow.send(None)
+        while True:
+            # A stray StopIteration of a store must not look like the end of the flow.
+            try:
+                answer = step(ports)
+            except BaseException as error:  # noqa: BLE001 - the flow raises it again
+                step = throw(flow, error)
+            else:
+                step = flow.send(answer)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+
+
+async def run_awaiting(
+    flow: AnyFlow[T], ports: object, throw: Callable[[AnyFlow[Any], BaseException], Any] = _as_it_is
+) -> T:
+    """As :func:`run_blocking`, for steps that return awaitables of their answers."""
+    try:
+        step = flow.send(None)
+        while True:
+            try:
+                answer = await step(ports)
+            except BaseException as error:  # noqa: BLE001 - the flow raises it again
+                step = throw(flow, error)
+            else:
+                step = flow.send(answer)
+    except StopIteration as stop:
+        return cast("T", stop.value)
 
 
 class SyncPorts(Generic[UserT]):
@@ -68,19 +120,9 @@ class SyncPorts(Generic[UserT]):
         self._clock = clock
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end and return its result."""
+        """Run a flow of the core to its end and return its result."""
         try:
-            step = flow.send(None)
-            while True:
-                # A stray StopIteration of a store must not look like the end of the flow.
-                try:
-                    answer = step(self)
-                except BaseException as error:  # noqa: BLE001 - the flow raises it again
-                    step = _throw(flow, error)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as stop:
-            return cast("T", stop.value)
+            return run_blocking(flow, self, _throw)
         except WrongRecord as error:
             raise unavailable_because(error) from error
 
@@ -172,19 +214,9 @@ class AsyncPorts(Generic[UserT]):
         self._slow = self._make_slow()
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end and return its result."""
+        """Run a flow of the core to its end and return its result."""
         try:
-            step = flow.send(None)
-            while True:
-                # A stray StopIteration of a store must not look like the end of the flow.
-                try:
-                    answer = await step(self)
-                except BaseException as error:  # noqa: BLE001 - the flow raises it again
-                    step = _throw(flow, error)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as stop:
-            return cast("T", stop.value)
+            return await run_awaiting(flow, self, _throw)
         except WrongRecord as error:
             raise unavailable_because(error) from error
 
@@ -239,8 +271,8 @@ def _is_register(store: object) -> bool:
     return all(offered(store, method) is not None for method in methods)
 
 
-def _throw(flow: Flow[Any], error: BaseException) -> Step:
-    """The flow's next step after one that failed. An error that the flow does not handle becomes a refusal: fail closed."""
+def _throw(flow: AnyFlow[Any], error: BaseException) -> Callable[[Any], Any]:
+    """Throw it; what the flow does not handle is a refusal: fail closed."""
     try:
         return flow.throw(error)
     except (StopIteration, Problem):

@@ -10,9 +10,10 @@ import anyio
 import pytest
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
-from msk_auth import KeyLimits, KeyRevoked, Policy
+from msk_auth import KeyLimits, KeyRevoked, Policy, Principal
+from msk_auth.http import admission
 from msk_auth.http.admission import known_principal
-from msk_auth.integrations import _asgi
+from msk_auth.ports import run_awaiting
 from msk_auth.testing.adapter import World, make_world
 
 pytestmark = pytest.mark.anyio
@@ -189,29 +190,34 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
         assert key[17:].encode() not in (await send(app, "GET", target, headers)).body
 
 
+async def admit(memory: dict[str, Any], world: World, credential: str) -> Principal[Any]:
+    authorization = tuple(value for _, value in world.bearer(credential))
+    flow = admission.admit(memory, world.authenticator, authorization, Policy())
+    return await run_awaiting(flow, world.authenticator)
+
+
 async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
     world = make_world()
-    scope: dict[str, Any] = {"headers": world.bearer("key_revoked")}
+    memory: dict[str, Any] = {}
     for _ in range(2):
         with pytest.raises(KeyRevoked) as refused:
-            await _asgi.admit(scope, world.authenticator, Policy())
+            await admit(memory, world, "key_revoked")
         frames = {frame.name for frame in traceback.extract_tb(refused.tb)}
         assert "_authenticate_key" not in frames
 
 
-async def test_changed_headers_are_judged_anew() -> None:
-    """A proxy inside the application must not pass for whoever came before it."""
+async def test_changed_headers_are_verified_anew() -> None:
+    """A middleware that changes the headers must not act as the principal of the old ones."""
     world = make_world()
-    scope: dict[str, Any] = {"headers": world.bearer("key")}
-    assert (await _asgi.admit(scope, world.authenticator, Policy())).owner.id == "alice"
-    scope["headers"] = world.bearer("key_bob")
-    assert (await _asgi.admit(scope, world.authenticator, Policy())).owner.id == "bob"
-    assert known_principal(scope, world.authenticator) is not None
+    memory: dict[str, Any] = {}
+    assert (await admit(memory, world, "key")).owner.id == "alice"
+    assert (await admit(memory, world, "key_bob")).owner.id == "bob"
+    assert known_principal(memory, world.authenticator) is not None
     other = make_world()
-    assert known_principal(scope, other.authenticator) is None
+    assert known_principal(memory, other.authenticator) is None
 
 
-async def test_who_may_read_keys_sees_only_the_own(adapter: str) -> None:
+async def test_a_list_holds_only_the_callers_keys(adapter: str) -> None:
     world = make_world()
     reply = await get(world, adapter, "GET /api/keys", "key_bob")
     assert [item["id"] for item in reply.json["items"]] == [world.names["key_bob_id"]]

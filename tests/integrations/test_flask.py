@@ -40,7 +40,7 @@ from msk_auth import (
     require_interactive,
 )
 from msk_auth.http.admission import known_principal
-from msk_auth.integrations import _wsgi, flask
+from msk_auth.integrations import flask
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.testing.adapter import START, World, make_world
@@ -413,21 +413,25 @@ class TestThePrincipal:
         key = f"Bearer {site.world.names['key']}"
         assert combined.get("/", headers={"Authorization": key}).status_code == 200
         # A key of one is unknown to the other, also when the first has let the request in already.
-        environ: dict[str, Any] = {"HTTP_AUTHORIZATION": key}
-        assert _wsgi.admit(environ, site.auth.authenticator, Policy()).owner.id == "alice"
+        with site.app.test_request_context(headers={"Authorization": key}) as context:
+            assert site.auth.admit(Policy()).owner.id == "alice"
+        environ = {name: each for name, each in context.request.environ.items() if "msk" in name}
+        environ["HTTP_AUTHORIZATION"] = key
         assert known_principal(environ, other.auth.authenticator) is None
         reply = combined.get("/other/", environ_overrides=environ)
         assert (reply.status_code, reply.json["code"]) == (401, "key_unknown")
 
-    def test_changed_headers_are_judged_anew(self, site: Site) -> None:
-        names, authenticator = site.world.names, site.auth.authenticator
-        environ = {"HTTP_AUTHORIZATION": f"Bearer {names['key']}"}
-        assert _wsgi.admit(environ, authenticator, Policy()).owner.id == "alice"
-        environ["HTTP_AUTHORIZATION"] = f"Bearer {names['key_bob']}"
-        assert _wsgi.admit(environ, authenticator, Policy()).owner.id == "bob"
-        del environ["HTTP_AUTHORIZATION"]
-        with pytest.raises(CredentialsMissing):
-            _wsgi.admit(environ, authenticator, Policy())
+    def test_changed_headers_are_verified_anew(self, site: Site) -> None:
+        names = site.world.names
+        with site.app.test_request_context() as context:
+            environ = context.request.environ
+            environ["HTTP_AUTHORIZATION"] = f"Bearer {names['key']}"
+            assert site.auth.admit(Policy()).owner.id == "alice"
+            environ["HTTP_AUTHORIZATION"] = f"Bearer {names['key_bob']}"
+            assert site.auth.admit(Policy()).owner.id == "bob"
+            del environ["HTTP_AUTHORIZATION"]
+            with pytest.raises(CredentialsMissing):
+                site.auth.admit(Policy())
 
     def test_an_async_view(self, site: Site) -> None:
         @site.app.get("/")

@@ -9,7 +9,7 @@ from werkzeug.routing import Rule
 
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy
-from msk_auth.integrations._flask_policies import declared_policies, is_exposed
+from msk_auth.integrations._flask_views import declared_policies, is_exposed
 from msk_auth.integrations.flask import FlaskAuth
 
 from .report import AuditedRoute, RouteKind

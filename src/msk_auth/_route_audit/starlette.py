@@ -12,7 +12,7 @@ from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
 from starlette.routing import BaseRoute, Host, Mount, Route, Router, WebSocketRoute
 
 from msk_auth.core.policy import Policy
-from msk_auth.integrations._starlette_base import declared_policies, is_public
+from msk_auth.integrations._starlette import declared_policies, is_public
 
 from .audit import read_routes
 from .report import ANY_METHOD, AuditedRoute

@@ -1,12 +1,13 @@
-"""One authentication per request: what became of its credentials, kept where the request keeps its things.
+"""One authentication per request: what became of its credentials, kept with the request.
 
-A framework asks several times: for a blueprint, for a view, for the principal. The first answer counts.
+A framework runs several guards for one request, for a blueprint, for a view, for the principal. The first outcome counts
+for all of them, as long as the headers stay the same.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, Generator, MutableMapping
 from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
 
 from msk_auth.authenticator.base import BaseAuthenticator
@@ -18,103 +19,87 @@ from msk_auth.redaction import RedactingFilter
 Memory: TypeAlias = MutableMapping[str, Any]
 """What lives exactly as long as a request: an ASGI scope or a WSGI environment."""
 
-Result: TypeAlias = Principal[Any] | Problem
-"""What became of credentials."""
+Authorization: TypeAlias = tuple[str | bytes, ...]
+"""The values of every `Authorization` header, as sent."""
 
-_Outcome: TypeAlias = tuple[object, tuple[str | bytes, ...], Result]
-"""Whose decision it was, on which headers, and the result. A bare tuple, since one is made for every request."""
+_Outcome: TypeAlias = tuple[object, Authorization, Principal[Any] | Problem]
+"""The authenticator, the headers that it verified, and the result."""
 
 _OUTCOME: Final = "msk_auth.outcome"
 
 _log = logging.getLogger("msk_auth.integrations")
-# The one error logged here is one that nobody foresaw, so nobody knows what its message holds.
+# The error logged here is an unforeseen one, and its message may hold anything.
 _log.addFilter(RedactingFilter())
+
+
+def admit(
+    memory: Memory,
+    authenticator: BaseAuthenticator[UserT],
+    authorization: Authorization,
+    policy: Policy,
+    *,
+    afresh: bool = False,
+) -> Generator[Callable[[Any], Any], Any, Principal[UserT]]:
+    """A flow: the principal of a request, if the policy lets it pass. Its one step authenticates.
+
+    Args:
+        memory: The request's.
+        authenticator: Verifies, unless it verified these headers for this request before.
+        authorization: The headers as they are now: a middleware may have changed them since another guard ran.
+        policy: What the principal has to meet.
+        afresh: Verify in any case. What an open websocket's handshake found may be long past.
+
+    Raises:
+        Problem: What `authenticate` raises, or the policy is not met. Whatever else goes wrong while authenticating is
+            `StoreUnavailable`: fail closed.
+    """
+    outcome: _Outcome | None = None if afresh else memory.get(_OUTCOME)
+    if outcome is None or outcome[0] is not authenticator or outcome[1] != authorization:
+        result: object
+        try:
+            result = yield lambda authenticator: authenticator.authenticate(authorization)
+        except Problem as problem:
+            result = problem
+        except Exception as error:  # noqa: BLE001 - fail closed
+            _log.error("authentication cannot answer", exc_info=error)
+            result = StoreUnavailable()
+        outcome = memory[_OUTCOME] = (authenticator, authorization, _checked(result))
+    principal: Principal[UserT] = _accepted(outcome[2])
+    authenticator.authorize(principal, policy)
+    return principal
 
 
 def known_principal(
     memory: Memory, authenticator: BaseAuthenticator[UserT]
 ) -> Principal[UserT] | None:
-    """What was found for a request, or None if nobody asked yet.
+    """The principal that a guard found for this request, or None if no guard of this authenticator ran.
 
-    An application mounted in this one may have users of its own.
+    A mounted application may have an authenticator, and so users, of its own.
 
     Raises:
-        Problem: The credentials were found not to be acceptable.
+        Problem: The guard found the credentials not acceptable.
     """
     outcome: _Outcome | None = memory.get(_OUTCOME)
     if outcome is None or outcome[0] is not authenticator:
         return None
-    result = outcome[2]
+    return _accepted(outcome[2])
+
+
+def _checked(result: object) -> Principal[Any] | Problem:
+    if _is_outcome(result):
+        return result
+    _log.error("authentication cannot answer: got %s for a principal", type(result).__name__)
+    return StoreUnavailable()
+
+
+def _is_outcome(value: object) -> TypeGuard[Principal[Any] | Problem]:
+    return isinstance(value, (Principal, Problem))
+
+
+def _accepted(result: Principal[Any] | Problem) -> Principal[Any]:
     return result if isinstance(result, Principal) else _refuse(result)
-
-
-def admit_at_once(
-    memory: Memory,
-    authenticator: BaseAuthenticator[UserT],
-    authorization: tuple[str | bytes, ...],
-    policy: Policy,
-) -> Principal[UserT] | None:
-    """The principal of exactly these headers, if the policy lets it pass; None, which says nothing yet, if somebody has to be asked who it is.
-
-    Something in between may have changed the headers since they were asked about: a decision about
-    other credentials is none about these.
-
-    Raises:
-        Problem: The credentials were found not to be acceptable, or the policy is not met.
-    """
-    outcome: _Outcome | None = memory.get(_OUTCOME)
-    if outcome is not None and outcome[0] is authenticator and outcome[1] == authorization:
-        result = outcome[2]
-        principal = result if isinstance(result, Principal) else _refuse(result)
-    else:
-        cached = authenticator.cached_principal(authorization)
-        if cached is None:
-            return None
-        principal = cached
-        memory[_OUTCOME] = (authenticator, authorization, principal)
-    authenticator.authorize(principal, policy)
-    return principal
-
-
-def admit_answered(
-    memory: Memory,
-    authenticator: BaseAuthenticator[UserT],
-    authorization: tuple[str | bytes, ...],
-    policy: Policy,
-    answer: object,
-) -> Principal[UserT]:
-    """Keep what an authenticator answered or raised; the principal, if the policy lets it pass.
-
-    Args:
-        memory: The request's.
-        authenticator: Who answered.
-        authorization: The headers it was asked about.
-        policy: What is demanded of the principal.
-        answer: A principal or a problem. Anything else is `StoreUnavailable`: whatever went wrong, it
-            could not be told who this is.
-
-    Raises:
-        Problem: The answer is one, or the policy is not met.
-    """
-    result = answer if _is_result(answer) else _no_answer(answer)
-    memory[_OUTCOME] = (authenticator, authorization, result)
-    principal = result if isinstance(result, Principal) else _refuse(result)
-    authenticator.authorize(principal, policy)
-    return principal
 
 
 def _refuse(problem: Problem) -> NoReturn:
     # Without the frames of the first time: they hold the credentials.
     raise problem.with_traceback(None)
-
-
-def _is_result(value: object) -> TypeGuard[Result]:
-    return isinstance(value, (Principal, Problem))
-
-
-def _no_answer(answer: object) -> StoreUnavailable:
-    if isinstance(answer, Exception):
-        _log.error("authentication cannot answer", exc_info=answer)
-    else:
-        _log.error("authentication cannot answer: got %s for a principal", type(answer).__name__)
-    return StoreUnavailable()

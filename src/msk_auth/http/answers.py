@@ -12,7 +12,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Literal, TypeAlias
 
-from msk_auth.core.errors import ConfigurationError, Problem, RequestMalformed
+from msk_auth.core.errors import ConfigurationError, Problem
 
 Errors: TypeAlias = Literal["problems", "all"]
 """Which errors an adapter answers: problems alone, or also what the framework and the application raise."""
@@ -85,16 +85,6 @@ def answers_all(errors: Errors) -> bool:
             " leave it out to have the application's errors left alone."
         )
     return errors == "all"
-
-
-def broken_body() -> RequestMalformed:
-    """What a body is that did not arrive as its headers announce it.
-
-    Servers tell it in their own ways: they raise what they like, or say that the client has gone, which it may have.
-    """
-    return RequestMalformed(
-        "The body could not be read to its end. Check its length or its chunks, and send the request again."
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""What the adapters say in an OpenAPI document (OpenAPI 3.1): the security scheme, problems, key routes."""
+"""The OpenAPI description (OpenAPI 3.1): the security scheme, problems, and the operation of each route in the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, cast
+
+from msk_auth.core.flows import MAX_NAME_LENGTH, MAX_OVERLAP, MAX_PAGE, MAX_SCOPES
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
 
@@ -60,7 +62,7 @@ def _problem(description: str, headers: Json | None = None) -> Json:
 _REFUSALS: Final[Json] = {
     "401": _problem("The credentials are missing or refused.", _CHALLENGE),
     "403": _problem("A permission or an interactive login is missing.", _CHALLENGE),
-    "503": _problem("It cannot be told right now who this is.", _RETRY),
+    "503": _problem("The credentials cannot be verified right now.", _RETRY),
 }
 INVALID: Final = _problem("The input is not valid.")
 _NOT_FOUND: Final = _problem("You have no API key with this id.")
@@ -117,11 +119,11 @@ _CREATE_BODY: Final[Json] = {
     "required": ["name"],
     "additionalProperties": False,
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 100},
+        "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH},
         "scopes": {
             "type": ["array", "null"],
             "items": {"type": "string"},
-            "maxItems": 100,
+            "maxItems": MAX_SCOPES,
             "description": "Absent or null: all that you may, now and later.",
         },
         "expires_in_days": {
@@ -138,9 +140,9 @@ _ROTATE_BODY: Final[Json] = {
         "overlap_seconds": {
             "type": "integer",
             "minimum": 0,
-            "maximum": 7_776_000,
+            "maximum": int(MAX_OVERLAP.total_seconds()),
             "default": 0,
-            "description": "How long the old key works on.",
+            "description": "How long the old key keeps working.",
         }
     },
 }
@@ -169,98 +171,94 @@ def _query(name: str, schema: Json) -> Json:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-_KEY_ROUTES: Final[dict[str, Json]] = {
-    "list_keys": {
-        "summary": "List your API keys, newest first",
-        "parameters": [
-            _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]}),
-            _query("cursor", {"type": "string"}),
-            _query("limit", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
-        ],
-        "responses": {
-            "200": {"description": "A page of keys.", "content": _json(_PAGE)},
-            "422": INVALID,
+LIST_KEYS: Final[Json] = {
+    "summary": "List your API keys, newest first",
+    "parameters": [
+        _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]}),
+        _query("cursor", {"type": "string"}),
+        _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
+    ],
+    "responses": {
+        "200": {"description": "A page of keys.", "content": _json(_PAGE)},
+        "422": INVALID,
+    },
+}
+CREATE_KEY: Final[Json] = {
+    "summary": "Create an API key",
+    "requestBody": {"required": True, "content": _json(_CREATE_BODY)},
+    "responses": {"201": _CREATED, "409": _CONFLICT, "422": INVALID},
+}
+GET_KEY: Final[Json] = {
+    "summary": "Show one of your API keys",
+    "parameters": [_ID],
+    "responses": {
+        "200": {"description": "The key.", "content": _json(_KEY)},
+        "404": _NOT_FOUND,
+    },
+}
+ROTATE_KEY: Final[Json] = {
+    "summary": "Replace an API key by a successor",
+    "parameters": [_ID],
+    "requestBody": {"required": False, "content": _json(_ROTATE_BODY)},
+    "responses": {"201": _CREATED, "404": _NOT_FOUND, "409": _CONFLICT, "422": INVALID},
+}
+REVOKE_KEY: Final[Json] = {
+    "summary": "Revoke an API key, for good",
+    "parameters": [_ID],
+    "responses": {
+        "200": {"description": "The revoked key.", "content": _json(_KEY)},
+        "404": _NOT_FOUND,
+    },
+}
+DELETE_KEY: Final[Json] = {
+    "summary": "Revoke an API key and take it off the list",
+    "parameters": [_ID],
+    "responses": {
+        "204": {"description": "The key is revoked and off the list."},
+        "404": _NOT_FOUND,
+    },
+}
+REVOKE_PRESENTED_KEY: Final[Json] = {
+    "summary": "Revoke an API key by showing it",
+    "description": "For the holder of a key, without a login. The answer is the same whether the key exists or not.",
+    "requestBody": {
+        "required": True,
+        "content": {JSON_TYPE: {"schema": _TOKEN}, FORM_TYPE: {"schema": _TOKEN}},
+    },
+    "responses": {
+        "200": {
+            "description": "If this was a key, it does not work any more.",
+            "content": _json({"type": "object"}),
         },
+        "413": _TOO_LARGE,
+        "422": INVALID,
+        "429": _TOO_MANY,
+        "503": _problem("Whether it was revoked is not known.", _RETRY),
     },
-    "create_key": {
-        "summary": "Create an API key",
-        "requestBody": {"required": True, "content": _json(_CREATE_BODY)},
-        "responses": {"201": _CREATED, "409": _CONFLICT, "422": INVALID},
-    },
-    "get_key": {
-        "summary": "Show one of your API keys",
-        "parameters": [_ID],
-        "responses": {
-            "200": {"description": "The key.", "content": _json(_KEY)},
-            "404": _NOT_FOUND,
+}
+RECEIVE_LEAK_REPORT: Final[Json] = {
+    "summary": "Receive a report of GitHub's secret scanning",
+    "parameters": [
+        {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
+        for name in ("Github-Public-Key-Identifier", "Github-Public-Key-Signature")
+    ],
+    "requestBody": {"required": True, "content": _json({"type": "array", "items": _MATCH})},
+    "responses": {
+        "200": {
+            "description": "Which of the matches are keys of this application. They are revoked.",
+            "content": _json({"type": "array", "items": _LABEL}),
         },
-    },
-    "rotate_key": {
-        "summary": "Replace an API key by a successor",
-        "parameters": [_ID],
-        "requestBody": {"required": False, "content": _json(_ROTATE_BODY)},
-        "responses": {"201": _CREATED, "404": _NOT_FOUND, "409": _CONFLICT, "422": INVALID},
-    },
-    "revoke_key": {
-        "summary": "Revoke an API key, for good",
-        "parameters": [_ID],
-        "responses": {
-            "200": {"description": "The revoked key.", "content": _json(_KEY)},
-            "404": _NOT_FOUND,
-        },
-    },
-    "delete_key": {
-        "summary": "Revoke an API key and take it off the list",
-        "parameters": [_ID],
-        "responses": {"204": {"description": "It is gone."}, "404": _NOT_FOUND},
-    },
-    "revoke_presented_key": {
-        "summary": "Revoke an API key by showing it",
-        "description": "For whoever holds a key, without a login. The answer is the same whether there is such a key.",
-        "requestBody": {
-            "required": True,
-            "content": {JSON_TYPE: {"schema": _TOKEN}, FORM_TYPE: {"schema": _TOKEN}},
-        },
-        "responses": {
-            "200": {
-                "description": "Whatever key this was does not work any more.",
-                "content": _json({"type": "object"}),
-            },
-            "413": _TOO_LARGE,
-            "422": INVALID,
-            "429": _TOO_MANY,
-            "503": _problem("Whether it was revoked is not known.", _RETRY),
-        },
-    },
-    "receive_leak_report": {
-        "summary": "Receive a report of GitHub's secret scanning",
-        "parameters": [
-            {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
-            for name in ("Github-Public-Key-Identifier", "Github-Public-Key-Signature")
-        ],
-        "requestBody": {"required": True, "content": _json({"type": "array", "items": _MATCH})},
-        "responses": {
-            "200": {
-                "description": "Which of the matches are keys of this application. They are revoked.",
-                "content": _json({"type": "array", "items": _LABEL}),
-            },
-            "403": _problem("The report is not signed by GitHub."),
-            "413": _TOO_LARGE,
-            "422": INVALID,
-            "429": _TOO_MANY,
-            "503": _problem("The signature cannot be checked, or the keys not be revoked.", _RETRY),
-        },
+        "403": _problem("The report is not signed by GitHub."),
+        "413": _TOO_LARGE,
+        "422": INVALID,
+        "429": _TOO_MANY,
+        "503": _problem("The signature cannot be checked, or the keys not be revoked.", _RETRY),
     },
 }
 
 
-def describe_key_route(name: str) -> Json:
-    """The OpenAPI operation of one of the key routes, as `summary`, `parameters`, `responses` and so on."""
-    return _KEY_ROUTES[name]
-
-
 def document_problems(document: Json, *, all_errors: bool) -> Json:
-    """Say in a finished document what the error handlers answer. Doing it twice changes nothing.
+    """Add the answers of the error handlers to a finished document. Doing it twice changes nothing.
 
     Every guarded operation gets the answers of its guard, unless the application described its own.
 

@@ -145,10 +145,10 @@ async def _close(send: Send, answer: Answer) -> None:
     )
 
 
-def to_response(answer: Answer) -> Response[bytes]:
+def to_response(answer: Answer) -> Response[Any]:
     """The answer as Litestar sends it."""
     return Response(
-        answer.body,
+        answer.body or None,
         status_code=answer.status,
         headers=dict(answer.headers),
         media_type=answer.media_type,

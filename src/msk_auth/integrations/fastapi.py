@@ -52,18 +52,13 @@ from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, P
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.http.answers import Answer, Errors
-from msk_auth.http.leak_routes import REPORT, REVOKE
-from msk_auth.http.openapi import (
-    BEARER_DESCRIPTION,
-    SCHEME_NAME,
-    describe_key_route,
-    document_problems,
-)
+from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.http.openapi import BEARER_DESCRIPTION, SCHEME_NAME, document_problems
+from msk_auth.http.routes import Route, check_path
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from ._starlette_base import AppT, StarletteBase
-from ._starlette_keys import key_routes
-from ._starlette_leaks import Endpoint, Throttle, leak_endpoint, revocation_endpoint
+from ._starlette import AppT, StarletteBase, Throttle
 
 __all__ = ["FastAPIAuth", "Guard"]
 
@@ -100,8 +95,7 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
-        admitted = self._auth.admission(connection, self.policy)
-        return admitted if isinstance(admitted, Principal) else await admitted
+        return await self._auth.admit(connection, self.policy)
 
 
 class FastAPIAuth(StarletteBase[UserT]):
@@ -147,41 +141,29 @@ class FastAPIAuth(StarletteBase[UserT]):
         Raises:
             ConfigurationError: The prefix does not begin with a slash, or ends with one.
         """
-        routes = key_routes(self, prefix)
+        check_path(prefix, "/api/keys")
         router = APIRouter(prefix=prefix, tags=["API keys"], lifespan=self._demand_install)
-        for route in routes:
-            operation = describe_key_route(route.name)
-            router.add_api_route(
-                route.path,
-                route.endpoint,
-                methods=[route.method],
-                name=route.name,
-                # For the documentation and for whoever reads the policy: the endpoint asks anyway.
-                dependencies=[self._guard(route.policy)],
-                # The endpoint's own answer counts; these two keep the document to it.
-                status_code=int(min(operation["responses"])),
-                response_class=Response,
-                openapi_extra=operation,
-            )
+        for row in KEY_ROUTES:
+            self._mount(router, row)
         return router
 
     def revocation_route(
         self, *, path: str = "/api/revoke", throttle: Throttle | None
     ) -> APIRouter:
-        """A router with a route with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+        """A router with a route that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
-        refused, as anybody can tell it is none.
+        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
+        that needs no look-up.
 
         Args:
             path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
-                None if something in front of the application limits requests already.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
+                Pass None if something in front of the application limits requests already.
 
         Raises:
             ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        return _public_route(path, REVOKE, revocation_endpoint(self, path, throttle))
+        return self._mount(APIRouter(tags=["API keys"]), revocation_route(path), throttle)
 
     def leak_route(
         self,
@@ -190,7 +172,7 @@ class FastAPIAuth(StarletteBase[UserT]):
         path: str = "/api/leaks/github",
         throttle: Throttle | None,
     ) -> APIRouter:
-        """A router with a route to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+        """A router with a route that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
 
         Args:
             receiver: Checks the reports and revokes the keys.
@@ -201,15 +183,16 @@ class FastAPIAuth(StarletteBase[UserT]):
             ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
                 kind.
         """
-        return _public_route(path, REPORT, leak_endpoint(self, receiver, path, throttle))
+        row = leak_route(path, receiver, AsyncGitHubLeakReceiver)
+        return self._mount(APIRouter(tags=["API keys"]), row, throttle)
 
     def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
-        """Prepare an application, and hand it back: a handler for problems, OpenAPI, the authenticator's lifespan.
+        """Prepare an application, and return it: a handler for problems, OpenAPI, the authenticator's lifespan.
 
         Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for it,
         and the OpenAPI document says so. The authenticator is opened after the application's
-        lifespan has begun and closed before it ends, so that what it collected is written while the
-        store is still there.
+        lifespan has begun and closed before it ends, so that the times of last use are written while the
+        store is still open.
 
         An application that is mounted in another one needs an `install` of its own.
 
@@ -229,8 +212,8 @@ class FastAPIAuth(StarletteBase[UserT]):
 
     @asynccontextmanager
     async def _demand_install(self, app: object) -> AsyncGenerator[None]:
-        # Guards cannot tell before they are asked; a router is started with its application.
-        self._check_installed(app)
+        # A guard checks with its first request; a router is started with its application.
+        self._check_installed({"app": app})
         yield
 
     def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
@@ -269,7 +252,7 @@ class FastAPIAuth(StarletteBase[UserT]):
         return await super()._on_http_exception(connection, error)
 
     async def _on_unreadable_body(self, connection: HTTPConnection) -> Response | None:
-        # FastAPI reads the body before it asks the guards. Who may not come in is told that, and
+        # FastAPI reads the body before it calls the guards. A refused caller gets the refusal, and
         # nothing about the body.
         try:
             for guard in _guards_of(connection.scope):
@@ -288,24 +271,26 @@ class FastAPIAuth(StarletteBase[UserT]):
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
         return self._renderer.http_error(error.status_code, members=members)
 
+    def _mount(self, router: APIRouter, row: Route, throttle: Throttle | None = None) -> APIRouter:
+        router.add_api_route(
+            row.path,
+            self._endpoint(row, throttle),
+            methods=[row.method],
+            name=row.name,
+            # For the documentation and the route audit: the endpoint checks the policy by itself.
+            dependencies=None if row.policy is None else [self._guard(row.policy)],
+            # The endpoint's own answer counts; these two keep the document to it.
+            status_code=row.status,
+            response_class=Response,
+            openapi_extra=row.operation,
+        )
+        return router
+
     def _guard(self, policy: Policy) -> Security:
-        # The same object for the same policy, so that FastAPI asks it once per request.
+        # The same object for the same policy, so that FastAPI calls it once per request.
         if policy not in self._guards:
             self._guards[policy] = Security(Guard(self, policy), scopes=sorted(policy.permissions))
         return self._guards[policy]
-
-
-def _public_route(path: str, name: str, endpoint: Endpoint) -> APIRouter:
-    router = APIRouter(tags=["API keys"])
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        name=name,
-        response_class=Response,
-        openapi_extra=describe_key_route(name),
-    )
-    return router
 
 
 def _fields(errors: Sequence[Mapping[str, Any]]) -> list[FieldError]:

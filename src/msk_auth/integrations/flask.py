@@ -28,29 +28,30 @@ import functools
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 from weakref import ref
 
 from flask import Blueprint, Flask, Request, Response, after_this_request, current_app, request
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import Headers
-from werkzeug.exceptions import HTTPException, default_exceptions
+from werkzeug.exceptions import ClientDisconnected, HTTPException, default_exceptions
 
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
-from msk_auth.http.admission import known_principal
+from msk_auth.http import admission
+from msk_auth.http.admission import Memory, known_principal
 from msk_auth.http.answers import Answer, Errors, ProblemRenderer, answers_all
-from msk_auth.http.key_routes import check_prefix
+from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.http.routes import Exchange, broken_body, check_path, respond
+from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
+from msk_auth.ports import run_blocking
 from msk_auth.watch import Watch
 
-from . import _wsgi
-from ._flask_keys import KeyView, key_views
-from ._flask_leaks import Throttle, leak_view, revocation_view
-from ._flask_policies import ViewT, check_view, declare_guard, declare_public
-from ._flask_views import Views
+from ._flask_views import Views, ViewT, check_view, declare_guard, declare_public, declare_view
 
 __all__ = ["FlaskAuth"]
 
@@ -59,6 +60,9 @@ T = TypeVar("T")
 
 _EXTENSION: Final = "msk_auth"
 _AUTHENTICATED: Final = Policy()
+
+Throttle: TypeAlias = Callable[[Request], object]
+"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
 
 # What stands behind the proxies, which look it up each time that they are asked something.
 _current_request: Final[Callable[[], Request]] = cast("Any", request)._get_current_object  # noqa: SLF001 - documented
@@ -232,32 +236,30 @@ class FlaskAuth(Generic[UserT]):
         Raises:
             ConfigurationError: The prefix does not begin with a slash, or ends with one.
         """
-        check_prefix(url_prefix)
+        check_path(url_prefix, "/api/keys")
         blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
-        for route in key_views(self.authenticator):
-            blueprint.add_url_rule(
-                route.rule, route.name, self._key_view(route), methods=[route.method]
-            )
+        for row in KEY_ROUTES:
+            self._mount(blueprint, row, row.name)
         return blueprint
 
     def revocation_route(
         self, *, path: str = "/api/revoke", name: str = "revocation", throttle: Throttle | None
     ) -> Blueprint:
-        """A blueprint with a view with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+        """A blueprint that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
-        refused, as anybody can tell it is none.
+        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
+        that needs no look-up.
 
         Args:
             path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
-                None if something in front of the application limits requests already.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
+                Pass None if something in front of the application limits requests already.
             name: The blueprint's name, for `url_for`.
 
         Raises:
             ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        return self._public_view(name, path, revocation_view(self.authenticator, path, throttle))
+        return self._mount(Blueprint(name, __name__), revocation_route(path), "receive", throttle)
 
     def leak_route(
         self,
@@ -267,7 +269,7 @@ class FlaskAuth(Generic[UserT]):
         name: str = "leaks",
         throttle: Throttle | None,
     ) -> Blueprint:
-        """A blueprint with a view to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+        """A blueprint that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
 
         Args:
             receiver: Checks the reports and revokes the keys.
@@ -279,7 +281,8 @@ class FlaskAuth(Generic[UserT]):
             ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
                 kind.
         """
-        return self._public_view(name, path, leak_view(receiver, path, throttle))
+        row = leak_route(path, receiver, GitHubLeakReceiver)
+        return self._mount(Blueprint(name, __name__), row, "receive", throttle)
 
     def check(self, app: Flask) -> None:
         """Find out whether every view is guarded as declared, once the application is complete.
@@ -305,7 +308,7 @@ class FlaskAuth(Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        return _wsgi.admit(_current_request().environ, self.authenticator, policy)
+        return self._verify(policy)
 
     def verify_again(self, policy: Policy = _AUTHENTICATED) -> Principal[UserT]:
         """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
@@ -320,7 +323,7 @@ class FlaskAuth(Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        return _wsgi.verify_again(_current_request().environ, self.authenticator, policy)
+        return self._verify(policy, afresh=True)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """A watch that ends a response that goes on within two seconds of a revocation.
@@ -370,20 +373,37 @@ class FlaskAuth(Generic[UserT]):
 
         return guarded
 
-    def _key_view(self, route: KeyView) -> Callable[..., Response]:
-        def view(**values: str) -> Response:
-            return _to_response(route.handler(self.admit(route.policy), **values))
-
-        return declare_guard(view, route.handler, route.policy)
-
-    def _public_view(self, name: str, path: str, answer: Callable[[], Answer]) -> Blueprint:
-        def view() -> Response:
+    def _mount(
+        self, blueprint: Blueprint, row: Row, endpoint: str, throttle: Throttle | None = None
+    ) -> Blueprint:
+        def view(key_id: str = "") -> Response:
             self._check_installed()
-            return _to_response(answer())
+            exchange = Exchange(
+                authenticator=self.authenticator,
+                query=request.query_string,
+                path=request.root_path + request.path,
+                key_id=key_id,
+                content_type=request.environ.get("CONTENT_TYPE"),
+                header=_header,
+                admit=self.admit,
+                read_body=_read_body,
+                throttle=None if throttle is None else functools.partial(throttle, request),
+            )
+            return _to_response(run_blocking(respond(row, exchange), exchange))
 
-        blueprint = Blueprint(name, __name__)
-        blueprint.add_url_rule(path, "receive", declare_public(view), methods=["POST"])
+        declare_view(view, row.policy)
+        rule = row.path.replace("{", "<").replace("}", ">")
+        blueprint.add_url_rule(rule, endpoint, view, methods=[row.method])
         return blueprint
+
+    def _verify(self, policy: Policy, *, afresh: bool = False) -> Principal[UserT]:
+        # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
+        # request wherever the application has pushed one, and a principal must never pass to the next request.
+        environ = request.environ
+        flow = admission.admit(
+            environ, self.authenticator, _authorization(environ), policy, afresh=afresh
+        )
+        return run_blocking(flow, self.authenticator)
 
     def _check_installed(self) -> None:
         app = _current_app()
@@ -413,7 +433,7 @@ class FlaskAuth(Generic[UserT]):
                 return None
             try:
                 for policy in policies_of(rule.endpoint, current.method) or ():
-                    _wsgi.admit(current.environ, self.authenticator, policy)
+                    self._verify(policy)
             except Problem as problem:
                 if not self._has_the_say(app, current, problem):
                     raise
@@ -458,6 +478,40 @@ class FlaskAuth(Generic[UserT]):
         for name, values in _headers(error).items():
             response.headers.setlist(name, values)
         return response
+
+
+def _authorization(environ: Memory) -> tuple[str, ...]:
+    # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
+    # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
+    value: str | None = environ.get("HTTP_AUTHORIZATION")
+    return () if value is None else (value,)
+
+
+def _header(name: str) -> str | None:
+    # Servers join several headers with commas, and none of the headers of the library's routes may hold one.
+    value: str | None = request.environ.get(f"HTTP_{name.upper().replace('-', '_')}")
+    return value
+
+
+def _read_body(limit: int) -> bytes:
+    """The body of the current request; of one that is longer than `limit`, the beginning.
+
+    Raises:
+        RequestMalformed: It ended before its end.
+        Problem, HTTPException: The application's own limits, or something of it in front of the stream.
+    """
+    body = bytearray()
+    try:
+        # One byte more than allowed shows that there are too many.
+        while len(body) <= limit and (chunk := request.stream.read(limit + 1 - len(body))):
+            body += chunk
+    except ClientDisconnected:
+        raise broken_body() from None
+    except (Problem, HTTPException):
+        raise
+    except Exception:  # noqa: BLE001 - whatever a server raises
+        raise broken_body() from None
+    return bytes(body)
 
 
 def _is_preflight(current: Request, rule: Any) -> bool:

@@ -31,25 +31,27 @@ from contextlib import asynccontextmanager
 from copy import copy
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, TypeGuard, cast
+from typing import Any, Final, Generic, TypeAlias, TypeGuard, cast
 
-from litestar import Litestar, Router
+from litestar import HttpMethod, Litestar, Request, Response, Router, route
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
+from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
-from litestar.openapi.spec import Components, OpenAPI, SecurityScheme
+from litestar.openapi.spec import Components, OpenAPI, Operation, SecurityScheme
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.http.admission import Memory, known_principal
-from msk_auth.http.answers import Errors, ProblemRenderer, answers_all
-from msk_auth.http.key_routes import check_prefix
+from msk_auth.http.answers import Errors, answers_all
+from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.openapi import (
     BEARER_DESCRIPTION,
     INVALID,
@@ -57,13 +59,12 @@ from msk_auth.http.openapi import (
     document_problems,
     operations,
 )
+from msk_auth.http.routes import Route as Row
+from msk_auth.http.routes import broken_body, check_path
 from msk_auth.leaks import AsyncGitHubLeakReceiver
-from msk_auth.watch import AsyncWatch
 
-from . import _asgi
-from ._litestar_errors import ErrorAnswers
-from ._litestar_keys import key_handlers
-from ._litestar_leaks import Throttle, leak_handler, revocation_handler
+from ._asgi import AsgiAuth, read_stream
+from ._litestar_errors import ErrorAnswers, to_response
 
 __all__ = ["Guard", "LitestarAuth"]
 
@@ -72,7 +73,10 @@ _POLICIES: Final = "msk_auth_policies"
 """Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
 
 _DEPENDENCY: Final = "principal"
-_AUTHENTICATED: Final = Policy()
+_TAG: Final = "API keys"
+
+Throttle: TypeAlias = Callable[[Request[Any, Any, Any]], Awaitable[object]]
+"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
 
 _log = logging.getLogger("msk_auth.integrations")
 
@@ -97,10 +101,8 @@ class Guard(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have the plugin that the guard is of.
         """
-        # The middleware has asked already. An application without it must not be open.
-        admitted = self._auth.admission(connection, self.policy)
-        if not isinstance(admitted, Principal):
-            await admitted
+        # The middleware has verified the request already. An application without it must not be open.
+        await self._auth.admit(connection, self.policy)
 
     def is_of(self, auth: LitestarAuth[Any]) -> bool:
         """True if this adapter made it."""
@@ -111,7 +113,7 @@ class Guard(Generic[UserT]):
         return self
 
 
-class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
+class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
     """A plugin: guards, error handlers, the principal as a dependency, OpenAPI, and key routes.
 
     Args:
@@ -134,22 +136,10 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         docs: Policy | None = None,
         errors: Errors = "problems",
     ) -> None:
-        given = cast("object", authenticator)
-        if isinstance(given, Authenticator):
-            raise ConfigurationError(
-                "LitestarAuth needs an AsyncAuthenticator; Authenticator would block the event loop."
-                " Write AsyncAuthenticator(…) with an async store and async find_owner."
-            )
-        if not isinstance(given, AsyncAuthenticator):
-            raise ConfigurationError(
-                f"LitestarAuth needs an AsyncAuthenticator, not {type(given).__name__}."
-            )
-        self.authenticator = authenticator
+        super().__init__(authenticator)
         self._docs = docs
-        self._installed_on: Litestar | None = None
         self._all_errors = answers_all(errors)
-        renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
-        self._errors = ErrorAnswers(renderer, all_errors=self._all_errors)
+        self._errors = ErrorAnswers(self._renderer, all_errors=self._all_errors)
 
     @property
     def public(self) -> dict[str, Any]:
@@ -177,29 +167,26 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         Raises:
             ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        check_prefix(path)
-        handlers = key_handlers(
-            self.authenticator, admit=self.admit, guard=partial(Guard[UserT], self)
-        )
-        return Router(path, route_handlers=handlers, tags=["API keys"])
+        check_path(path, "/api/keys")
+        return Router(path, route_handlers=[self._mount(row) for row in KEY_ROUTES], tags=[_TAG])
 
     def revocation_route(
         self, *, path: str = "/api/revoke", throttle: Throttle | None
     ) -> HTTPRouteHandler:
-        """A handler with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+        """A handler that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
-        refused, as anybody can tell it is none.
+        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
+        that needs no look-up.
 
         Args:
             path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
-                None if something in front of the application limits requests already.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
+                Pass None if something in front of the application limits requests already.
 
         Raises:
             ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        return revocation_handler(self.authenticator, path, throttle, self.public)
+        return self._mount(revocation_route(path), throttle)
 
     def leak_route(
         self,
@@ -208,7 +195,7 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
         path: str = "/api/leaks/github",
         throttle: Throttle | None,
     ) -> HTTPRouteHandler:
-        """A handler to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+        """A handler that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
 
         Args:
             receiver: Checks the reports and revokes the keys.
@@ -219,77 +206,46 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
             ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
                 kind.
         """
-        return leak_handler(receiver, path, throttle, self.public)
+        return self._mount(leak_route(path, receiver, AsyncGitHubLeakReceiver), throttle)
 
-    async def admit(
-        self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy
-    ) -> Principal[UserT]:
-        """The principal of a request or websocket, if the policy lets it pass.
+    def _mount(self, row: Row, throttle: Throttle | None = None) -> HTTPRouteHandler:
+        # A function, and no method: Litestar copies a router deeply, with all that a method is bound to.
+        async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+            answer = await self._respond(
+                row,
+                request,
+                path=_path(request),
+                read_body=lambda limit: read_stream(_chunks(request), limit, passing=HTTPException),
+                throttle=throttle,
+            )
+            return to_response(answer)
 
-        Guards call it; so may code that decides on a policy as it runs. A request is verified once, a websocket that is
-        open each time.
+        handle.__name__ = row.name
+        if row.status == 204:
+            # Litestar reads from the annotation that there is no body.
+            handle.__annotations__["return"] = Response[None]
+        options: dict[str, Any] = {"opt": self.public, "tags": [_TAG]}
+        if row.policy is not None:
+            # For the documentation and the route audit: the flow of the route checks the policy by itself.
+            options = {"guards": [Guard(self, row.policy)]}
+        return route(
+            row.path.replace("}", ":str}") or "/",
+            http_method=HttpMethod(row.method),
+            name=f"msk_auth.{row.name}",
+            status_code=row.status,
+            operation_class=_operation_class(row),
+            **options,
+        )(handle)
 
-        Raises:
-            Problem: The credentials are missing or refused, or the policy is not met.
-            ConfigurationError: The application does not have this plugin.
-        """
-        admitted = self.admission(connection, policy)
-        return admitted if isinstance(admitted, Principal) else await admitted
-
-    def admission(
-        self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy
-    ) -> _asgi.Admission[UserT]:
-        """As :meth:`admit`, without awaiting what need not be awaited: a principal, or something to await that gives it.
-
-        Raises:
-            Problem, ConfigurationError: As :meth:`admit`.
-        """
-        scope: Any = connection.scope
-        if scope["litestar_app"] is not self._installed_on:
-            self._check_installed(scope["litestar_app"])
-        return _asgi.admission(scope, self.authenticator, policy)
-
-    async def verify_again(
-        self, connection: ASGIConnection[Any, Any, Any, Any], policy: Policy = _AUTHENTICATED
-    ) -> Principal[UserT]:
-        """The principal of a request or websocket as it is now, if the policy lets it pass: verified afresh, or within a lease.
-
-        For what goes on after a request was admitted. :meth:`admit` remembers for the length of a request what it found.
-
-        Args:
-            connection: The request or websocket.
-            policy: What it has to meet; the default is to be authenticated.
-
-        Raises:
-            Problem: The credentials are refused now, or the policy is not met.
-            ConfigurationError: The application does not have this plugin.
-        """
-        scope: Any = connection.scope
-        self._check_installed(scope["litestar_app"])
-        principal = await _asgi.verify_again(scope, self.authenticator, policy)
+    def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
         scope["user"], scope["auth"] = principal.owner.user, principal
-        return principal
 
-    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
-        """A watch that ends what a websocket or an event stream does within two seconds of a revocation.
-
-        `async with auth.watch(principal):` stands around what a websocket does, which is then closed with 1008 and the
-        code of the refusal; a response streams `auth.watch(principal).stream(events())`.
-
-        Args:
-            principal: As it was admitted.
-            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
-        """
-        return self.authenticator.watch(principal, policy)
-
-    def _check_installed(self, app: Litestar) -> None:
-        if self not in app.plugins:
+    def _check_installed(self, scope: Memory) -> None:
+        if self not in scope["litestar_app"].plugins:
             raise _misused(
                 "A guarded handler is served by an application without its LitestarAuth. Write"
                 " Litestar(…, plugins=[auth])."
             )
-        # The plugins of an application stay the same, so the next request need not ask again.
-        self._installed_on = app
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Called by Litestar: prepare an application.
@@ -354,17 +310,14 @@ class LitestarAuth(InitPlugin, ReceiveRoutePlugin, Generic[UserT]):
 
     # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
     def _stand_before(self, app: ASGIApp) -> ASGIApp:
-        """Ask before anything else of the application sees a request, whatever kind of handler it is for."""
-        authenticator = self.authenticator
+        """Verify a request before anything else of the application sees it, whatever kind of handler it is for."""
 
         async def admit_and_go_on(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
             policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
             try:
                 for policy in policies:
-                    admitted = _asgi.admission(connection, authenticator, policy)
-                    principal = admitted if isinstance(admitted, Principal) else await admitted
-                    connection["user"], connection["auth"] = principal.owner.user, principal
+                    await self._verify(connection, policy, afresh=False)
             except Problem as problem:
                 if connection["type"] != "websocket":
                     raise
@@ -444,6 +397,35 @@ class _AllProblemsDocument(OpenAPI):
 def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
     """What a handler demands as it was registered; empty if it is public, None without the plugin."""
     return handler.opt.get(_POLICIES)
+
+
+def _operation_class(row: Row) -> type[Operation]:
+    """What the document says of a route, whose handler shows Litestar nothing of it."""
+
+    class RouteOperation(Operation):
+        def to_schema(self) -> dict[str, Any]:
+            return super().to_schema() | row.operation
+
+    return RouteOperation
+
+
+async def _chunks(request: Request[Any, Any, Any]) -> AsyncGenerator[bytes]:
+    # Not `request.stream()`: that applies a limit of the application's, and calls a client that left a server error.
+    more = True
+    while more:
+        message = cast("dict[str, Any]", await request.receive())
+        if message["type"] == "http.disconnect":
+            raise broken_body()
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+def _path(request: Request[Any, Any, Any]) -> str:
+    """The path as the client sees it. Litestar takes the root path off `path`."""
+    scope = cast("Memory", request.scope)
+    root: str = scope.get("root_path", "").rstrip("/")
+    path: str = scope["path"]
+    return root + path
 
 
 def _with_problems(kind: type[OpenAPI], generate: Callable[[], OpenAPI]) -> OpenAPI:

@@ -13,8 +13,8 @@
     app = Starlette(routes=[Route("/tasks", tasks), *auth.key_routes(prefix="/api/keys")])
     auth.install(app)
 
-That is all it takes. An application that wants `request.user` and `request.auth` everywhere adds
-`Middleware(AuthenticationMiddleware, backend=auth)`. The middleware refuses nobody: a route without
+An application that wants `request.user` and `request.auth` everywhere adds
+`Middleware(AuthenticationMiddleware, backend=auth)`. The middleware refuses no request: a route without
 a guard stays public.
 """
 
@@ -32,20 +32,20 @@ from starlette.authentication import (
     BaseUser,
 )
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Route
 
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, require, require_interactive
 from msk_auth.http.admission import known_principal
-from msk_auth.http.leak_routes import REPORT, REVOKE
+from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.http.routes import Route as Row
+from msk_auth.http.routes import check_path
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from . import _asgi
-from ._starlette_base import StarletteBase, declare
-from ._starlette_keys import key_routes
-from ._starlette_leaks import Throttle, leak_endpoint, revocation_endpoint
+from ._starlette import StarletteBase, Throttle, declare
 
 __all__ = ["AuthenticatedUser", "StarletteAuth"]
 
@@ -84,7 +84,7 @@ class AuthenticatedUser(BaseUser, Generic[UserT]):
 class _Undecided(BaseUser):
     """`request.user` and `request.auth` of a request whose credentials were not accepted.
 
-    A public route that does not look is not disturbed. One that does look must not take a broken
+    A public route that does not read them is unaffected. One that reads them must not take a broken
     key, or a store that is down, for a visitor without credentials: it gets the problem.
     """
 
@@ -151,16 +151,16 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         return self._decorator(require_interactive(*permissions, max_age=max_age))
 
     def principal(self, connection: HTTPConnection) -> Principal[UserT]:
-        """The principal of a request that a guard or the middleware has seen.
+        """The principal of a request that a guard or the middleware has verified.
 
         Raises:
             Problem: Its credentials are missing or were refused.
-            ConfigurationError: Neither a guard nor the middleware has seen it.
+            ConfigurationError: Neither a guard nor the middleware has verified it.
         """
         principal = known_principal(connection.scope, self.authenticator)
         if principal is None:
             raise ConfigurationError(
-                "principal() was asked on a route without a guard. Decorate its endpoint with"
+                "principal() was called on a route without a guard. Decorate its endpoint with"
                 " @auth.require(), or add Middleware(AuthenticationMiddleware, backend=auth)."
             )
         return principal
@@ -171,34 +171,26 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         Raises:
             ConfigurationError: The prefix does not begin with a slash, or ends with one.
         """
-        return [
-            Route(
-                prefix + route.path,
-                route.endpoint,
-                methods=[route.method],
-                name=route.name,
-            )
-            for route in key_routes(self, prefix)
-        ]
+        check_path(prefix, "/api/keys")
+        return [self._mount(row, prefix) for row in KEY_ROUTES]
 
     def revocation_route(
         self, *, path: str = "/api/revoke", throttle: Throttle | None
     ) -> BaseRoute:
-        """A route with which whoever holds a key revokes it, without a login: `POST` with `token=…` as a form, or as JSON.
+        """A route that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The answer is the same whether there is such a key (RFC 7009, section 2.2). Only what is no complete key is
-        refused, as anybody can tell it is none.
+        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
+        that needs no look-up.
 
         Args:
             path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many. Say
-                None if something in front of the application limits requests already.
+            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
+                Pass None if something in front of the application limits requests already.
 
         Raises:
             ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        endpoint = revocation_endpoint(self, path, throttle)
-        return Route(path, endpoint, methods=["POST"], name=REVOKE)
+        return self._mount(revocation_route(path), throttle=throttle)
 
     def leak_route(
         self,
@@ -207,7 +199,7 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         path: str = "/api/leaks/github",
         throttle: Throttle | None,
     ) -> BaseRoute:
-        """A route to which GitHub's secret scanning sends what it finds. It is public, and takes signed reports only.
+        """A route that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
 
         Args:
             receiver: Checks the reports and revokes the keys.
@@ -218,8 +210,11 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
             ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
                 kind.
         """
-        endpoint = leak_endpoint(self, receiver, path, throttle)
-        return Route(path, endpoint, methods=["POST"], name=REPORT)
+        return self._mount(leak_route(path, receiver, AsyncGitHubLeakReceiver), throttle=throttle)
+
+    def _mount(self, row: Row, prefix: str = "", throttle: Throttle | None = None) -> Route:
+        endpoint = self._endpoint(row, throttle)
+        return Route(prefix + row.path, endpoint, methods=[row.method], name=row.name)
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         """For Starlette's `AuthenticationMiddleware`: what `request.auth` and `request.user` will be.
@@ -228,7 +223,7 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         an API key: that takes :meth:`require_interactive`.
         """
         try:
-            principal = await _asgi.admit(conn.scope, self.authenticator, _AUTHENTICATED)
+            principal = await self._verify(conn.scope, _AUTHENTICATED, afresh=False)
         except CredentialsMissing:
             return None
         except Problem as problem:
@@ -250,18 +245,7 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
 
             @functools.wraps(endpoint)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
-                # Most endpoints are functions that are called with a request alone.
-                first = args[0] if args else None
-                connection = first if type(first) is Request else _connection(args, kwargs)
-                try:
-                    admitted = self.admission(connection, policy)
-                    if not isinstance(admitted, Principal):
-                        await admitted
-                except Problem as problem:
-                    answer = self._answer_at_once(connection, guarded, problem)
-                    if answer is None:
-                        raise
-                    return answer
+                await self.admit(_connection(args, kwargs), policy)
                 if is_async:
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)

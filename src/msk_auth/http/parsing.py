@@ -1,0 +1,240 @@
+"""What the routes read: bytes in, typed values or :class:`~msk_auth.InputInvalid` out, with every member that is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, NoReturn, TypeGuard, cast
+from urllib.parse import parse_qsl
+
+from msk_auth.core.errors import FieldError, InputInvalid
+from msk_auth.core.flows import MAX_LIFETIME, MAX_OVERLAP, MAX_SCOPES, Lifetime
+from msk_auth.core.model import KeyStatus
+
+from .answers import FORM_TYPE
+
+MAX_DAYS: Final = MAX_LIFETIME.days
+MAX_SECONDS: Final = int(MAX_OVERLAP.total_seconds())
+
+_MAX_ERRORS: Final = 20
+_MAX_PARAMETERS: Final = 100
+_MAX_FORM_FIELDS: Final = 20
+_JSON_TYPE: Final = re.compile(r"application/(json|[!#$&^_.+0-9a-z-]+\+json)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """The body that creates a key."""
+
+    name: str
+    scopes: tuple[str, ...] | None
+    lifetime: Lifetime
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """The query that lists keys."""
+
+    status: KeyStatus | None
+    cursor: str | None
+    limit: int
+
+
+def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
+    """Read `{name, scopes?, expires_in_days?}`.
+
+    No `scopes`, or null, means all permissions of the owner. No `expires_in_days` means the application's default, null
+    means that the key does not expire.
+
+    Raises:
+        InputInvalid: With every member that is wrong.
+    """
+    members = read_object(body, content_type)
+    wrong = _unknown_members(members, {"name", "scopes", "expires_in_days"})
+    name = _text(members, "name", "Give the key a name, as text.", wrong)
+    scopes = _scopes(members.get("scopes"), wrong)
+    lifetime: Lifetime = "default"
+    if "expires_in_days" in members:
+        lifetime = _lifetime(members["expires_in_days"], wrong)
+    if wrong:
+        raise InputInvalid(wrong)
+    return CreateRequest(name, scopes, lifetime)
+
+
+def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
+    """Read `{overlap_seconds?}`; no body at all means no overlap.
+
+    Raises:
+        InputInvalid: With every member that is wrong.
+    """
+    if not body:
+        return timedelta(0)
+    members = read_object(body, content_type)
+    wrong = _unknown_members(members, {"overlap_seconds"})
+    seconds = members.get("overlap_seconds", 0)
+    if not _is_whole(seconds) or not 0 <= seconds <= MAX_SECONDS:
+        allowed = f"Choose a whole number between 0 and {MAX_SECONDS} seconds."
+        wrong.append(FieldError("overlap_seconds", allowed))
+        seconds = 0
+    if wrong:
+        raise InputInvalid(wrong)
+    return timedelta(seconds=seconds)
+
+
+def parse_list(query: bytes) -> ListRequest:
+    """Read `?status=&cursor=&limit=`; parameters of other names are ignored.
+
+    Args:
+        query: The raw query string, without the question mark.
+
+    Raises:
+        InputInvalid: With every parameter that is wrong.
+    """
+    text = query.decode("latin-1")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
+    except ValueError:
+        raise InputInvalid.of("", "The query has too many parameters.") from None
+    wrong: list[FieldError] = []
+    known: dict[str, str] = {}
+    for name, value in pairs:
+        if name in known:
+            wrong.append(FieldError(name, "Give this parameter once."))
+        elif name in {"status", "cursor", "limit"}:
+            known[name] = value
+    status = None
+    if "status" in known:
+        try:
+            status = KeyStatus(known["status"])
+        except ValueError:
+            choices = ", ".join(state.value for state in KeyStatus)
+            wrong.append(FieldError("status", f"Choose one of: {choices}."))
+    limit = 50
+    if "limit" in known:
+        if re.fullmatch(r"[0-9]{1,6}", known["limit"]):
+            limit = int(known["limit"])
+        else:
+            wrong.append(FieldError("limit", "Choose a whole number from 1 on."))
+    if wrong:
+        raise InputInvalid(wrong[:_MAX_ERRORS])
+    return ListRequest(status, known.get("cursor"), limit)
+
+
+def parse_revocation(body: bytes, content_type: str | None) -> str:
+    """Read `token=…` as a form, which RFC 7009 sends, or `{"token": …}`.
+
+    Returns:
+        The value to revoke, whatever its form.
+
+    Raises:
+        InputInvalid: There is no token, or several; no message repeats one.
+    """
+    if content_type is not None and _media_type(content_type).lower() == FORM_TYPE:
+        return _parse_form(body)
+    members = read_object(body, content_type)
+    wrong = _unknown_members(members, {"token", "token_type_hint"})
+    token = _text(members, "token", "Send the key as text.", wrong)
+    if wrong:
+        raise InputInvalid(wrong)
+    return token
+
+
+def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
+    """The members of a JSON object.
+
+    Raises:
+        InputInvalid: It is none, or a browser could have been made to send it.
+    """
+    # A form of another site can send text/plain without a preflight, and never application/json.
+    if content_type is None or not _JSON_TYPE.fullmatch(_media_type(content_type)):
+        raise InputInvalid.of("", "Send JSON with the header 'Content-Type: application/json'.")
+    try:
+        value: object = json.loads(
+            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
+    except (ValueError, RecursionError):
+        # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
+        raise InputInvalid.of("", "The body is not valid JSON.") from None
+    if not isinstance(value, dict):
+        raise InputInvalid.of("", "Send a JSON object.")
+    return cast("dict[str, object]", value)
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise InputInvalid.of("", "The body has two members of the same name.")
+    return members
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise ValueError  # NaN and Infinity are not JSON
+
+
+def _parse_form(body: bytes) -> str:
+    try:
+        text = body.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
+    except ValueError:
+        raise InputInvalid.of("", "The form cannot be read.") from None
+    # Unknown parameters are ignored, as OAuth clients expect (RFC 6749, section 3.2).
+    tokens = [value for name, value in pairs if name == "token"]
+    if len(tokens) != 1:
+        raise InputInvalid.of("token", "Send one token." if tokens else "This member is required.")
+    return tokens[0]
+
+
+def _unknown_members(members: Mapping[str, object], known: Iterable[str]) -> list[FieldError]:
+    """An error for each member that the operation does not have."""
+    allowed = f"Allowed: {', '.join(sorted(known))}."
+    return [
+        # A long or unprintable name is an attempt, not a spelling mistake: it is not repeated.
+        FieldError(name, f"Unknown field {name!r}. {allowed}")
+        if len(name) <= 100 and name.isprintable()
+        else FieldError("", f"Unknown field. {allowed}")
+        for name in sorted(members.keys() - set(known))[:_MAX_ERRORS]
+    ]
+
+
+def _text(members: Mapping[str, object], name: str, otherwise: str, wrong: list[FieldError]) -> str:
+    value = members.get(name)
+    if isinstance(value, str):
+        return value
+    wrong.append(FieldError(name, otherwise if name in members else "This member is required."))
+    return ""
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    # `true` is an int in Python and no number in JSON; 1.0 is a number, and not certainly whole.
+    return type(value) is int
+
+
+def _scopes(value: object, wrong: list[FieldError]) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    items = cast("list[object]", value) if isinstance(value, list) else None
+    texts = None if items is None else [item for item in items if isinstance(item, str)]
+    if items is None or texts is None or len(texts) != len(items):
+        wrong.append(FieldError("scopes", "Send a list of permissions, or null for all of yours."))
+        return None
+    if len(texts) > MAX_SCOPES:
+        wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
+        return None
+    return tuple(texts)
+
+
+def _lifetime(value: object, wrong: list[FieldError]) -> Lifetime:
+    if value is None:
+        return "unlimited"
+    if not _is_whole(value) or not 1 <= value <= MAX_DAYS:
+        allowed = f"Choose a whole number of days between 1 and {MAX_DAYS}, or null for no end."
+        wrong.append(FieldError("expires_in_days", allowed))
+        return "default"
+    return timedelta(days=value)

@@ -1,0 +1,247 @@
+"""What the Starlette and FastAPI adapters share: both are Starlette applications underneath."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketState
+
+from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.model import UserT
+from msk_auth.core.policy import Policy
+from msk_auth.http.admission import Memory
+from msk_auth.http.answers import Answer, Errors, answers_all, close_reason
+from msk_auth.http.routes import Route
+
+from ._asgi import HANDSHAKE, POLICY_VIOLATION, AsgiAuth, Handshake, is_open, read_stream
+
+POLICY_ATTRIBUTE: Final = "msk_auth_policy"
+"""Where a guarded endpoint carries its policy."""
+
+_PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
+
+AppT = TypeVar("AppT", bound=Starlette)
+EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
+
+Throttle: TypeAlias = Callable[[Request], Awaitable[object]]
+"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
+
+
+class StarletteBase(AsgiAuth[UserT]):
+    """Guards, error handlers and key routes on top of one `AsyncAuthenticator`."""
+
+    def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
+        """Prepare an application, and return it: a handler for problems, and the authenticator's lifespan.
+
+        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
+        it. The authenticator is opened after the application's lifespan has begun and closed before it ends, so that
+        the times of last use are written while the store is still open.
+
+        An application that is mounted in another one needs an `install` of its own.
+
+        Args:
+            app: The application.
+            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
+                left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
+                except where the application has a handler of its own.
+
+        Raises:
+            ConfigurationError: The application has another adapter already, or has started.
+        """
+        installed = getattr(app.state, "msk_auth", None)
+        if installed is self:
+            return app
+        if installed is not None:
+            raise ConfigurationError(
+                f"This application has a {type(installed).__name__} already. Use that one for all"
+                " of its routes."
+            )
+        if app.middleware_stack is not None:
+            raise ConfigurationError("Call install(app) before the application starts.")
+        self._prepare(app, all_errors=answers_all(errors))
+        app.state.msk_auth = self
+        return app
+
+    def public(self, endpoint: EndpointT) -> EndpointT:
+        """Declare that an endpoint is for everybody, or a mounted application such as static files.
+
+        It changes nothing for requests: the route audit reads it.
+
+        Raises:
+            ConfigurationError: It has a guard.
+        """
+        if declared_policies(endpoint):
+            raise ConfigurationError(
+                f"{endpoint!r} is declared public and guarded as well. Take off auth.public or the guard."
+            )
+        # A method has no room for a mark of its own.
+        setattr(getattr(endpoint, "__func__", endpoint), _PUBLIC_ATTRIBUTE, True)
+        return endpoint
+
+    def declare(self, endpoint: EndpointT, policy: Policy) -> EndpointT:
+        """Declare the policy of an endpoint that calls :meth:`admit` itself, for the route audit.
+
+        It guards nothing: the call does.
+        """
+        return declare(endpoint, policy)
+
+    def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
+        app.add_middleware(_Handshakes)
+        handlers = cast("dict[object, object]", app.exception_handlers)
+        handlers.setdefault(Problem, self._on_problem)
+        if all_errors:
+            self._add_handlers(app)
+        outer = app.router.lifespan_context
+
+        @asynccontextmanager
+        async def lifespan(app: Any) -> AsyncGenerator[Any, None]:
+            async with outer(app) as state, self.authenticator:
+                yield state
+
+        app.router.lifespan_context = lifespan
+
+    def _add_handlers(self, app: Starlette) -> None:
+        handlers = cast("dict[object, object]", app.exception_handlers)
+        handlers.setdefault(HTTPException, self._on_http_exception)
+        if 500 not in handlers:
+            handlers.setdefault(Exception, self._on_exception)
+
+    def _check_installed(self, scope: Memory) -> None:
+        app = scope.get("app")
+        if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
+            raise ConfigurationError(
+                f"A guarded route is served by an application without its {type(self).__name__}."
+                " Call auth.install(app) on the application that the route belongs to."
+            )
+
+    def _endpoint(
+        self, route: Route, throttle: Throttle | None = None
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Serves a route of the library, with its guard: it cannot be mounted without."""
+
+        async def endpoint(request: Request) -> Response:
+            answer = await self._respond(
+                route,
+                request,
+                path=_path(request),
+                read_body=lambda limit: read_stream(request.stream(), limit, passing=HTTPException),
+                throttle=throttle,
+            )
+            return to_response(answer)
+
+        if route.policy is None:
+            return self.public(endpoint)
+        return declare(endpoint, route.policy)
+
+    async def _on_problem(self, connection: HTTPConnection, error: Problem) -> Response | None:
+        # Its frames refer to each other and to the credentials: without this they would stay until the next run of the
+        # garbage collector.
+        error.__traceback__ = None
+        return await _send(connection, self._renderer.answer(error))
+
+    async def _on_http_exception(
+        self, connection: HTTPConnection, error: HTTPException
+    ) -> Response | None:
+        headers = dict(error.headers or {})
+        if error.status_code < 400:
+            # A redirect, for example: no problem at all.
+            return Response(status_code=error.status_code, headers=headers)
+        answer = self._http_error(error)
+        return await _send(connection, answer.with_headers(headers.items()))
+
+    def _http_error(self, error: HTTPException) -> Answer:
+        return self._renderer.http_error(error.status_code, str(error.detail))
+
+    async def _on_exception(self, connection: HTTPConnection, error: Exception) -> Response | None:
+        # Starlette logs it through the server, after this. A problem comes here from a middleware.
+        if isinstance(error, Problem):
+            return await _send(connection, self._renderer.answer(error))
+        return await _send(connection, self._renderer.http_error(500))
+
+
+def declare(endpoint: EndpointT, policy: Policy) -> EndpointT:
+    """Mark an endpoint with its policy, for the route audit."""
+    setattr(endpoint, POLICY_ATTRIBUTE, policy)
+    return endpoint
+
+
+def declared_policies(endpoint: object) -> tuple[Policy, ...] | None:
+    """The policies of an endpoint; empty if it is public, None if it declares nothing."""
+    policies = dict.fromkeys(
+        policy
+        for layer in _layers(endpoint)
+        if (policy := getattr(layer, POLICY_ATTRIBUTE, None)) is not None
+    )
+    return tuple(policies) or (() if is_public(endpoint) else None)
+
+
+def is_public(endpoint: object) -> bool:
+    """True if an endpoint, or what a guard stands around, is declared public."""
+    return any(getattr(layer, _PUBLIC_ATTRIBUTE, False) is True for layer in _layers(endpoint))
+
+
+def _layers(endpoint: object) -> Iterator[object]:
+    """The endpoint and what it wraps: there may be several guards, one around the other."""
+    layer: object | None = endpoint
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "__wrapped__", None)
+
+
+def _path(request: Request) -> str:
+    """The path as the client sees it. Some servers put the root path into `path`, others do not."""
+    root: str = request.scope.get("root_path", "").rstrip("/")
+    path: str = request.scope["path"]
+    return path if path.startswith(f"{root}/") else root + path
+
+
+def to_response(answer: Answer) -> Response:
+    """The answer as Starlette sends it."""
+    return Response(answer.body, answer.status, dict(answer.headers))
+
+
+async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
+    if not isinstance(connection, WebSocket):
+        return to_response(answer)
+    if WebSocketState.DISCONNECTED in {connection.client_state, connection.application_state}:
+        return None
+    # Before the handshake a server that can sends the whole answer in its place, and one that
+    # cannot sends a bare 403.
+    can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
+    is_connecting = connection.application_state is WebSocketState.CONNECTING
+    if can_deny and is_connecting and not is_open(connection.scope):
+        await connection.send_denial_response(to_response(answer))
+    else:
+        await connection.close(POLICY_VIOLATION, close_reason(answer))
+    return None
+
+
+class _Handshakes:
+    """Notes which websockets are open.
+
+    A class-based endpoint has a `WebSocket` of its own, and the handler of what it raises gets another one, which knows
+    nothing of its handshake.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        handshake = scope[HANDSHAKE] = Handshake()
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "websocket.accept":
+                handshake.accepted = True
+            await send(message)
+
+        await self._app(scope, receive, send_and_note)

@@ -1,0 +1,184 @@
+"""The one way from a request to an answer: the table of routes, and the order of every route's steps under both drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from msk_auth import (
+    InteractiveRequired,
+    KeyFormat,
+    Policy,
+    Problem,
+    TooManyAttempts,
+    local_principal,
+    require,
+    require_interactive,
+)
+from msk_auth.core.flows import CreatedKey
+from msk_auth.core.model import ApiKey, KeyPage
+from msk_auth.http.answers import Answer, ContentTooLarge
+from msk_auth.http.key_routes import KEY_ROUTES, MAX_BODY
+from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.http.routes import Exchange, Route, respond
+from msk_auth.leaks import MAX_REPORT
+from msk_auth.ports import run_awaiting, run_blocking
+from msk_auth.testing.adapter import PEOPLE, START
+
+pytestmark = pytest.mark.anyio
+
+FORMAT = KeyFormat()
+VALUE = FORMAT.generate()
+RECORD = ApiKey(VALUE.id, "name", "alice", "digest", None, START, None)
+PRINCIPAL = local_principal(PEOPLE["alice"], at=START)
+ANSWERS: dict[str, object] = {
+    "list_keys": KeyPage((RECORD,), None),
+    "create_key": CreatedKey(RECORD, VALUE),
+    "rotate_key": CreatedKey(RECORD, VALUE),
+    "get_key": RECORD,
+    "revoke_key": RECORD,
+    "delete_key": None,
+    "revoke_presented_key": RECORD,
+    "receive": (),
+}
+
+
+class Site:
+    """Records what a flow does, and raises where it is told to."""
+
+    def __init__(self, *, blocks: bool) -> None:
+        self.blocks = blocks
+        self.steps: list[str] = []
+        self.errors: dict[str, BaseException] = {}
+        self.body = b'{"name": "name"}'
+        self.content_type = "application/json"
+
+    def step(self, name: str, answer: object) -> Any:
+        def now() -> object:
+            self.steps.append(name)
+            if name in self.errors:
+                raise self.errors[name]
+            return answer
+
+        async def later() -> object:
+            return now()
+
+        return now() if self.blocks else later()
+
+    def call(self, name: str) -> Callable[..., Any]:
+        return lambda *_args, **_named: self.step(name, ANSWERS[name])
+
+    def exchange(self) -> Exchange:
+        authenticator = SimpleNamespace(
+            rules=SimpleNamespace(key_format=FORMAT),
+            clock=SimpleNamespace(now=lambda: START),
+            **{name: self.call(name) for name in ANSWERS},
+        )
+        return Exchange(
+            authenticator=authenticator,
+            query=b"",
+            path="/api/keys",
+            key_id=VALUE.id,
+            content_type=self.content_type,
+            header=lambda _name: None,
+            admit=lambda policy: self.step("admit", self.admitted(policy)),
+            read_body=lambda _limit: self.step("body", self.body),
+            throttle=lambda: self.step("throttle", None),
+        )
+
+    def admitted(self, policy: Policy) -> object:
+        assert policy in {require(), require_interactive()}
+        return PRINCIPAL
+
+    async def respond(self, route: Route) -> Answer:
+        exchange = self.exchange()
+        if self.blocks:
+            return run_blocking(respond(route, exchange), exchange)
+        return await run_awaiting(respond(route, exchange), exchange)
+
+
+@pytest.fixture(params=["blocks", "awaits"])
+def site(request: pytest.FixtureRequest) -> Site:
+    return Site(blocks=request.param == "blocks")
+
+
+class Receiver:
+    """Receives reports for a site."""
+
+    def __init__(self, site: Site) -> None:
+        self.receive: Callable[..., Awaitable[Any]] = site.call("receive")
+
+
+def test_a_key_changes_only_after_an_interactive_login() -> None:
+    """G3: what creates, revokes or extends a key is no GET and demands a login."""
+    assert len({route.name for route in KEY_ROUTES}) == len(KEY_ROUTES) == 6
+    for route in KEY_ROUTES:
+        assert route.policy == (require() if route.method == "GET" else require_interactive())
+
+
+@pytest.mark.parametrize("route", KEY_ROUTES, ids=lambda route: route.name)
+async def test_a_key_route_checks_its_policy_then_reads_the_body_then_calls(
+    site: Site, route: Route
+) -> None:
+    if route.name == "rotate_key":
+        site.body = b""
+    answer = await site.respond(route)
+    expected = ["admit", "body", route.name] if route.max_body else ["admit", route.name]
+    assert site.steps == expected
+    assert answer.status == route.status
+    assert (VALUE.reveal().encode() in answer.body) == (route.status == 201)
+
+
+@pytest.mark.parametrize("route", KEY_ROUTES, ids=lambda route: route.name)
+async def test_a_refused_request_goes_no_further(site: Site, route: Route) -> None:
+    site.errors["admit"] = InteractiveRequired()
+    with pytest.raises(InteractiveRequired):
+        await site.respond(route)
+    assert site.steps == ["admit"]
+
+
+@pytest.mark.parametrize("name", ["create_key", "rotate_key"])
+async def test_a_body_over_the_limit_is_not_parsed(site: Site, name: str) -> None:
+    (route,) = (route for route in KEY_ROUTES if route.name == name)
+    site.body = b" " * (MAX_BODY + 1)
+    with pytest.raises(ContentTooLarge) as refused:
+        await site.respond(route)
+    assert refused.value.detail == f"This operation reads at most {MAX_BODY} bytes."
+    assert site.steps == ["admit", "body"]
+
+
+def public_routes(site: Site) -> list[tuple[Route, str]]:
+    return [
+        (revocation_route("/api/revoke"), "revoke_presented_key"),
+        (leak_route("/api/leaks", Receiver(site), Receiver), "receive"),
+    ]
+
+
+async def test_a_public_route_calls_its_throttle_then_reads_the_body(site: Site) -> None:
+    site.body = b'{"token": "x"}'
+    for route, call in public_routes(site):
+        site.steps.clear()
+        assert (await site.respond(route)).status == 200
+        assert site.steps == ["throttle", "body", call]
+        site.errors["throttle"] = TooManyAttempts(1)
+        site.steps.clear()
+        with pytest.raises(TooManyAttempts):
+            await site.respond(route)
+        assert site.steps == ["throttle"]
+        site.errors.clear()
+    assert [route.max_body for route, _ in public_routes(site)] == [4096, MAX_REPORT]
+
+
+@pytest.mark.parametrize("error", [OSError("down"), StopIteration(), KeyError("x")], ids=repr)
+async def test_what_a_step_raises_stays_what_it_is(site: Site, error: Exception) -> None:
+    """An application's throttle, or its framework, may raise its own errors: they are not answered as outages."""
+    site.errors["throttle"] = error
+    # A generator cannot let a StopIteration through (PEP 479).
+    kind = RuntimeError if isinstance(error, StopIteration) else type(error)
+    with pytest.raises(kind) as raised:
+        await site.respond(revocation_route("/api/revoke"))
+    assert not isinstance(raised.value, Problem)
+    assert error in {raised.value, raised.value.__cause__}
