@@ -49,6 +49,12 @@ def test_with_a_pepper_a_digest_is_hmac_sha256_and_names_the_current_pepper() ->
     assert BOTH.digest(KEY) == f"hmac-sha256:2026:{expected}"
 
 
+def test_a_hasher_with_a_ring_uses_it_and_accepts_digests_from_before() -> None:
+    hasher = KeyHasher(PepperRing({"2026": NEW}, current="2026"))
+    assert hasher.digest(KEY) == BOTH.digest(KEY)
+    assert hasher.verify(KEY, PLAIN.digest(KEY)) is True
+
+
 # Which digests verify under which configuration, and whether they are then replaced.
 TABLE = [
     # configuration, stored, verifies, needs_rehash

@@ -148,3 +148,15 @@ def test_an_application_adds_its_own_answers() -> None:
 
     assert (TaskNotFound().status, TaskNotFound().challenge()) == (404, None)
     assert TaskNotFound().detail == NotFound.default_detail
+
+
+def test_answers_have_what_they_were_made_with() -> None:
+    denied = PermissionDenied({"b", "a"})
+    assert denied.required == ("a", "b")
+    assert denied.challenge() == {"error": "insufficient_scope", "scope": "a b"}
+    assert LoginTooOld(timedelta(minutes=5)).max_age == timedelta(minutes=5)
+    assert KeyLimitReached(5).limit == 5
+    assert SigningKeysUnavailable(60).retry_after == 60
+    assert TooManyAttempts(30).retry_after == 30
+    (error,) = InputInvalid.of("name", "wrong").errors
+    assert error == FieldError("name", "wrong")

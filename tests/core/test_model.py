@@ -62,6 +62,26 @@ def test_nouns_are_frozen_and_take_no_further_attributes(noun: type) -> None:
     assert "__dict__" not in dir(noun)
 
 
+def test_an_owner_has_what_it_was_made_with() -> None:
+    owner = Owner("ann", ["tasks:read"], "Ann", disabled=True, since=NOW)
+    assert (owner.id, owner.permissions, owner.user) == ("ann", {"tasks:read"}, "Ann")
+    assert (owner.disabled, owner.since) == (True, NOW)
+    usual = Owner("ann", [], "Ann")
+    assert (usual.disabled, usual.since) == (False, None)
+
+
+def test_an_owner_exists_from_its_first_moment_on() -> None:
+    owner = Owner("ann", [], "Ann", since=NOW)
+    moments = (NOW - MICROSECOND, NOW, NOW + MICROSECOND)
+    assert [owner.existed_at(moment) for moment in moments] == [False, True, True]
+    assert Owner("ann", [], "Ann").existed_at(NOW)
+
+
+def test_the_beginning_of_an_owner_needs_a_time_zone() -> None:
+    with pytest.raises(ConfigurationError, match="no time zone"):
+        Owner("ann", [], "Ann", since=NOW.replace(tzinfo=None))
+
+
 # Permissions: a set that cannot change, whatever it was given as.
 
 
@@ -152,7 +172,7 @@ def test_what_is_no_set_of_permissions_is_refused(
         holder(given)
 
 
-@pytest.mark.parametrize("holder", [of_owner, of_policy])
+@pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("given", [[1], {Grant.READ}, [None], [b"tasks:read"]], ids=repr)
 def test_permissions_are_strings(holder: Holder, given: Iterable[object]) -> None:
     with pytest.raises(
@@ -161,9 +181,10 @@ def test_permissions_are_strings(holder: Holder, given: Iterable[object]) -> Non
         holder(given)
 
 
-def test_a_frozen_set_in_a_policy_contains_strings() -> None:
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_frozen_set_is_checked_too(holder: Holder) -> None:
     with pytest.raises(ConfigurationError, match="contain strings"):
-        of_policy(frozenset({7}))
+        holder(frozenset({7}))
 
 
 def test_a_member_of_a_text_enum_is_a_text() -> None:

@@ -65,7 +65,7 @@ class ApiKey:
     deleted_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        if self.scopes is not None and type(self.scopes) is not frozenset:
+        if self.scopes is not None:
             object.__setattr__(self, "scopes", freeze_permissions(self.scopes, "scopes"))
 
     def status(self, now: datetime) -> KeyStatus:
@@ -193,9 +193,8 @@ class Principal(Generic[UserT]):
     identity: ExternalIdentity | None = None
 
     def __post_init__(self) -> None:
-        if type(self.permissions) is not frozenset:
-            frozen = freeze_permissions(self.permissions, "permissions")
-            object.__setattr__(self, "permissions", frozen)
+        frozen = freeze_permissions(self.permissions, "permissions")
+        object.__setattr__(self, "permissions", frozen)
 
     @property
     def user(self) -> UserT:
