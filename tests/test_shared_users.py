@@ -1,20 +1,17 @@
-"""Users as ORMs and pydantic make them, under a lease: what a request could change is not shared."""
+"""Under a lease users of ORMs and of pydantic are refused if a request could change them."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from sqlalchemy import Column, Integer, String
 from sqlalchemy.orm import DeclarativeBase, registry
+from tests.core.support import SHORT_LEASE, assert_users_refused_at_start, start_with_users
 
-from msk_auth import AsyncAuthenticator, Authenticator, ConfigurationError, Owner
+from msk_auth import Owner
 from msk_auth.core.immutability import NotShareable, check_shareable
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-
-LEASE = timedelta(seconds=1)
 
 
 class Model(BaseModel):
@@ -69,39 +66,19 @@ def test_a_frozen_model_may_be_shared() -> None:
     check_shareable(Model(name="ann", value=("a", Model()), more=1), "user")
 
 
-def find_mapped(_owner_id: str) -> Owner[Mapped] | None: ...
-async def afind_mapped(_owner_id: str) -> Owner[Mapped] | None: ...
-def find_mapped_dataclass(_owner_id: str) -> Owner[MappedDataclass]: ...
-async def afind_mapped_dataclass(_owner_id: str) -> Owner[MappedDataclass]: ...
-def find_model(_owner_id: str) -> Owner[ThawedModel] | None: ...
-async def afind_model(_owner_id: str) -> Owner[ThawedModel] | None: ...
-def find_frozen_model(_owner_id: str) -> Owner[Model] | None: ...
-async def afind_frozen_model(_owner_id: str) -> Owner[Model] | None: ...
-
-
-def start(blocking: Any, awaiting: Any, lease: timedelta | None) -> None:
-    Authenticator(MemoryKeyStore(), find_owner=blocking, lease=lease)
-    AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=awaiting, lease=lease)
-
-
 @pytest.mark.parametrize(
-    ("find_owner", "afind_owner", "kind"),
+    ("hint", "kind"),
     [
-        (find_mapped, afind_mapped, "Mapped"),
-        (find_mapped_dataclass, afind_mapped_dataclass, "MappedDataclass"),
-        (find_model, afind_model, "ThawedModel"),
+        (Owner[Mapped] | None, "Mapped"),
+        (Owner[MappedDataclass], "MappedDataclass"),
+        (Owner[ThawedModel] | None, "ThawedModel"),
     ],
 )
-def test_a_look_up_that_is_typed_to_return_them_is_refused_with_a_lease(
-    find_owner: Any, afind_owner: Any, kind: str
+def test_a_look_up_that_returns_them_by_its_annotation_is_refused_under_a_lease(
+    hint: object, kind: str
 ) -> None:
-    start(find_owner, afind_owner, None)
-    message = f"Owner.user can change: it is a {kind}.*load the user per request"
-    with pytest.raises(ConfigurationError, match=message):
-        Authenticator(MemoryKeyStore(), find_owner=find_owner, lease=LEASE)
-    with pytest.raises(ConfigurationError, match=message):
-        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=afind_owner, lease=LEASE)
+    assert_users_refused_at_start(hint, kind)
 
 
-def test_a_look_up_that_is_typed_to_return_frozen_models_starts_with_a_lease() -> None:
-    start(find_frozen_model, afind_frozen_model, LEASE)
+def test_a_look_up_that_returns_frozen_models_is_accepted_under_a_lease() -> None:
+    start_with_users(Owner[Model] | None, SHORT_LEASE)

@@ -48,10 +48,10 @@ def test_generate_makes_a_sensible_number(run: Run, count: str) -> None:
     assert "a number from 1 to 100000" in ran.err
 
 
-def test_a_prefix_that_does_not_work_is_said(run: Run) -> None:
+def test_an_invalid_prefix_is_refused(run: Run) -> None:
     ran = run("generate", "--prefix", "Acme!")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("msk-auth: The key prefix 'Acme!' does not work.")
+    assert ran.err.startswith("msk-auth: The key prefix 'Acme!' is not valid.")
 
 
 # inspect
@@ -346,7 +346,7 @@ def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.Monke
     def interrupt(_text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_keys, "say", interrupt)
+    monkeypatch.setattr(_keys, "write_line", interrupt)
     ran = run("generate")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 
@@ -370,7 +370,7 @@ def test_a_closed_output_in_this_process(
     def closed(_text: str) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(_keys, "say", closed)
+    monkeypatch.setattr(_keys, "write_line", closed)
     duplicated: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "dup2", lambda old, new: duplicated.append((old, new)))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)

@@ -15,11 +15,16 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.core.support import NOW, World, token
+from tests.core.support import (
+    NOW,
+    SHORT_LEASE,
+    World,
+    assert_users_refused_at_start,
+    start_with_users,
+    token,
+)
 
 from msk_auth import (
-    AsyncAuthenticator,
-    Authenticator,
     ConfigurationError,
     Owner,
     Refusal,
@@ -28,7 +33,6 @@ from msk_auth import (
     immutable,
 )
 from msk_auth.core.immutability import NotShareable, check_shareable
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 LEASE = timedelta(seconds=1)
 MakeWorld = Callable[..., World]
@@ -281,63 +285,29 @@ def test_without_a_lease_each_request_has_a_user_of_its_own(make_world: MakeWorl
     assert world.enter(presented).user is not world.enter(presented).user
 
 
-# Some of it shows while the application starts.
-
-
-def find_thawed(_owner_id: str) -> Owner[Thawed]: ...
-async def afind_thawed(_owner_id: str) -> Owner[Thawed]: ...
-def find_dict(_owner_id: str) -> Owner[dict] | None: ...  # type: ignore[type-arg]
-async def afind_dict(_owner_id: str) -> Owner[dict] | None: ...  # type: ignore[type-arg]
-def find_django(_owner_id: str) -> Owner[DjangoLike] | None: ...
-async def afind_django(_owner_id: str) -> Owner[DjangoLike] | None: ...
-def find_frozen(_owner_id: str) -> Owner[Frozen] | None: ...
-async def afind_frozen(_owner_id: str) -> Owner[Frozen] | None: ...
-def find_declared(_owner_id: str) -> Owner[Declared] | None: ...
-async def afind_declared(_owner_id: str) -> Owner[Declared] | None: ...
-def find_plain(_owner_id: str) -> Owner[Plain] | None: ...
-async def afind_plain(_owner_id: str) -> Owner[Plain] | None: ...
-def find_any(_owner_id: str) -> Owner[Any] | None: ...
-async def afind_any(_owner_id: str) -> Owner[Any] | None: ...
-def find_untyped(_owner_id): ...
-async def afind_untyped(_owner_id): ...
-
-
-def start(blocking: Any, awaiting: Any, lease: timedelta | None) -> None:
-    Authenticator(MemoryKeyStore(), find_owner=blocking, lease=lease)
-    AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=awaiting, lease=lease)
+# The annotation of a look-up is checked at start.
 
 
 @pytest.mark.parametrize(
-    ("find_owner", "afind_owner", "kind"),
+    ("hint", "kind"),
     [
-        (find_thawed, afind_thawed, "Thawed"),
-        (find_dict, afind_dict, "dict"),
-        (find_django, afind_django, "DjangoLike"),
+        (Owner[Thawed], "Thawed"),
+        (Owner[dict] | None, "dict"),
+        (Owner[DjangoLike] | None, "DjangoLike"),
     ],
+    ids=["an unfrozen dataclass", "a dictionary", "a Django model"],
 )
-def test_a_look_up_that_is_typed_to_return_users_that_change_is_refused_with_a_lease(
-    find_owner: Any, afind_owner: Any, kind: str
+def test_a_look_up_that_returns_mutable_users_by_its_annotation_is_refused_under_a_lease(
+    hint: object, kind: str
 ) -> None:
-    start(find_owner, afind_owner, None)
-    message = f"Owner.user can change: it is a {kind}.*load the user per request"
-    with pytest.raises(ConfigurationError, match=message):
-        Authenticator(MemoryKeyStore(), find_owner=find_owner, lease=LEASE)
-    with pytest.raises(ConfigurationError, match=message):
-        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=afind_owner, lease=LEASE)
+    assert_users_refused_at_start(hint, kind)
 
 
 @pytest.mark.parametrize(
-    ("find_owner", "afind_owner"),
-    [
-        (find_frozen, afind_frozen),
-        (find_declared, afind_declared),
-        # A subclass of it may be frozen, so this is judged when there is an instance.
-        (find_plain, afind_plain),
-        (find_any, afind_any),
-        (find_untyped, afind_untyped),
-    ],
+    "hint",
+    # A subclass of `Plain` may be frozen, so each instance is checked later.
+    [Owner[Frozen] | None, Owner[Declared] | None, Owner[Plain] | None, Owner[Any] | None, None],
+    ids=["frozen", "declared", "unknown", "any", "no annotation"],
 )
-def test_a_look_up_whose_users_may_be_right_starts_with_a_lease(
-    find_owner: Any, afind_owner: Any
-) -> None:
-    start(find_owner, afind_owner, LEASE)
+def test_a_look_up_that_may_return_immutable_users_is_accepted_under_a_lease(hint: object) -> None:
+    start_with_users(hint, SHORT_LEASE)

@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a published example as a secret": (
         lambda: SigningKey("k", "HS256", b"a-string-secret-at-least-256-bits-long"),
-        r"The secret 'k' is an example that is published.*Make one with",
+        r"The secret of the key 'k' is an example that is published.*Make one with",
     ),
     "a pattern as a pepper": (
         lambda: PepperRing({"a": b"x" * 32}, current="a"),

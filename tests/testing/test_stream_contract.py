@@ -76,7 +76,10 @@ def test_its_routes_are_asked_with_a_key() -> None:
     world = make_world()
     (header,) = [value for _, value in world.bearer("jwt")]
     principal = world.blocking.authenticate([header])
-    with BackgroundLoop() as loop, pytest.raises(AssertionError, match="ask with a key"):
+    with (
+        BackgroundLoop() as loop,
+        pytest.raises(AssertionError, match="send the request with a key"),
+    ):
         loop.run(revoke(world.authenticator, principal))
 
 

@@ -111,7 +111,7 @@ def refusal(algorithm: Any, key: bytes, kid: str = "k") -> str:
 def test_a_short_hmac_secret_is_refused_with_the_way_to_make_one() -> None:
     # RFC 7518, section 3.2; RFC 8725, section 3.5.
     assert refusal("HS256", b"s" * 31) == (
-        "The secret 'k' has 31 bytes and needs 32 (RFC 7518, section 3.2)."
+        "The secret of the key 'k' has 31 bytes and needs 32 (RFC 7518, section 3.2)."
         ' Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
     )
     assert SigningKey("k", "HS256", SECRET).can_sign
@@ -137,7 +137,7 @@ def test_a_short_hmac_secret_is_refused_with_the_way_to_make_one() -> None:
 def test_a_key_that_others_know_is_no_hmac_secret(key: bytes) -> None:
     # RFC 8725, section 2.1: the public key as the secret is the oldest confusion of all.
     assert refusal("HS256", key).startswith(
-        "The secret 'k' is a public or private key, a certificate or a JSON document"
+        "The secret of the key 'k' is a public or private key, a certificate or a JSON document"
     )
 
 

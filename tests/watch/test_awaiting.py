@@ -348,7 +348,7 @@ async def test_an_outage_ends_it_when_five_seconds_went_by(
             assert watch.refusal is None
             site.clock.advance(SECOND)
             await for_ever()
-    assert "what is open could not be verified: OSError" in caplog.text
+    assert "could not verify open connections: OSError" in caplog.text
 
 
 async def test_what_a_look_up_answers_to_another_question_is_no_answer(site: Site) -> None:

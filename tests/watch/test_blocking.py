@@ -155,7 +155,7 @@ def test_an_outage_ends_it_when_five_seconds_went_by(
         watch.check()
     # One line for each look-up that failed.
     assert len(caplog.records) == 9
-    assert "could not be verified" in caplog.text
+    assert "could not verify open connections" in caplog.text
 
 
 def test_what_a_look_up_answers_to_another_question_is_no_answer(site: Site) -> None:

@@ -1,7 +1,7 @@
 """The command `msk-auth`: makes keys, looks at them, finds leaked ones, and audits an application's routes.
 
-One rule: no output ever holds a secret, except that of `generate`. Exit codes are part of the interface:
-0 nothing to complain about, 1 something was found, 2 it could not be done.
+One rule: no output contains a secret, except that of `generate`. Exit codes are part of the interface: 0 nothing was found,
+1 something was found, 2 the command failed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ._keys import add_keys
 from ._routes import add_routes
 from ._rules import add_rules
 from ._scan import add_scan
-from ._terminal import CommandFailed, Commands, complain
+from ._terminal import CommandFailed, Commands, write_error
 
 __all__ = ["main"]
 
 _EPILOG = """\
 exit codes:
-  0  nothing to complain about
+  0  nothing was found
   1  something was found: a key, a malformed key, a route without a policy
-  2  it could not be done: wrong usage, unreadable files, an application that does not import
+  2  the command failed: wrong usage, unreadable files, an application that does not import
 
 Each command has examples: msk-auth scan --help
 """
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
 
     Raises:
-        SystemExit: Help was asked for, or the usage is wrong.
+        SystemExit: The arguments ask for help, or are wrong.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -74,11 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = given.run(given)
         sys.stdout.flush()
     except (CommandFailed, ConfigurationError) as error:
-        complain(redact(str(error)))
+        write_error(redact(str(error)))
         return 2
     except BrokenPipeError:
-        # Whoever read the output has seen enough. What is left in the buffer goes nowhere, or Python
-        # complains when it ends.
+        # The reader of the output has closed the pipe. Discard the rest of the buffer, or Python reports an error at exit.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2

@@ -1,4 +1,4 @@
-"""`msk-auth completion`: what shells need to know to complete the command line. Written from the parser itself."""
+"""`msk-auth completion`: prints completion scripts for shells, made from the parser itself."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ._terminal import Commands, say
+from ._terminal import Commands, write_line
 
 
 def add_completion(commands: Commands) -> None:
-    """Add it."""
+    """Add the command."""
     completion = commands.add(
         "completion",
         summary="print a script that completes this command in a shell",
@@ -24,7 +24,7 @@ def add_completion(commands: Commands) -> None:
 
     def run(given: argparse.Namespace) -> int:
         words = {name: _words(*command) for name, command in commands.added.items()}
-        say(_SHELLS[given.shell](words))
+        write_line(_SHELLS[given.shell](words))
         return 0
 
     completion.set_defaults(run=run)
@@ -36,7 +36,7 @@ _Words = dict[str, dict[str, str]]
 
 def _words(summary: str, command: argparse.ArgumentParser) -> dict[str, str]:
     words = {"": summary}
-    # Argparse shows nobody what was added to a parser; it has kept it under this name since Python 2.7.
+    # Argparse has no public name for the arguments of a parser. It has used this one since Python 2.7.
     for action in command._actions:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if action.option_strings:
             words[action.option_strings[-1]] = (action.help or "").partition(";")[0]
@@ -67,7 +67,7 @@ def _zsh(commands: _Words) -> str:
         f"    {name}) compadd -- {' '.join(filter(None, words))}; _files ;;"
         for name, words in commands.items()
     )
-    # From a folder of `fpath` the file is itself the function that is asked; read with `source` it is not.
+    # In a folder of `fpath` the file is the function itself; with `source` it only defines it.
     return f"""\
 #compdef msk-auth
 _msk-auth() {{
@@ -100,8 +100,8 @@ def _fish(commands: _Words) -> str:
         for word, explanation in words.items():
             if word:
                 what = f"-l {word[2:]}" if word.startswith("--") else f"-a {word}"
-                told = f" -d {_quoted(explanation)}" if explanation else ""
-                lines.append(f"complete -c msk-auth {seen} {what}{told}")
+                described = f" -d {_quoted(explanation)}" if explanation else ""
+                lines.append(f"complete -c msk-auth {seen} {what}{described}")
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """Finds keys in bytes: by form, then by checksum.
 
-The checksum makes a false alarm as good as impossible, so nothing is asked of what stands before and after a key: it
-is found in the middle of a word, of a binary file, and in the UTF-16 that Windows' shells write.
+The checksum makes a false alarm practically impossible, so a key may stand anywhere: in the middle of a word or of a binary
+file, and in the UTF-16 that Windows' shells write.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from msk_auth import KeyFormat, KeyMalformed, KeyValue
 from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH
 
 CHUNK: Final = 1 << 20
-"""How much is looked at in one go; it stays in the processor's cache."""
+"""How many bytes are searched at once; they fit into the processor's cache."""
 
-# What begins no code point: continuation bytes of UTF-8 (RFC 3629), and the other halves and marks of UTF-16.
+# Bytes that begin no code point: continuation bytes of UTF-8 (RFC 3629), and the second bytes and marks of UTF-16.
 _NO_COLUMN: Final = bytes([0, 0xFE, 0xFF, *range(0x80, 0xC0)])
 
 
@@ -27,7 +27,7 @@ class Found:
 
     Attributes:
         key_id: The public part.
-        mask: What may be shown of it.
+        mask: The part that may be shown.
         line: From 1.
         column: From 1, in code points.
     """
@@ -53,7 +53,7 @@ class Finder:
         self._overlap = 2 * longest - 2
 
     def find(self, chunks: Iterable[bytes]) -> Iterator[Found]:
-        """All keys in a stream of bytes, in the order in which they stand."""
+        """All keys in a stream of bytes, in order."""
         tail = b""
         place = _Place(1, 1)
         for chunk in chunks:
@@ -64,15 +64,15 @@ class Finder:
                 ahead = ahead.after(buffer[at:start])
                 at = start
                 yield Found(key.id, key.mask, ahead.line, ahead.column)
-            # A key may go on in the next chunk.
+            # A key may continue in the next chunk.
             kept = max(0, len(buffer) - self._overlap)
             place = place.after(buffer[:kept])
             tail = buffer[kept:]
 
     def _keys(self, buffer: bytes, seen: int) -> list[tuple[int, KeyValue]]:
-        """The keys in the buffer that do not end within its first `seen` bytes: those are known."""
+        """The keys in the buffer that do not end within its first `seen` bytes: those were found before."""
         found: list[tuple[int, KeyValue]] = []
-        # Only UTF-16 has NULs, and one byte is searched for much faster than a pattern.
+        # Only UTF-16 has NULs, and searching for one byte is much faster than for a pattern.
         wide = self._wide if b"\0" in buffer else []
         for key_format, pattern in (*self._narrow, *wide):
             for match in pattern.finditer(buffer):
@@ -91,7 +91,7 @@ class _Place:
     column: int
 
     def after(self, passed: bytes) -> _Place:
-        """Where one is after these bytes."""
+        """The place after these bytes."""
         lines = passed.count(b"\n")
         last = passed[passed.rfind(b"\n") + 1 :]
         columns = len(last.translate(None, _NO_COLUMN))
@@ -101,7 +101,7 @@ class _Place:
 def _pattern(prefix: str, between: bytes) -> re.Pattern[bytes]:
     """A key whose characters have these bytes between them."""
     any_character = b"(?:[0-9A-Za-z]" + between + b")"
-    # It comes first: it is what the regular expression engine leaps to.
+    # A literal at the start lets the regular expression engine skip quickly.
     literal = between.join(bytes([byte]) for byte in f"{prefix}_".encode("ascii")) + between
     return re.compile(
         literal

@@ -1,7 +1,7 @@
-"""Reads every object that a git repository holds: all branches, stashes, and what no branch reaches any more.
+"""Reads every object of a git repository: all branches, stashes, and objects that no branch reaches any more.
 
-Git only hands out bytes here. No filter, text conversion, hook or pager of the repository runs, and a partial clone
-fetches nothing.
+Git only returns bytes here. It runs no filter, text conversion, hook or pager of the repository, and a partial clone fetches
+nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GitHistory:
 
     def __init__(self, folder: str) -> None:
         self._command = ("git", "--no-pager", *_SETTINGS, "-C", folder or ".")
-        # What a hook was told about its repository is not about this one.
+        # Inside a hook, git's variables describe another repository.
         inherited = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
         self._environment = inherited | _QUIET
         self.repository = self._run("rev-parse", "--absolute-git-dir").rstrip("\n")
@@ -71,7 +71,7 @@ class GitHistory:
                 yield self._source(kind, object_id, int(size))
 
     def origin(self, object_id: str) -> tuple[str, str] | None:
-        """The first commit that brought a blob, and its path there; None if no commit is known to have it."""
+        """The first commit with a blob, and its path there; None if no commit has it."""
         log = self._run("log", *_LOG, "--format=commit %H", f"--find-object={object_id}")
         commit, origin = "", None
         for line in log.splitlines():
@@ -126,12 +126,12 @@ class GitHistory:
         except FileNotFoundError:
             raise CommandFailed("git is not installed.") from None
         if result.returncode != 0:
-            said = result.stderr.strip().splitlines() or ["git failed"]
-            raise CommandFailed(said[-1])
+            lines = result.stderr.strip().splitlines() or ["git failed"]
+            raise CommandFailed(lines[-1])
         return result.stdout
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    assert process.stdin is not None  # noqa: S101 - both were asked for
+    assert process.stdin is not None  # noqa: S101 - both are pipes
     assert process.stdout is not None  # noqa: S101
     return process.stdin, process.stdout

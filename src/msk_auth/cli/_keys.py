@@ -12,7 +12,7 @@ from typing import Final
 from msk_auth import KeyFormat, KeyMalformed
 from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH
 
-from ._terminal import CommandFailed, Commands, complain, say
+from ._terminal import CommandFailed, Commands, write_error, write_line
 
 _MAX_COUNT: Final = 100_000
 _MAX_INPUT: Final = 4096
@@ -21,7 +21,7 @@ _FOREIGN: Final = re.compile(r"[^0-9A-Za-z]")
 
 
 def add_keys(commands: Commands) -> None:
-    """Add both."""
+    """Add the two commands."""
     generate = commands.add(
         "generate",
         summary="print fresh keys that no store knows, for tests and fixtures",
@@ -33,9 +33,9 @@ def add_keys(commands: Commands) -> None:
 
     inspect = commands.add(
         "inspect",
-        summary="tell whether a key is well-formed and which id it has, without any network",
+        summary="check whether a key is well-formed, and print its id; uses no network",
         examples=(
-            "  msk-auth inspect                  asks for the key, and does not show it\n"
+            "  msk-auth inspect                  prompts for the key, and does not show it\n"
             "  pass show api-key | msk-auth inspect --format json\n\n"
             "Exit code 1 means that the key is malformed. The secret is never printed."
         ),
@@ -57,7 +57,7 @@ def _count(text: str) -> int:
 def _generate(given: argparse.Namespace) -> int:
     key_format = KeyFormat(given.prefix)
     for _ in range(given.count):
-        say(key_format.generate().reveal())
+        write_line(key_format.generate().reveal())
     return 0
 
 
@@ -66,7 +66,7 @@ def _inspect(given: argparse.Namespace) -> int:
         text = _read()
     else:
         text = given.key
-        complain("the key is in your shell's history now. Pass it on standard input next time.")
+        write_error("the key is in your shell's history now. Pass it on standard input next time.")
     prefix, separator, _ = text.partition("_")
     key_format = KeyFormat(given.prefix or (prefix if _is_prefix(prefix) and separator else "msk"))
     try:
@@ -90,7 +90,7 @@ def _inspect(given: argparse.Namespace) -> int:
             f"shown as     {key.mask}",
             "checksum     CRC-32, right",
         ]
-    say(json.dumps(answer) if given.format == "json" else "\n".join(lines))
+    write_line(json.dumps(answer) if given.format == "json" else "\n".join(lines))
     return 0 if answer["well_formed"] else 1
 
 
@@ -108,7 +108,7 @@ def _is_prefix(text: str) -> bool:
 
 
 def _problems(prefix: str, text: str) -> list[str]:
-    """What is wrong with a key, without a character of it: it may be a real one with a typing error."""
+    """What is wrong with a key. It contains no character of the key, which may be a real one with a typing error."""
     if not text.startswith(f"{prefix}_"):
         return [f"it does not begin with {prefix}_"]
     parts = text.removeprefix(f"{prefix}_").split("_")

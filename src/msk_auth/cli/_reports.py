@@ -1,4 +1,4 @@
-"""What a scan has found, as text, JSON, or SARIF 2.1.0 for code-scanning services. No secret is in any of them."""
+"""Renders the findings of a scan as text, JSON, or SARIF 2.1.0 for code-scanning services, without secrets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _HELP: Final = "https://msk-auth.readthedocs.io/en/stable/how-to/scan-for-keys/"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A key where it should not be.
+    """A key that a scan found.
 
     Attributes:
-        path: Of the file; in git's history as it was then.
+        path: The file; in git's history its path at that time.
         line: From 1.
         column: From 1, in code points.
         key_id: The public part.
-        mask: What may be shown of the key.
-        commit: Where it came in, for what is from git's history.
-        object: Git's name of the content, likewise.
+        mask: The part of the key that may be shown.
+        commit: The first commit with it, in git's history.
+        object: Git's object id, in git's history.
     """
 
     path: str
@@ -42,11 +42,11 @@ class Finding:
 
 @dataclass(slots=True)
 class ScanResult:
-    """What came of a scan.
+    """The result of a scan.
 
     Attributes:
         findings: In the order in which they were found.
-        errors: Path and reason of what could not be read.
+        errors: Path and reason of each file that could not be read.
         files: How many files or objects were read.
         bytes: How many bytes that were.
     """

@@ -1,4 +1,4 @@
-"""`msk-auth routes`: what an application serves, and whom each route is for."""
+"""`msk-auth routes`: lists the routes of an application with their policies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from msk_auth._route_audit.audit import list_routes
 from msk_auth._route_audit.report import AuditedRoute, RouteReport
 
-from ._terminal import CommandFailed, Commands, complain, say, shown
+from ._terminal import CommandFailed, Commands, shown, write_error, write_line
 
 
 def add_routes(commands: Commands) -> None:
-    """Add it."""
+    """Add the command."""
     routes = commands.add(
         "routes",
         summary="list every route of an application with its policy, and fail on open ones",
@@ -37,14 +37,14 @@ def add_routes(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="[METHOD ]PATH",
-        help="what is for everybody, exactly as listed; may be repeated",
+        help="a public route, exactly as listed; may be repeated",
     )
     routes.add_argument(
         "--accept",
         action="append",
         default=[],
         metavar="[METHOD ]PATH",
-        help="what looks like administration and needs no interactive login; may be repeated",
+        help="a route that looks like administration and needs no interactive login; may be repeated",
     )
     routes.add_argument("--format", choices=["table", "json"], default="table")
     routes.set_defaults(run=_run)
@@ -54,11 +54,11 @@ def _run(given: argparse.Namespace) -> int:
     app = _load(given.app, given.app_dir, factory=given.factory)
     report = list_routes(app, public=given.public, accepted=given.accept)
     if given.format == "json":
-        say(_as_json(report))
+        write_line(_as_json(report))
     else:
-        say(_as_table(report))
+        write_line(_as_table(report))
         for problem in report.problems:
-            complain(shown(problem))
+            write_error(shown(problem))
     return 0 if report.ok else 1
 
 
@@ -69,16 +69,16 @@ def _load(target: str, folder: str, *, factory: bool) -> object:
     folder = str(Path(folder).resolve())
     sys.path.insert(0, folder)
     try:
-        # What the application prints while it is imported is no part of the report.
+        # The output of the application during its import is not part of the report.
         with redirect_stdout(sys.stderr):
             app: Any = importlib.import_module(module_name)
             for name in names.split("."):
                 app = getattr(app, name)
             return app() if factory else app
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own, whatever it is
-        said = " ".join(str(error).split())
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the application may raise anything
+        reason = " ".join(str(error).split())
         raise CommandFailed(
-            f"{target} cannot be loaded: {type(error).__name__}: {shown(said)}"
+            f"{target} cannot be loaded: {type(error).__name__}: {shown(reason)}"
         ) from None
     finally:
         sys.path.remove(folder)

@@ -1,6 +1,6 @@
-"""`msk-auth rules`: the key format as other people's scanners want to be told.
+"""`msk-auth rules`: prints the key format as rules for other scanners.
 
-None of them can compute the checksum; they find look-alikes too, which `msk-auth inspect` tells from keys.
+They cannot compute the checksum, so they also find look-alikes, which `msk-auth inspect` distinguishes from keys.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from msk_auth import KeyFormat
 from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH, checksum
 
-from ._terminal import Commands, say
+from ._terminal import Commands, write_line
 
 
 def add_rules(commands: Commands) -> None:
-    """Add it."""
+    """Add the command."""
     rules = commands.add(
         "rules",
         summary="print rules that make other scanners find keys",
@@ -33,7 +33,7 @@ def add_rules(commands: Commands) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    say(_SCANNERS[given.scanner](KeyFormat(given.prefix).prefix))
+    write_line(_SCANNERS[given.scanner](KeyFormat(given.prefix).prefix))
     return 0
 
 

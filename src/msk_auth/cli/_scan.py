@@ -15,14 +15,14 @@ from ._finder import Finder, Found
 from ._git import GitHistory
 from ._reports import FORMATS, Finding, ScanResult
 from ._sources import Source, files, why
-from ._terminal import Commands, complain, say, shown
+from ._terminal import Commands, shown, write_error, write_line
 
 _WIDTH: Final = 30
 _REDRAW_SECONDS: Final = 0.1
 
 
 def add_scan(commands: Commands) -> None:
-    """Add it."""
+    """Add the command."""
     scan = commands.add(
         "scan",
         summary="find API keys in files and in git's history",
@@ -62,30 +62,30 @@ def _run(given: argparse.Namespace) -> int:
     finder = Finder(given.prefix or ["msk"])
     result = ScanResult()
     ignored: Collection[str] = frozenset(given.ignore)
-    _scan(files(given.paths, _told(result)), finder, ignored, result, _location)
+    _scan(files(given.paths, _recorder(result)), finder, ignored, result, _location)
     if given.git_history:
         for history in _histories(given.paths):
             with history:
                 _scan(history.sources(), finder, ignored, result, _origin(history))
     output = FORMATS[given.format](result)
     if output:
-        say(output)
+        write_line(output)
     for path, reason in result.errors:
-        complain(f"{shown(path)}: {reason}")
+        write_error(f"{shown(path)}: {reason}")
     if result.findings:
         keys = len({each.mask for each in result.findings})
-        complain(
+        write_error(
             f"{keys} key(s) in {len(result.findings)} place(s). Revoke them, then take them out."
         )
         return 1
     return 2 if result.errors else 0
 
 
-def _told(result: ScanResult) -> Callable[[str, str], None]:
-    def told(path: str, reason: str) -> None:
+def _recorder(result: ScanResult) -> Callable[[str, str], None]:
+    def record(path: str, reason: str) -> None:
         result.errors.append((path, reason))
 
-    return told
+    return record
 
 
 def _scan(
@@ -96,7 +96,7 @@ def _scan(
     locate: Callable[[Source, Found], Finding],
 ) -> None:
     if sys.stderr.isatty():
-        # How much there is has to be known for the bar; otherwise reading can begin at once.
+        # Only the bar needs the total size; without it reading begins at once.
         sources = list(sources)
         progress = Progress(sum(source.size for source in sources), sys.stderr, SystemClock())
     else:
@@ -156,7 +156,7 @@ class Progress:
     Args:
         total: How many bytes there are.
         stream: The terminal.
-        clock: Tells when to draw again.
+        clock: Limits how often the bar is drawn.
     """
 
     def __init__(self, total: int, stream: TextIO, clock: Clock) -> None:
@@ -167,7 +167,7 @@ class Progress:
         self._done = 0
 
     def add(self, count: int) -> None:
-        """So many bytes more were read."""
+        """Count bytes that were read."""
         self._done += count
         now = self._clock.monotonic()
         if now - self._drawn < _REDRAW_SECONDS:
@@ -181,6 +181,6 @@ class Progress:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Leave the line to others."""
+        """Clear the line."""
         self._stream.write("\r\x1b[K")
         self._stream.flush()

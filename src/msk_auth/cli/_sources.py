@@ -18,10 +18,10 @@ class Source:
     """Something to be scanned.
 
     Attributes:
-        name: Its path, or what else tells people where it is.
-        size: In bytes, as far as known.
+        name: Its path, or another name for people.
+        size: In bytes; 0 if unknown.
         chunks: Reads it; raises OSError.
-        object_id: Git's, if it is from there.
+        object_id: Git's object id; None outside git.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Source:
 def files(paths: Iterable[str], unreadable: Callable[[str, str], None]) -> Iterator[Source]:
     """Every regular file in these files and folders.
 
-    Symbolic links are followed where they are named, and not where they are met: what they point to is met
-    on its own or does not belong to the folder. Git's own folders are left out; `-` is standard input.
+    Symbolic links in `paths` are followed; those inside folders are not, since their targets are found anyway or lie outside.
+    Git's own folders are skipped; `-` is standard input.
 
     Args:
-        paths: Where to begin.
-        unreadable: Told the path and why.
+        paths: The files and folders.
+        unreadable: Called with the path and the reason of each failure.
     """
     for path in paths:
         if path == "-":
@@ -50,7 +50,7 @@ def files(paths: Iterable[str], unreadable: Callable[[str, str], None]) -> Itera
             unreadable(path, why(error))
             continue
         except ValueError:
-            # A NUL, or half of a surrogate pair: the interpreter refuses it, in other words in each version.
+            # A NUL or a lone surrogate. The interpreter's message differs between versions.
             unreadable(path, "not a valid path")
             continue
         if stat.S_ISDIR(status.st_mode):
@@ -76,7 +76,7 @@ def _walk(top: str, unreadable: Callable[[str, str], None]) -> Iterator[Source]:
                     if entry.name != ".git":
                         folders.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
-                    # Devices, sockets and pipes are no files, and reading them may never end.
+                    # Devices, sockets and pipes are skipped: reading them may never end.
                     yield _file(entry.path, entry.stat(follow_symlinks=False).st_size)
             except OSError as error:
                 unreadable(entry.path, why(error))
@@ -92,7 +92,7 @@ def _file(path: str, size: int) -> Source:
 
 
 def _read(file: BinaryIO) -> Iterator[bytes]:
-    # Not `mmap`: a file that is cut short in the meantime would end the process.
+    # Not `mmap`: if the file is truncated meanwhile, the process would crash.
     while chunk := file.read(CHUNK):
         yield chunk
 

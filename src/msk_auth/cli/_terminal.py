@@ -1,4 +1,4 @@
-"""What the commands share: how they speak, and how they give up."""
+"""What the commands share: output, errors and the parser."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from msk_auth import redact
 
 
 class CommandFailed(Exception):
-    """Something could not be done; its message is all that is said about it."""
+    """A command failed. Only the message is shown, without a traceback."""
 
 
-def say(text: str) -> None:
-    """One line, or several, for whoever asked."""
+def write_line(text: str) -> None:
+    """Write to standard output."""
     sys.stdout.write(f"{text}\n")
 
 
-def complain(text: str) -> None:
-    """A line beside the output."""
+def write_error(text: str) -> None:
+    """Write a line to standard error."""
     sys.stderr.write(f"msk-auth: {text}\n")
 
 
 def shown(text: str) -> str:
-    """Text from elsewhere, such as a file's name: no secret in it, and nothing that a terminal obeys."""
+    """Foreign text, such as a file's name, without secrets and without control characters for a terminal."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1]
         for character in redact(text)
@@ -35,7 +35,7 @@ class Commands:
     """The commands of the command line.
 
     Attributes:
-        added: From a command's name to what it is for, and its own parser.
+        added: From a command's name to its summary and its parser.
     """
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Which secrets are none: published ones, degenerate ones, and public keys, each in any usual encoding.
+"""Refuses secrets that are no secrets: published ones, degenerate ones, and public keys, each in any usual encoding.
 
 A secret is looked at as it is and as what it decodes to, from hex and base64, a few times over. It is refused if one of
 these
@@ -49,10 +49,10 @@ _SSH: Final = _SSH_KIND + rb"\S+ +AAAA|\0\0\0." + _SSH_KIND
 
 
 def check_secret(name: str, secret: bytes) -> None:
-    """Refuse a secret that others know or can guess.
+    """Refuse a secret that an attacker knows or can guess.
 
     Args:
-        name: What it is, for the message, such as `secret 'k1'`.
+        name: What it is, for the message, such as `secret of the key 'k1'`.
         secret: What it is made of.
 
     Raises:
@@ -73,7 +73,7 @@ def _weakness(secret: bytes) -> str | None:
         return f"has {len(secret)} bytes and needs {MIN_SECRET} (RFC 7518, section 3.2)"
     if len(secret) > MAX_SECRET:
         return (
-            f"has {len(secret)} bytes and may have {MAX_SECRET}: more adds nothing, and public keys"
+            f"has {len(secret)} bytes and may have {MAX_SECRET}: more add nothing, and public keys"
             " have that size"
         )
     if any(_is_published(view) for view in views):

@@ -1,4 +1,4 @@
-"""The keys that a reporter signs with: fetched when they are needed, kept for a day, and never fetched in a hurry."""
+"""The reporter's public keys: fetched when needed, cached for a day, and fetched at a bounded rate."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ GITHUB_KEYS_URL: Final = "https://api.github.com/meta/public_keys/secret_scannin
 """Where GitHub publishes the keys that it signs reports with."""
 
 KEYS_MAX_AGE: Final = 86_400.0
-"""For how many seconds fetched keys are used, so that one that GitHub takes back ends here too."""
+"""How many seconds fetched keys are used, so that a key that GitHub withdraws stops working here."""
 
 FETCH_PAUSE: Final = 120.0
-"""How many seconds lie between two fetches at least: half of what GitHub allows an address (60 an hour)."""
+"""The least number of seconds between two fetches: half the rate that GitHub allows an address (60 an hour)."""
 
 MAX_KEYS_DOCUMENT: Final = 262_144
 """How many bytes of GitHub's list of keys are read."""
@@ -40,7 +40,7 @@ _log = logging.getLogger("msk_auth")
 
 @dataclass(frozen=True, slots=True)
 class SignatureHeaders:
-    """Which key a report says that it is signed with, and the signature.
+    """The two headers of a report: the name of its key, and the signature.
 
     Attributes:
         identifier: The key's name.
@@ -67,10 +67,10 @@ class SignatureHeaders:
             raise SignatureInvalid from None
 
     def check(self, key: EllipticCurvePublicKey | None, body: bytes) -> None:
-        """Find out whether the signature is this key's, over exactly these bytes.
+        """Verify the signature of these bytes with a key.
 
         Raises:
-            SignatureInvalid: It is not, or there is no such key.
+            SignatureInvalid: The signature is wrong, or there is no such key.
         """
         if key is None:
             raise SignatureInvalid
@@ -85,7 +85,7 @@ class SignatureHeaders:
 
 
 class PublishedKeys:
-    """The keys as they were fetched last.
+    """The keys of the last fetch.
 
     The caller holds a lock from :meth:`begin_fetch` to the end of the fetch.
     """
@@ -104,7 +104,7 @@ class PublishedKeys:
         return self._keys.get(identifier)
 
     def begin_fetch(self) -> bool:
-        """Whether to fetch now. False means that the keys are known as they were a moment ago.
+        """True if the keys have to be fetched now, False if they were fetched a moment ago.
 
         Raises:
             SigningKeysUnavailable: Fetching failed a moment ago.
@@ -122,25 +122,27 @@ class PublishedKeys:
         """Around a fetch and :meth:`fill`.
 
         Raises:
-            SigningKeysUnavailable: For whatever goes wrong.
+            SigningKeysUnavailable: For any error.
         """
         self._failed = True
         try:
             yield
         except Exception as error:
-            _log.warning("the keys that reports of leaks are signed with: %r", error)
+            _log.warning(
+                "could not fetch the keys that reports of leaks are signed with: %r", error
+            )
             raise SigningKeysUnavailable(math.ceil(FETCH_PAUSE)) from error
         except BaseException:
-            # The client went away and took the fetch with it. That says nothing about the next one.
+            # The client disconnected, which cancelled the fetch. The next one may succeed.
             self._tried_at = None
             raise
         self._failed = False
 
     def fill(self, document: bytes) -> None:
-        """Take over what was fetched.
+        """Read a fetched document and use its keys.
 
         Raises:
-            ValueError: It is no list of keys. What was known before stays.
+            ValueError: It is not a list of keys. The previous keys are kept.
         """
         self._keys = read_keys(document)
         self._fetched_at = self._tried_at

@@ -1,4 +1,4 @@
-"""What is in a report, and what is answered to it."""
+"""Reads a report, and writes its response."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MASK: Final = "***"
 
 @dataclass(frozen=True, slots=True)
 class LeakLabel:
-    """What GitHub is answered about one match.
+    """The response to GitHub for one match.
 
     Attributes:
         token_hash: SHA-256 of the match, in hexadecimal: no answer holds a key.
         token_type: GitHub's name for this kind of key, as it was sent.
-        label: Whether the match is a key of this application, in whatever state.
+        label: Whether the match is a key of this application, in any state.
     """
 
     token_hash: str
@@ -53,19 +53,19 @@ class LeakLabel:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What was found in one place."""
+    """A key that was found in one place."""
 
     token: str = field(repr=False)
     token_type: str
     sighting: LeakLocation
 
     def leaked(self) -> LeakedKey:
-        """As the authenticator takes it."""
+        """The argument for the authenticator."""
         return LeakedKey(self.token, self.sighting)
 
     def label(self, record: ApiKey | None) -> LeakLabel:
-        """What is answered about it."""
-        # JSON can spell text that is no Unicode; it is hashed all the same, and matches nothing.
+        """The response for this match."""
+        # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
         token_hash = hashlib.sha256(self.token.encode(errors="surrogatepass")).hexdigest()
         return LeakLabel(
             token_hash, self.token_type, "false_positive" if record is None else "true_positive"
@@ -75,14 +75,14 @@ class Match:
 def read_report(body: bytes) -> tuple[Match, ...]:
     """Read `[{"token": …, "type": …, "url": …, "source": …}, …]`.
 
-    A match without a token is left out: the others have to be revoked all the same. Unknown members are left for
-    GitHub to add.
+    A match without a token is skipped, so that the others are revoked. Unknown members are ignored, so that GitHub may
+    add some.
 
     Raises:
-        InputInvalid: It is no list in JSON, or longer than :data:`MAX_REPORT` or :data:`MAX_MATCHES`.
+        InputInvalid: The body is not a JSON list, or longer than :data:`MAX_REPORT` or :data:`MAX_MATCHES`.
     """
     if len(body) > MAX_REPORT:
-        raise InputInvalid.of("", f"A report has {MAX_REPORT} bytes at most.")
+        raise InputInvalid.of("", f"The report is too long. Send at most {MAX_REPORT} bytes.")
     try:
         value: Any = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def read_report(body: bytes) -> tuple[Match, ...]:
         raise InputInvalid.of("", "Send a JSON list.")
     entries = cast("list[object]", value)
     if len(entries) > MAX_MATCHES:
-        raise InputInvalid.of("", f"A report has {MAX_MATCHES} matches at most.")
+        raise InputInvalid.of("", f"The report has too many matches. Send at most {MAX_MATCHES}.")
     objects = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
     return tuple(
         _match(token, entry)
@@ -119,10 +119,10 @@ def trimmed_url(url: str, token: str) -> str | None:
 
     Args:
         url: As it was reported.
-        token: What was found there, and must not be in the outcome.
+        token: The key that was found there, which the result must not contain.
 
     Returns:
-        500 characters at most, or None if it is no address on the web.
+        At most 500 characters, or None if it is not an HTTP address.
     """
     if not url.isascii() or not url.isprintable():
         return None
@@ -140,5 +140,5 @@ def trimmed_url(url: str, token: str) -> str | None:
 
 
 def labels(matches: Sequence[Match], records: Sequence[ApiKey | None]) -> tuple[LeakLabel, ...]:
-    """What is answered about all of them, in their order."""
+    """The responses for all matches, in their order."""
     return tuple(match.label(record) for match, record in zip(matches, records, strict=True))

@@ -2,15 +2,15 @@
 
 One rule: a test goes through the code that runs in production; only the clock and the digests of imported keys are replaced.
 
-- :class:`FrozenClock` takes the place of the machine's clock.
-- :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` sign a principal in.
-- :func:`audit_routes` demands that every route of an application says whom it is for.
-- :class:`StoreContract` and :class:`AsyncStoreContract` check a store of your own; :class:`ChangeRecorder` and
-  :class:`AsyncChangeRecorder` are the hooks that they hand to it.
-- :class:`AdapterContract`, :class:`StreamContract` and :class:`WebSocketContract` check an adapter of your own; their
+- :class:`FrozenClock` replaces the machine's clock.
+- :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` return the headers of a login or a key.
+- :func:`audit_routes` fails if a route of an application declares no policy.
+- :class:`StoreContract` and :class:`AsyncStoreContract` test a store of your own; :class:`ChangeRecorder` and
+  :class:`AsyncChangeRecorder` are the hooks that they pass to it.
+- :class:`AdapterContract`, :class:`StreamContract` and :class:`WebSocketContract` test an adapter of your own; their
   application and world are in :mod:`msk_auth.testing.adapter`.
 
-Digests of keys that the library makes cost microseconds, in tests as well. For imported keys there is a cheap profile:
+A digest of a key that the library made takes microseconds. For imported keys use the cheap profile in tests:
 `KeyHasher(slow=Argon2Digest("cheap"))`.
 """
 

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that stands still until a test advances it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 
 class FrozenClock:
-    """A :class:`~msk_auth.Clock` for tests: time passes by :meth:`advance`, and sleeping takes no time at all.
+    """A :class:`~msk_auth.Clock` for tests: time passes only by :meth:`advance`, and sleeping takes no real time.
 
     Args:
-        at: Where it begins.
+        at: The moment at which it begins.
 
     Raises:
         ValueError: `at` has no time zone.
@@ -19,7 +19,7 @@ class FrozenClock:
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         if at.tzinfo is None:
-            raise ValueError("a clock needs a time zone: datetime(…, tzinfo=UTC)")
+            raise ValueError("at has no time zone. Write datetime(…, tzinfo=UTC).")
         self._lock = threading.Lock()
         self._began = at.astimezone(UTC)
         self._passed = timedelta(0)
@@ -36,10 +36,10 @@ class FrozenClock:
         """Let time pass.
 
         Args:
-            by: How much; not less than nothing.
+            by: How much; not negative.
 
         Returns:
-            The moment that it is then.
+            The new moment.
 
         Raises:
             ValueError: Time would go back.
@@ -51,10 +51,10 @@ class FrozenClock:
         return self.now()
 
     def sleep(self, seconds: float) -> None:
-        """Let that much time pass at once."""
+        """Advance the clock at once."""
         self.advance(timedelta(seconds=seconds))
 
     async def async_sleep(self, seconds: float) -> None:
-        """Let that much time pass at once, and other tasks have their turn."""
+        """Advance the clock at once, and let other tasks run."""
         self.advance(timedelta(seconds=seconds))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Credentials for the tests of an application: what a login page or a script would send."""
+"""Credentials for the tests of an application, as a login page or a script would send them."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def login_headers(
     session_id: str | None = None,
     since: timedelta = _NOW,
 ) -> dict[str, str]:
-    """The headers of somebody who has logged in, by a token of the authenticator's first profile.
+    """The headers of a person who has logged in, with a token of the authenticator's first profile.
 
     Args:
         authenticator: The application's, or one with the same token profile and clock.
-        owner: Who. The application's `find_owner` has to know them.
-        session_id: The login session; needed where the authenticator has a `find_session`, which has to know it.
+        owner: The person. The application's `find_owner` has to find them.
+        session_id: The login session; needed if the authenticator has a `find_session`, which has to find it.
         since: How long ago the login was.
 
     Returns:
         `{"Authorization": "Bearer …"}`, good for an hour.
 
     Raises:
-        ConfigurationError: The authenticator accepts no logins or needs a session, or the profile's ring cannot sign.
+        ConfigurationError: The authenticator accepts no logins or needs a session, or the profile cannot sign.
     """
     rules = authenticator.rules
     if not authenticator.profiles:
-        raise ConfigurationError("This authenticator accepts no logins: give it tokens=….")
+        raise ConfigurationError("This authenticator accepts no logins. Give it tokens=….")
     profile = authenticator.profiles[0]
     if rules.checks_sessions and profile.has_sessions and session_id is None:
-        raise ConfigurationError("This authenticator looks sessions up: hand in a session_id.")
+        raise ConfigurationError("This authenticator looks sessions up. Pass a session_id.")
     now = authenticator.clock.now()
     token = profile.issue(
         subject=owner.id,
@@ -67,7 +67,7 @@ def key_headers(
 
     Args:
         authenticator: The application's.
-        owner: Whose key.
+        owner: The owner of the key.
         scopes: What the key may do at most, out of the owner's permissions; None means all.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What every store must do, as tests to be run against yours."""
+"""The contract of stores, as tests to run against yours."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ WRITES: dict[str, Callable[[KeyStore, KeyChange | None], object]] = {
 
 
 class StoreContract:
-    """Tests of a :class:`~msk_auth.KeyStore`: subclass it and say how your store is made.
+    """Tests of a :class:`~msk_auth.KeyStore`: subclass it and override the fixture that makes your store.
 
     ::
 
@@ -215,7 +215,7 @@ class StoreContract:
     def test_a_name_is_kept_whole_or_refused(self, store: KeyStore, name: str) -> None:
         try:
             add(store, "k", name=name)
-        except Exception:  # noqa: BLE001 - whatever it says, it must not have kept a part
+        except Exception:  # noqa: BLE001 - with any error, it must not have kept a part
             assert store.find("k") is None
         else:
             found = store.find("k")
@@ -242,10 +242,10 @@ class StoreContract:
 
     def test_an_id_is_used_once(self, store: KeyStore) -> None:
         first = add(store, "k")
-        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
-            add(store, "k", owner_id="somebody else", digest="planted")
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each store raises its own error
+            add(store, "k", owner_id="another owner", digest="planted")
         assert store.find("k") == first
-        assert ids(store, owner_id="somebody else") == []
+        assert ids(store, owner_id="another owner") == []
 
     def test_the_limit_is_reached_and_not_passed(self, store: KeyStore) -> None:
         for number in range(3):
@@ -266,7 +266,9 @@ class StoreContract:
             store.insert(make_record("k"), max_active=0, now=NOW)
         assert store.find("k") is None
 
-    def test_a_lowered_limit_refuses_more_and_ends_nothing(self, store: KeyStore) -> None:
+    def test_a_lowered_limit_refuses_new_keys_and_keeps_existing_ones(
+        self, store: KeyStore
+    ) -> None:
         for number in range(5):
             add(store, f"k{number}")
         with pytest.raises(KeyLimitReached):
@@ -282,7 +284,7 @@ class StoreContract:
         store.insert(make_record("second"), max_active=2, now=NOW)
         with pytest.raises(KeyLimitReached):
             store.insert(make_record("third"), max_active=2, now=NOW)
-        # At its end a key makes room.
+        # An expired key does not count.
         store.insert(make_record("third"), max_active=2, now=NOW + MICROSECOND)
 
     def test_the_limit_is_exact_under_parallel_inserts(self, store: KeyStore) -> None:
@@ -355,7 +357,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("status", [None, *KeyStatus])
     def test_pages_hold_every_key_once(self, store: KeyStore, status: KeyStatus | None) -> None:
-        # Several share a moment, so that pages end in the middle of one.
+        # Several keys share a moment, so that a page ends in the middle of it.
         for number in range(30):
             end = {1: NOW, 2: NOW + HOUR}.get(number % 3)
             revoked_at = NOW if number % 5 == 0 else None
@@ -398,7 +400,7 @@ class StoreContract:
         assert store.revoke("k", owner_id=OWNER, at=again) == expected
         assert store.find("k") == expected
 
-    def test_nobody_changes_the_key_of_somebody_else(self, store: KeyStore) -> None:
+    def test_a_key_of_another_owner_cannot_be_changed(self, store: KeyStore) -> None:
         record = add(store, "k")
         other = "owner-2"
         assert store.revoke("k", owner_id=other, at=NOW) is None
@@ -422,7 +424,7 @@ class StoreContract:
     def test_a_revoked_key_stays_revoked_whatever_is_written_later(self, store: KeyStore) -> None:
         stale = add(store, "k")
         store.revoke("k", owner_id=OWNER, at=NOW)
-        # What a process might still write that read the record before.
+        # A process that read the record before may still write these.
         store.touch({"k": NOW + SECOND})
         store.replace_digest("k", old=stale.digest, new="sha256:new")
         store.expire("k", owner_id=OWNER, at=NOW + HOUR)
@@ -488,14 +490,16 @@ class StoreContract:
     # Expiring
 
     @pytest.mark.parametrize("before", [None, NOW + HOUR + MICROSECOND])
-    def test_an_end_is_brought_forward(self, store: KeyStore, before: datetime | None) -> None:
+    def test_a_key_can_be_made_to_expire_earlier(
+        self, store: KeyStore, before: datetime | None
+    ) -> None:
         record = add(store, "k", expires_at=before)
         expected = replace(record, expires_at=NOW + HOUR)
         assert store.expire("k", owner_id=OWNER, at=NOW + HOUR) == expected
         assert store.find("k") == expected
 
     @pytest.mark.parametrize("before", [NOW - HOUR, NOW + HOUR])
-    def test_an_end_is_never_put_off(self, store: KeyStore, before: datetime) -> None:
+    def test_a_key_is_never_made_to_expire_later(self, store: KeyStore, before: datetime) -> None:
         record = add(store, "k", expires_at=before)
         assert store.expire("k", owner_id=OWNER, at=NOW + HOUR) == record
         assert store.find("k") == record
@@ -541,12 +545,12 @@ class StoreContract:
 
     def test_a_rotation_that_fails_changes_neither_key(self, store: KeyStore) -> None:
         record, taken = add(store, "k"), add(store, "taken", owner_id="owner-2")
-        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each store raises its own error
             rotate(store, "k", make_record("taken"))
         assert store.find("k") == record
         assert store.find("taken") == taken
 
-    def test_a_predecessor_that_lives_on_counts(self, store: KeyStore) -> None:
+    def test_a_predecessor_in_its_overlap_counts(self, store: KeyStore) -> None:
         record = add(store, "k")
         with pytest.raises(KeyLimitReached):
             rotate(store, "k", make_record("next"), ends_at=NOW + HOUR, max_active=1)
@@ -583,7 +587,7 @@ class StoreContract:
             store.touch({"k": at})
             assert store.find("k") == replace(record, last_used_at=expected)
 
-    def test_a_batch_touches_what_there_is(self, store: KeyStore) -> None:
+    def test_a_batch_skips_unknown_ids(self, store: KeyStore) -> None:
         for number in range(3):
             add(store, f"k{number}")
         store.touch({})
@@ -610,7 +614,7 @@ class StoreContract:
         latest = {record.last_used_at for record in store.list(KeyQuery(OWNER, NOW))}
         assert latest == {NOW + 11 * SECOND}
 
-    def test_touching_does_not_revive(self, store: KeyStore) -> None:
+    def test_writing_a_last_use_does_not_reactivate_a_revoked_key(self, store: KeyStore) -> None:
         record = add(store, "k", expires_at=NOW)
         store.delete("k", owner_id=OWNER, at=NOW)
         store.touch({"k": NOW + HOUR})
@@ -745,7 +749,7 @@ class StoreContract:
         register = lease_register(store)
         assert list(register.recorded_leases()) == []
         register.forget_lease(RecordedLease(SECOND, "a", 1))
-        # What else a store counts is no lease.
+        # Other counters of a store are no leases.
         store.insert(make_record("k"), max_active=1, now=NOW)
         assert list(register.recorded_leases()) == []
 
@@ -782,7 +786,7 @@ class StoreContract:
 
 
 class AsyncStoreContract(StoreContract):
-    """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and say how your store is made.
+    """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and override the fixture that makes your store.
 
     The store lives on an event loop in a thread of its own. Parallel calls are tasks on that loop; `loop.run`
     runs what your fixture has to await.
@@ -803,7 +807,7 @@ class AsyncStoreContract(StoreContract):
 
     @pytest.fixture
     def loop(self) -> Iterator[BackgroundLoop]:
-        """The event loop on which the store lives."""
+        """The event loop of the store."""
         with BackgroundLoop() as loop:
             yield loop
 
@@ -837,7 +841,7 @@ class AsyncStoreContract(StoreContract):
     def test_several_are_found_at_once(self, store: KeyStore) -> None:
         find_many = batch_finder(store)
         first = add(store, "k1", scopes=frozenset({"a"}), expires_at=NOW)
-        second = add(store, "K1", owner_id="someone else")
+        second = add(store, "K1", owner_id="another owner")
         found = find_many(["unknown", "k1", "K1", "NULL", "' OR '1'='1", "k3"])
         assert {record.id: record for record in found} == {"k1": first, "K1": second}
         assert list(find_many(["k2"])) == []
@@ -855,7 +859,7 @@ class AsyncStoreContract(StoreContract):
 
 
 class _Blocking:
-    """The methods of an asynchronous store, each waited for."""
+    """The methods of an asynchronous store, as blocking calls."""
 
     def __init__(self, store: AsyncKeyStore, loop: BackgroundLoop) -> None:
         self._store = store
@@ -887,7 +891,7 @@ def rotate(
 
 
 def batch_finder(store: KeyStore) -> Callable[[Sequence[str]], Sequence[ApiKey]]:
-    """The store's `find_many`, or what the library does without one."""
+    """The store's `find_many`, or a replacement that calls `find`."""
     if hasattr(store, "find_many"):
         find_many: Callable[[Sequence[str]], Sequence[ApiKey]] = cast("Any", store).find_many
         return find_many
@@ -895,7 +899,7 @@ def batch_finder(store: KeyStore) -> Callable[[Sequence[str]], Sequence[ApiKey]]
 
 
 def lease_register(store: KeyStore) -> LeaseRegister:
-    """The store's other side; skips the test if it has none."""
+    """The store as a register of leases; skips the test if it is none."""
     if not hasattr(store, "record_lease"):
         pytest.skip("this store does not record leases")
     return cast("LeaseRegister", store)

@@ -1,4 +1,4 @@
-"""What every adapter must do with what goes on after a request was admitted, as tests to be run against yours."""
+"""The contract of adapters for streaming responses, as tests to run against yours."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ._adapter_contract import AdapterDriver
 from ._adapter_contract_case import TOKEN
 from ._adapter_contract_world import World, make_world
 
-# Nothing is measured by it: what ought to be ended before goes on for as long.
+# Not a measurement: a stream that should have ended earlier lasts this long.
 _TOO_LONG_SECONDS: Final = 30
 
 
 async def revoke(authenticator: AsyncAuthenticator[Any], principal: Principal[Any]) -> None:
-    """Revoke the key of a principal, in the middle of what it opened."""
+    """Revoke the key of a principal during its request."""
     await authenticator.revoke_key(*_own_key(principal))
 
 
@@ -29,14 +29,14 @@ def revoke_blocking(authenticator: Authenticator[Any], principal: Principal[Any]
 
 
 def _own_key(principal: Principal[Any]) -> tuple[Principal[Any], str]:
-    assert principal.key_id is not None, "ask with a key"
+    assert principal.key_id is not None, "send the request with a key"
     at = principal.authenticated_at
     assert at is not None
     return local_principal(principal.owner, at=at), principal.key_id
 
 
 async def outstay(authenticator: AsyncAuthenticator[Any], principal: Principal[Any]) -> None:
-    """Revoke the key of a principal, and go on for too long."""
+    """Revoke the key of a principal, and continue for too long."""
     await revoke(authenticator, principal)
     await asyncio.sleep(_TOO_LONG_SECONDS)
 

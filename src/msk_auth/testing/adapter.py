@@ -1,11 +1,11 @@
-"""What an adapter for another framework is held to: a world, an application, and a table of requests with their answers.
+"""The contract of an adapter for another framework: a world, an application, and a table of requests with their responses.
 
-Write this application with your adapter, and a driver that sends it requests; then subclass :class:`AdapterContract`. A
-guard of your framework stands where this says what a route demands; the answers are JSON.
+Write this application with your adapter, and a driver that sends requests to it. Then subclass :class:`AdapterContract`. The
+second column below is the guard of each route; the responses are JSON.
 
 ::
 
-    GET  /public          anybody
+    GET  /public          public
     GET  /me              authenticated
     GET  /tasks           tasks:read
     POST /tasks/run       tasks:run
@@ -13,25 +13,25 @@ guard of your framework stands where this says what a route demands; the answers
     *    /admin/config    interactive, admin:config (GET and PATCH)
     POST /fresh           interactive, logged in within the last MAX_AGE
     GET  /missing         authenticated; raises TaskNotFound, a problem of the application's own
-    GET  /busy            anybody; raises TooManyAttempts(30)
-    GET  /boom            anybody; raises Surprise, which nobody expects
+    GET  /busy            public; raises TooManyAttempts(30)
+    GET  /boom            public; raises Surprise, which no handler handles
          /api/keys        the key routes
 
-`/me`, `/tasks`, `/tasks/run`, `/both` and `/fresh` answer with `describe(principal)`, the others with any object. All
-answer 200 when they answer.
+`/me`, `/tasks`, `/tasks/run`, `/both` and `/fresh` respond with `describe(principal)`, the others with any object, all
+with status 200.
 
-For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, which accept once they have let somebody in:
+For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, which accept after the principal was admitted:
 
 ::
 
-    WS   /ws              authenticated; says describe(principal) as JSON, and closes
+    WS   /ws              authenticated; sends describe(principal) as JSON, and closes
     WS   /ws/admin        interactive; closes
     WS   /ws/missing      authenticated; raises TaskNotFound before it accepts
     WS   /ws/talk         authenticated; answers every text with talk(text, principal)
     WS   /ws/watch        authenticated; awaits outstay(authenticator, principal) in a block of watch(principal)
     WS   /ws/again        authenticated; awaits revoke(authenticator, principal), and then verify_again
 
-For :class:`~msk_auth.testing.StreamContract` it has answers that go on. An adapter that blocks takes `lines_blocking` and
+For :class:`~msk_auth.testing.StreamContract` it has streaming responses. A blocking adapter uses `lines_blocking` and
 `revoke_blocking`:
 
 ::

@@ -57,7 +57,7 @@ class SigningKey:
         self.algorithm: AlgorithmName = algorithm
         self._scheme = _scheme(algorithm)
         if algorithm == "HS256":
-            check_secret(f"secret {kid!r}", key)
+            check_secret(f"secret of the key {kid!r}", key)
             self._secret = self._public = key
         else:
             self._secret, self._public = _key_pair(kid, algorithm, key)

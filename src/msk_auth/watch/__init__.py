@@ -1,18 +1,18 @@
-"""Open connections: they end within two seconds of a revocation, as a new request would be refused at once.
+"""Watches: verify open connections, such as websockets and event streams, as long as they last.
 
 One rule: an open connection ends as soon as a new request with its credential would be refused, within two seconds.
 
 A request is verified once, but a websocket or an event stream stays open. A watch verifies its principal again, by the
 public ids of key, session and owner, for as long as it is used. In detail:
 
-1. A watch is verified at least once in each interval, which is at most a second, and what that goes by was read less than
-   two intervals before. So a revocation that has returned is seen within two seconds.
+1. A watch is verified at least once in each interval, which is at most a second, by records that were read less than two
+   intervals before. So a revocation that has returned takes effect within two seconds.
 2. Each key, session and owner is read once in an interval, however many watches of the process depend on it.
-3. A refusal ends a watch for good. A look-up that fails does not; but a watch that could not be verified for
-   :data:`MAX_UNVERIFIED` ends with :class:`~msk_auth.StoreUnavailable`: fail closed. A look-up that hangs counts as one
-   that failed, and holds up no watch that does not depend on it.
+3. A refusal ends a watch for good. A failed look-up does not, but a watch that could not be verified for
+   :data:`MAX_UNVERIFIED` ends with :class:`~msk_auth.StoreUnavailable`: fail closed. A look-up that hangs counts as
+   failed, and delays no watch that does not depend on it.
 
-Leases have no part in it: what a watch goes by was read for watches.
+Leases are not used here: watches read the records themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one round of verifications reads, and what it finds; the event loop's rounds drive it."""
+"""One round of verifications of all watches of an event loop: its look-ups, and its results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NameT = TypeVar("NameT", bound=Hashable)
 
 
 class LookUp(NamedTuple):
-    """One thing that a round reads.
+    """One look-up of a round.
 
     Attributes:
-        ask: Is given the ports, and returns an awaitable of the answer.
-        note: Is given the answer.
+        read: Makes the look-up; takes the ports, and returns an awaitable of the result.
+        note: Takes the result.
     """
 
-    ask: Callable[[AsyncPorts[Any]], Awaitable[object]]
+    read: Callable[[AsyncPorts[Any]], Awaitable[object]]
     note: Callable[[Any], None]
 
 
@@ -37,7 +37,7 @@ class Round(Generic[UserT]):
 
     Args:
         rules: As the authenticator has them.
-        watched: What it verifies, in this order.
+        watched: The watches to verify, in this order.
         clock: Where the time comes from.
     """
 
@@ -51,10 +51,10 @@ class Round(Generic[UserT]):
         self._failed = False
 
     def look_ups(self, keys_at_once: int) -> list[LookUp]:
-        """What has to be read, each once; what belongs to one watch stands together.
+        """The look-ups of this round, each once, those of one watch together.
 
         Args:
-            keys_at_once: How many keys one look-up may ask for.
+            keys_at_once: How many keys one look-up may read.
         """
         listed: set[tuple[str, Hashable]] = set()
         look_ups: list[LookUp] = []
@@ -81,10 +81,10 @@ class Round(Generic[UserT]):
         return look_ups
 
     def failed(self, error: Exception) -> None:
-        """Note that a look-up failed: what depends on it is not verified by this round."""
+        """Note that a look-up failed: this round does not verify the watches that depend on it."""
         if not self._failed:
-            # Once in a round: in an outage all of them fail, and for the same reason.
-            log_failure(logging.WARNING, "what is open could not be verified", error)
+            # Once in a round: in an outage all look-ups fail for the same reason.
+            log_failure(logging.WARNING, "could not verify open connections", error)
         self._failed = True
 
     def settle(self, interval: float) -> int:
@@ -101,7 +101,7 @@ class Round(Generic[UserT]):
         for each in self._watched:
             try:
                 refusal = each.verdict(self._rules, self._read, now)
-            except Exception as error:  # noqa: BLE001 - whatever it is, this one was not verified
+            except Exception as error:  # noqa: BLE001 - after any error this watch is not verified
                 if not isinstance(error, _NotRead):
                     self.failed(error)
                 if not each.is_overdue(monotonic, interval):
@@ -119,42 +119,42 @@ class Round(Generic[UserT]):
             records = {record.id: record for record in found if record is not None}
             self._read.keys.update((key_id, records.get(key_id)) for key_id in key_ids)
 
-        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
             return ports.find_keys(key_ids)
 
-        return LookUp(ask, note)
+        return LookUp(read, note)
 
     def _session(self, session_id: str) -> LookUp:
         note = partial(self._read.sessions.__setitem__, session_id)
 
-        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
             return ports.find_session(session_id)
 
-        return LookUp(ask, note)
+        return LookUp(read, note)
 
     def _owner(self, owner_id: str) -> LookUp:
         note = partial(self._read.owners.__setitem__, owner_id)
 
-        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
             return ports.find_owner(owner_id)
 
-        return LookUp(ask, note)
+        return LookUp(read, note)
 
     def _external_owner(self, identity: ExternalIdentity) -> LookUp:
         note = partial(self._read.external_owners.__setitem__, identity)
 
-        def ask(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
             return ports.find_external_owner(identity)
 
-        return LookUp(ask, note)
+        return LookUp(read, note)
 
 
 class _NotRead(Exception):
-    """A look-up failed, or took too long."""
+    """The look-up failed or took too long."""
 
 
 class _Snapshot:
-    """What a round has read."""
+    """The results of a round's look-ups."""
 
     def __init__(self) -> None:
         self.keys: dict[str, ApiKey | None] = {}

@@ -1,4 +1,4 @@
-"""Whether access has ended, by what was read: the part that neither blocks nor awaits."""
+"""Decides from the records that were read whether access has ended. It neither blocks nor awaits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_INTERVAL: Final = timedelta(seconds=1)
 """The longest time between two verifications of a watch."""
 
 MAX_UNVERIFIED: Final = timedelta(seconds=5)
-"""How long a watch goes on at most while its look-ups fail."""
+"""How long a watch lasts at most while its look-ups fail."""
 
 
 def check_interval(interval: timedelta) -> float:
@@ -34,7 +34,7 @@ def check_interval(interval: timedelta) -> float:
 
 
 class WatchedReads(Protocol):
-    """What the verification of a watch may look up, and nothing else."""
+    """The look-ups that the verification of a watch may make."""
 
     def find_key(self, key_id: str, /) -> ApiKey | None: ...
     def find_session(self, session_id: str) -> Session | None: ...
@@ -43,13 +43,13 @@ class WatchedReads(Protocol):
 
 
 class Watched(Generic[UserT]):
-    """One principal that something open acts as.
+    """The principal of an open connection.
 
     Attributes:
-        principal: As it was when it was admitted.
-        policy: What it has to meet; None means to keep the permissions that it had.
-        verified_at: On the monotonic clock: before the reads that verified it last began.
-        refusal: Why access has ended; None while it lasts.
+        principal: The principal that was admitted.
+        policy: The policy that it has to meet. None: it has to keep its permissions.
+        verified_at: On the monotonic clock, before the reads of the last verification.
+        refusal: The reason why access has ended; None while it lasts.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Watched(Generic[UserT]):
         self.refusal: Problem | None = None
 
     def is_overdue(self, now: float, interval: float) -> bool:
-        """True if it would be too late to wait for another verification, in an interval.
+        """True if the next verification, an interval from now, would come too late.
 
         Args:
             now: The monotonic clock.
@@ -70,14 +70,14 @@ class Watched(Generic[UserT]):
         return now + interval - self.verified_at > MAX_UNVERIFIED.total_seconds()
 
     def end(self, refusal: Problem) -> None:
-        """Called once, when access has ended."""
+        """End access. Called once."""
         self.refusal = refusal
 
     def verdict(self, rules: Rules, reads: WatchedReads, now: datetime) -> Problem | None:
-        """Why a new request with the same credential would be refused now; None if it would not.
+        """The refusal that a new request with the same credential would get now; None if it would be admitted.
 
         Raises:
-            Exception: Whatever `reads` raises, but for problems, or an answer of it is none: it is not known.
+            Exception: Any error of `reads` other than a problem: the result is unknown.
         """
         flow = flows.verify_again(rules, self.principal, now)
         ports = cast("Ports", reads)

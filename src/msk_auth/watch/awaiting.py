@@ -1,4 +1,4 @@
-"""Watches on an event loop: one task makes the rounds while something is watched."""
+"""Watches on an event loop: one task makes the rounds while there are watches."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from msk_auth.ports import AsyncPorts
 from ._rounds import LookUp, Round
 from ._verdict import Watched
 
-# Imported where a loop is running, in the functions below: it takes as long to load as the rest of the library.
+# The functions below import it, where an event loop runs: it takes as long to load as the rest of the library.
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
 
 _AT_ONCE = 8
-"""How many look-ups of a round are under way at the same time: they share a pool with requests."""
+"""How many look-ups of a round run at the same time: they share a pool with requests."""
 
 
 class AsyncWatch(Watched[UserT]):
-    """Whether a principal may still do what it was admitted for. Made by :meth:`AsyncAuthenticator.watch`.
+    """Verifies whether a principal still has access. Made by :meth:`AsyncAuthenticator.watch`.
 
-    For a websocket, or anything else that one coroutine does: leaving the block by the problem when access ends, within two
-    seconds of a revocation::
+    For a websocket, or other work in one coroutine. When access ends, the block raises the problem within two seconds::
 
         async with authenticator.watch(principal):
             async for text in websocket.iter_text():
                 ...
 
-    For a response that goes on, such as an event stream::
+    For a streaming response, such as an event stream::
 
         watch = authenticator.watch(principal)
         return StreamingResponse(watch.stream(events()), media_type="text/event-stream")
 
-    A block that ends in this way is cancelled first, as by `asyncio.timeout`, so it must not stand around a `yield`: use
-    :meth:`stream` there. A watch is used once.
+    The block is cancelled first, as by `asyncio.timeout`, so it must not contain a `yield`: use :meth:`stream` there. Use
+    each watch once.
 
     Attributes:
-        refusal: Why access has ended; None while it lasts. A :class:`~msk_auth.CredentialRefused` or another refusal, as
-            a request with the same credential would get now, or :class:`~msk_auth.StoreUnavailable` if it could not be
-            found out for five seconds.
+        refusal: The reason why access has ended; None while it lasts. It is the refusal that a request with the same
+            credential would get now, or :class:`~msk_auth.StoreUnavailable` if the principal could not be verified for
+            five seconds.
     """
 
     def __init__(
@@ -82,15 +81,15 @@ class AsyncWatch(Watched[UserT]):
         self._watches.remove(self)
         if self.refusal is None or task is None:
             return
-        # As `asyncio.timeout` tells its own cancellation from one that comes from outside.
+        # `asyncio.timeout` distinguishes its own cancellation from another one in the same way.
         is_ours = task.uncancel() <= self._cancelling
         if is_ours and (kind is None or issubclass(kind, asyncio.CancelledError)):
             raise self.refusal from None
 
     async def stream(self, source: AsyncIterable[T]) -> AsyncGenerator[T]:
-        """What `source` gives, until it ends or access does; :attr:`refusal` tells why.
+        """The items of `source` until it or access ends; :attr:`refusal` has the reason.
 
-        `source` runs in a task of its own, which has ended when this has.
+        `source` runs in a task of its own, which ends before this generator does.
         """
         import asyncio
 
@@ -99,12 +98,12 @@ class AsyncWatch(Watched[UserT]):
         pulling = asyncio.create_task(hand_over.pull(source))
         try:
             while True:
-                arrived = hand_over.ask()
+                arrived = hand_over.request()
                 await asyncio.wait((arrived, pulling, ended), return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     return
                 if not arrived.done():
-                    # Raises what the source has raised.
+                    # Raises the error of the source.
                     pulling.result()
                     return
                 yield arrived.result()
@@ -114,7 +113,7 @@ class AsyncWatch(Watched[UserT]):
             await asyncio.wait([pulling])
 
     async def wait(self) -> Problem:
-        """Wait until access has ended; the reason. For code that ends what it does by itself."""
+        """Wait until access has ended, and return the reason. For code that closes its connection itself."""
         import asyncio
 
         ended = self._begin()
@@ -142,33 +141,33 @@ class AsyncWatch(Watched[UserT]):
 
 
 class _HandOver(Generic[T]):
-    """Gives the items of an asynchronous source one by one, each when it is asked for.
+    """Hands over the items of an asynchronous source one by one, each on request.
 
-    The source runs in one task from its beginning to its end, so that it may hold what belongs to a task.
+    The source runs in one task from its beginning to its end, so that it may use objects that belong to a task.
     """
 
     def __init__(self) -> None:
         import asyncio
 
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def ask(self) -> asyncio.Future[T]:
-        """What will hold the next item."""
+    def request(self) -> asyncio.Future[T]:
+        """A future of the next item."""
         import asyncio
 
         self._arrived = asyncio.get_running_loop().create_future()
-        self._asked.set()
+        self._requested.set()
         return self._arrived
 
     async def pull(self, source: AsyncIterable[T]) -> None:
-        """Hand over all that the source gives, and close it."""
+        """Hand over all items of the source, and close it."""
         try:
-            await self._asked.wait()
+            await self._requested.wait()
             async for item in source:
-                self._asked.clear()
+                self._requested.clear()
                 self._arrived.set_result(item)
-                await self._asked.wait()
+                await self._requested.wait()
         finally:
             close: Callable[[], Awaitable[None]] | None = getattr(source, "aclose", None)
             if close is not None:
@@ -181,8 +180,8 @@ class AsyncWatches(Generic[UserT]):
     Args:
         rules: As the authenticator has them.
         ports: Where keys, sessions and owners are looked up.
-        clock: Where the time comes from. How long to wait for the next round is measured by the loop: a clock of tests,
-            on which no time passes while it waits, would run on by itself.
+        clock: Where the time comes from. The loop measures the wait for the next round, because a test's clock
+            does not advance while a task waits.
         interval: Between the beginnings of two rounds, in seconds.
     """
 
@@ -205,11 +204,11 @@ class AsyncWatches(Generic[UserT]):
         self._of_this_loop().add(watch)
 
     def remove(self, watch: AsyncWatch[UserT]) -> None:
-        """Verify it no more."""
+        """Stop verifying a watch."""
         self._of_this_loop().watched.discard(watch)
 
     async def close(self) -> None:
-        """End the rounds of this event loop; what is still watched ends as unavailable."""
+        """End the rounds of this event loop. Watches that are left end with `StoreUnavailable`."""
         await self._of_this_loop().close()
 
     def _of_this_loop(self) -> _Rounds[UserT]:
@@ -235,7 +234,7 @@ class _Rounds(Generic[UserT]):
         interval: float,
     ) -> None:
         self.loop = loop
-        # Weakly: a generator that was dropped halfway is watched no more.
+        # Weakly, so that the watch of a dropped generator is not verified any more.
         self.watched: WeakSet[AsyncWatch[UserT]] = WeakSet()
         self._rules = rules
         self._ports = ports
@@ -243,20 +242,20 @@ class _Rounds(Generic[UserT]):
         self._interval = interval
         self._next = 0
         self._task: asyncio.Task[None] | None = None
-        # Look-ups that were given up and have not ended yet: the loop holds tasks weakly.
-        self._given_up: set[asyncio.Task[None]] = set()
+        # Cancelled look-ups that have not ended yet, because the loop holds tasks weakly.
+        self._cancelled: set[asyncio.Task[None]] = set()
 
     def add(self, watch: AsyncWatch[UserT]) -> None:
         """Verify a watch from the next round on."""
         self.watched.add(watch)
         if self._task is None:
-            # In a context of its own: what belongs to the request that comes first is not this one's.
+            # In a context of its own: the context variables of the first request are not for this task.
             self._task = self.loop.create_task(
                 self._run(), name="msk_auth watch", context=contextvars.Context()
             )
 
     async def close(self) -> None:
-        """End the rounds; what is still watched ends as unavailable."""
+        """End the rounds. Watches that are left end with `StoreUnavailable`."""
         import asyncio
 
         if self._task is not None:
@@ -275,7 +274,7 @@ class _Rounds(Generic[UserT]):
                 pause = max(0.0, began + self._interval - self.loop.time())
         finally:
             self._task = None
-            # Only if this task was cancelled: nothing verifies them any more.
+            # Only if this task was cancelled: no task verifies these watches any more.
             for watch in tuple(self.watched):
                 if watch.refusal is None:
                     watch.end(StoreUnavailable())
@@ -298,21 +297,21 @@ class _Rounds(Generic[UserT]):
                 if late:
                     it.failed(TimeoutError(f"not read within {self._interval:g} seconds"))
         finally:
-            # What hangs is given up and not waited for: it may hang on.
+            # Cancel a look-up that hangs, and do not wait for it: it may not end.
             for task in workers:
                 if task.cancel():
-                    self._given_up.add(task)
-                    task.add_done_callback(self._given_up.discard)
+                    self._cancelled.add(task)
+                    task.add_done_callback(self._cancelled.discard)
         self._next += max(1, it.settle(self._interval))
 
     def _rotated(self) -> list[AsyncWatch[UserT]]:
-        """All that is watched, beginning where the last round stopped: one may be too short for everything."""
+        """All watches, beginning where the last round stopped, because one round may be too short for all."""
         watched = list(self.watched)
         first = self._next % len(watched) if watched else 0
         return watched[first:] + watched[:first]
 
     async def _make(self, look_up: LookUp, it: Round[UserT]) -> None:
         try:
-            look_up.note(await look_up.ask(self._ports))
-        except Exception as error:  # noqa: BLE001 - what depends on it is not verified by this round
+            look_up.note(await look_up.read(self._ports))
+        except Exception as error:  # noqa: BLE001 - this round does not verify the watches that depend on it
             it.failed(error)

@@ -1,4 +1,4 @@
-"""Watches for blocking applications: each thread verifies its own, and all share what they have read."""
+"""Watches for blocking applications: each thread verifies its own watches, and all threads share the reads."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NameT = TypeVar("NameT", bound=Hashable)
 
 
 class Watch(Generic[UserT]):
-    """Whether a principal may still do what it was admitted for. Made by :meth:`Authenticator.watch`.
+    """Verifies whether a principal still has access. Made by :meth:`Authenticator.watch`.
 
-    For a response that goes on, such as an event stream from a generator::
+    For a streaming response, such as an event stream from a generator::
 
         watch = authenticator.watch(principal)
         return Response(watch.stream(events()), mimetype="text/event-stream")
@@ -37,26 +37,26 @@ class Watch(Generic[UserT]):
 
     @property
     def refusal(self) -> Problem | None:
-        """Why access has ended, as far as :meth:`check` has found out; None while it lasts."""
+        """The reason why access has ended, as of the last :meth:`check`; None while it lasts."""
         return self._watched.refusal
 
     def check(self) -> None:
-        """Return while access lasts. What this goes by was read less than two seconds ago.
+        """Return while access lasts, by records that were read less than two seconds ago.
 
-        Call it before each thing that is sent, and at least once a second where nothing is sent for longer.
+        Call it before each item that you send, and at least once a second.
 
         Raises:
             CredentialRefused: A request with the same credential would be refused now; the subclass says why.
-            PermissionDenied: A permission is gone; or another refusal of the policy.
-            StoreUnavailable: It could not be found out for five seconds.
+            PermissionDenied: The principal lost a permission; or another refusal of the policy.
+            StoreUnavailable: The principal could not be verified for five seconds.
         """
         refusal = self._watches.verify(self._watched)
         if refusal is not None:
-            # Without the frames of the time when it was found out.
+            # Without the frames of the verification that found it.
             raise refusal.with_traceback(None)
 
     def stream(self, source: Iterable[T]) -> Iterator[T]:
-        """What `source` gives, until it ends or access does: :meth:`check` before each item. :attr:`refusal` tells why."""
+        """The items of `source` until it or access ends: calls :meth:`check` before each. :attr:`refusal` has the reason."""
         try:
             for item in source:
                 if self._watches.verify(self._watched) is not None:
@@ -75,7 +75,7 @@ class Watches(Generic[UserT]):
         rules: As the authenticator has them.
         ports: Where keys, sessions and owners are looked up.
         clock: Where the time comes from.
-        interval: How long what was read counts as fresh, in seconds.
+        interval: How long a record counts as fresh, in seconds.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Watches(Generic[UserT]):
         self._reads = _SharedReads(ports, clock, interval)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None) -> Watch[UserT]:
-        """A watch that is verified when it is asked."""
+        """A watch that is verified on each call."""
         return Watch(self, Watched(principal, policy, self._clock.monotonic()))
 
     def verify(self, watched: Watched[UserT]) -> Problem | None:
-        """Why access has ended; None if it lasts."""
+        """The reason why access has ended; None if it lasts."""
         if watched.refusal is not None:
             return watched.refusal
         if self._clock.monotonic() - watched.verified_at < self._interval:
@@ -99,7 +99,7 @@ class Watches(Generic[UserT]):
         reads = _Noted(self._reads, self._clock.monotonic())
         try:
             refusal = watched.verdict(self._rules, reads, self._clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known
+        except Exception as error:  # noqa: BLE001 - after any error the result is unknown
             if not isinstance(error, _NotRead):
                 log_failure(logging.WARNING, _UNVERIFIED, error)
             if not watched.is_overdue(self._clock.monotonic(), self._interval):
@@ -111,7 +111,7 @@ class Watches(Generic[UserT]):
         return refusal
 
 
-_UNVERIFIED = "what is open could not be verified"
+_UNVERIFIED = "could not verify open connections"
 
 
 class _NotRead(Exception):
@@ -119,11 +119,11 @@ class _NotRead(Exception):
 
 
 class _Answer(NamedTuple):
-    """What was read.
+    """The result of a look-up.
 
     Attributes:
         began: On the monotonic clock, before the read.
-        value: The answer; a `_NotRead` in its place if there was none.
+        value: The record; a `_NotRead` if the look-up failed.
     """
 
     began: float
@@ -131,7 +131,7 @@ class _Answer(NamedTuple):
 
 
 class _SharedReads(Generic[UserT]):
-    """Look-ups whose answers all threads use for one interval."""
+    """Look-ups whose results all threads share for one interval."""
 
     _forgot_at: float
 
@@ -143,7 +143,7 @@ class _SharedReads(Generic[UserT]):
         after_fork_in_child(self._renew)
 
     def share(self, what: tuple[str, Hashable], read: Callable[[], object]) -> _Answer:
-        """The answer to a look-up, not older than two intervals.
+        """The result of a look-up, not older than two intervals.
 
         Args:
             what: Kind and id.
@@ -154,14 +154,14 @@ class _SharedReads(Generic[UserT]):
             known = self._answers.get(what)
             if known is not None:
                 age = now - known.began
-                # While another thread reads it anew, the one before is good enough: one interval for each of them.
+                # While another thread reads it again, the previous result may be used, for one interval more.
                 if age < self._interval or (age < 2 * self._interval and what in self._reading):
                     return known
             self._reading.add(what)
         value: object = _NotRead()
         try:
             value = read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing was read
+        except Exception as error:  # noqa: BLE001 - after any error nothing was read
             log_failure(logging.WARNING, _UNVERIFIED, error)
         finally:
             with self._lock:
@@ -178,7 +178,7 @@ class _SharedReads(Generic[UserT]):
             del self._answers[what]
 
     def _renew(self) -> None:
-        # Also called in a forked child, where another thread of the parent may have held the lock.
+        # Also called in a forked child, since another thread of the parent may have held the lock.
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, Hashable], _Answer] = {}
         self._reading: set[tuple[str, Hashable]] = set()
