@@ -60,8 +60,7 @@ class PostgresPool:
     def borrow(self) -> Iterator[str]:
         """The URL of a migrated database without data.
 
-        Whoever fails, or changes the tables, or what migrations left in them, does so to their database for good: it is
-        dropped.
+        A database is dropped if its test fails, changes the tables, or changes the rows that migrations inserted.
         """
         name = self._idle.pop() if self._idle else self._make()
         try:

@@ -165,7 +165,7 @@ async def test_a_patch_with_one_mistake_changes_nothing(it: World) -> None:
 
 
 async def test_two_changes_that_do_not_go_together_cannot_both_be_made(it: World) -> None:
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     results = await asyncio.gather(
         it.config.update({"default_key_lifetime_days": 60}),
         other.config.update({"max_key_lifetime_days": 30}),

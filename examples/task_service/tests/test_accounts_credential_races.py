@@ -215,7 +215,7 @@ async def test_a_session_that_has_ended_is_not_replaced(it: World, during: Durin
 async def test_of_two_who_confirm_the_password_in_one_session_one_replaces_it(it: World) -> None:
     user = await it.user("ann")
     here = await it.logged_in(user)
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     results = await asyncio.gather(
         it.login.reauthenticate(here, PASSWORD),
         other.login.reauthenticate(here, PASSWORD),
@@ -332,7 +332,7 @@ async def test_of_two_administrators_who_demote_each_other_at_once_one_is_too_la
 ) -> None:
     one = await it.logged_in(await it.user("one", "admin"))
     two = await it.logged_in(await it.user("two", "admin"))
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     results = await asyncio.gather(
         it.users.change(two.owner.id, roles=["user"], by=one),
         other.users.change(one.owner.id, roles=["user"], by=two),
@@ -350,7 +350,7 @@ async def test_of_a_change_and_a_reset_at_the_same_moment_one_happens(it: World)
     await it.user("root", "admin")
     user = await it.user("ann")
     async with AsyncExitStack() as stack:
-        other = compose(it.db.with_patience(30), it.passwords)
+        other = compose(it.db.with_timeout(30), it.passwords)
         stack.push_async_callback(other.db.close)
         for turn in range(12):
             current = PASSWORD

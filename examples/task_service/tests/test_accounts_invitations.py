@@ -97,7 +97,7 @@ async def test_a_new_link_voids_the_older_ones_of_the_same_user_only(it: World) 
 
 async def test_of_two_links_made_at_once_one_is_good(it: World) -> None:
     user = await it.user("ann", password=None)
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     links = await asyncio.gather(
         *(each.invitations.create(user.id) for each in (it, other) for _ in range(3))
     )
@@ -176,7 +176,7 @@ async def test_a_disabled_user_gets_no_link_and_cannot_use_an_old_one(it: World)
 
 async def test_no_link_is_made_for_a_user_who_is_being_disabled(it: World) -> None:
     user = await it.user("ann")
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     for _ in range(5):
         await asyncio.gather(
             it.users.change(user.id, disabled=True),

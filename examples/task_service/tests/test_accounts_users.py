@@ -354,7 +354,7 @@ async def test_an_administrator_who_cannot_log_in_may_go(it: World) -> None:
 
 async def test_two_administrators_of_two_processes_cannot_remove_each_other(it: World) -> None:
     one, two = await it.user("one", "admin"), await it.user("two", "admin")
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     results = await asyncio.gather(
         it.users.change(one.id, disabled=True),
         other.users.change(two.id, roles=["user"]),
@@ -368,7 +368,7 @@ async def test_two_administrators_of_two_processes_cannot_remove_each_other(it: 
 async def test_a_new_role_and_disabling_at_the_same_moment_both_hold(it: World) -> None:
     await it.user("root", "admin")
     user = await it.user("ann")
-    other = compose(it.db.with_patience(30), it.passwords)
+    other = compose(it.db.with_timeout(30), it.passwords)
     await asyncio.gather(
         it.users.change(user.id, disabled=True), other.users.change(user.id, roles=["admin"])
     )

@@ -64,16 +64,14 @@ async def _execute(url: str, statement: Any) -> None:
     await db.close()
 
 
-def test_every_table_is_copied_but_those_about_the_schema() -> None:
+def test_every_table_is_copied_except_those_about_the_schema() -> None:
     assert {table.name for table in TABLES} == set(metadata.tables) - {
         queue_migrations.name,
         schema_works_with.name,
     }
 
 
-async def test_a_service_moves_to_postgresql_and_goes_on(
-    template: Path, tmp_path: Path, target: str
-) -> None:
+async def test_a_service_moves_to_postgresql(template: Path, tmp_path: Path, target: str) -> None:
     data = tmp_path / "data"
     async with running_service(template, data) as before:
         ada = await before.log_in("ada", ADMIN_PASSWORD)
@@ -122,9 +120,7 @@ async def test_a_service_moves_to_postgresql_and_goes_on(
         assert (await program.wait_for_run(run["id"]))["state"] == "succeeded"
 
 
-async def test_a_database_with_anything_in_it_is_refused_and_left_alone(
-    template: Path, target: str
-) -> None:
+async def test_a_target_with_rows_is_refused_and_not_changed(template: Path, target: str) -> None:
     await copy_database(_source(template), target)
     before = await _rows(target)
     with pytest.raises(ConfigurationError, match="copy to is not empty: audit has rows"):
@@ -133,7 +129,7 @@ async def test_a_database_with_anything_in_it_is_refused_and_left_alone(
     assert await _rows(target) == before
 
 
-async def test_it_is_all_or_nothing(
+async def test_a_failed_copy_leaves_nothing(
     template: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail_at_last(table: Any, *words: Any) -> int:
@@ -149,7 +145,7 @@ async def test_it_is_all_or_nothing(
     assert not any((await _rows(target)).values())
 
 
-async def test_a_copy_that_does_not_count_the_same_is_refused(
+async def test_a_copy_with_another_number_of_rows_is_refused(
     template: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lose_one(*words: Any) -> int:
@@ -163,7 +159,7 @@ async def test_a_copy_that_does_not_count_the_same_is_refused(
     assert not any((await _rows(target)).values())
 
 
-async def test_nobody_writes_into_the_source_meanwhile(
+async def test_writers_of_the_source_wait_meanwhile(
     template: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
@@ -186,18 +182,18 @@ async def test_nobody_writes_into_the_source_meanwhile(
     await asyncio.gather(copying, writing)
 
 
-async def test_what_cannot_be_copied_is_told_in_words(tmp_path: Path, template: Path) -> None:
+async def test_the_error_names_the_reason_and_no_password(tmp_path: Path, template: Path) -> None:
     empty = f"sqlite:///{tmp_path / 'empty.sqlite3'}"
     missing = f"sqlite:///{tmp_path / 'missing.sqlite3'}"
     db = Database.open(empty)
     await db.close()
-    for source, to, said in (
+    for source, to, message in (
         (missing, empty, "There is no database file"),
         (empty, missing, "does not have this version's schema"),
         (_source(template), _source(template), "is the one to copy from"),
         ("mysql://u:geheim@h/d", empty, "'mysql' is not supported"),
     ):
-        with pytest.raises(ConfigurationError, match=said) as caught:
+        with pytest.raises(ConfigurationError, match=message) as caught:
             await copy_database(source, to)
         assert "geheim" not in str(caught.value)
     assert not (tmp_path / "missing.sqlite3").exists() or (
@@ -223,7 +219,7 @@ async def test_an_empty_database_is_copied_too(tmp_path: Path, target: str) -> N
     await db.close()
 
 
-def test_the_command_says_what_was_copied_and_what_comes_next(
+def test_the_command_prints_what_was_copied_and_the_next_step(
     template: Path, tmp_path: Path
 ) -> None:
     to = f"sqlite:///{tmp_path / 'copy.sqlite3'}"

@@ -1,4 +1,4 @@
-"""The database as the service opens it: turns of writers, bounds, and how failures are told."""
+"""The database as the service opens it: turns of writers, timeouts, and the conversion of failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_writers_that_read_before_they_write_lose_no_update(db: Database) 
 
 
 async def test_writers_of_two_processes_lose_no_update(db: Database) -> None:
-    other = db.with_patience(30)
+    other = db.with_timeout(30)
 
     async def increment(database: Database) -> None:
         async with database.write() as connection:
@@ -82,7 +82,7 @@ async def test_a_write_that_raises_leaves_nothing(db: Database) -> None:
     assert await _value(db) == 0
 
 
-async def test_a_write_that_is_cancelled_leaves_nothing_and_blocks_nobody(db: Database) -> None:
+async def test_a_cancelled_write_leaves_nothing_and_blocks_no_other(db: Database) -> None:
     began = asyncio.Event()
 
     async def write() -> None:
@@ -122,7 +122,7 @@ async def test_a_reader_sees_what_is_committed_while_it_reads(db: Database) -> N
     assert (before, after) == (0, 7)
 
 
-async def test_a_constraint_or_a_mistake_is_not_an_outage(db: Database) -> None:
+async def test_a_constraint_or_a_syntax_error_is_not_an_outage(db: Database) -> None:
     with pytest.raises(exc.IntegrityError):
         async with db.write() as connection:
             await connection.execute(insert(COUNTERS).values(n=0))
@@ -131,14 +131,14 @@ async def test_a_constraint_or_a_mistake_is_not_an_outage(db: Database) -> None:
             raise TimeoutError
 
 
-async def test_what_takes_too_long_is_unavailable(
+async def test_a_block_that_takes_too_long_is_unavailable(
     db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    impatient = db.with_patience(0.2)
+    hasty = db.with_timeout(0.2)
     with pytest.raises(StoreUnavailable):
-        async with impatient.read():
+        async with hasty.read():
             await asyncio.sleep(10)
-    await impatient.close()
+    await hasty.close()
 
     assert "the database cannot answer" in caplog.text
 
@@ -158,7 +158,7 @@ async def test_a_used_up_pool_is_unavailable(
     await db.close()
 
 
-async def test_a_database_that_is_not_there_is_unavailable() -> None:
+async def test_an_unreachable_database_is_unavailable() -> None:
     db = Database.open("postgresql://nobody:geheim@127.0.0.1:1/nothing")
     with pytest.raises(StoreUnavailable) as caught:
         async with db.read():
@@ -168,12 +168,12 @@ async def test_a_database_that_is_not_there_is_unavailable() -> None:
     assert "geheim" not in str(caught.value)
 
 
-async def test_a_frozen_connection_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_frozen_connection_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     """A server that accepts and never answers; the driver's own bound on connecting would be 5 seconds."""
     hold: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: hold.append(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    db = Database.open(f"postgresql://nobody@127.0.0.1:{port}/nothing").with_patience(0.3)
+    db = Database.open(f"postgresql://nobody@127.0.0.1:{port}/nothing").with_timeout(0.3)
     with pytest.raises(StoreUnavailable):
         async with db.read():
             pass
@@ -184,11 +184,11 @@ async def test_a_frozen_connection_is_given_up(caplog: pytest.LogCaptureFixture)
     await server.wait_closed()
 
 
-async def test_whoever_uses_the_engine_gives_up_a_statement_that_is_not_answered() -> None:
+async def test_every_user_of_the_engine_has_the_statement_timeout() -> None:
     """The store of API keys does not go through `read()` and `write()`."""
     with postgres_database() as url:
         patient = Database.open(url.render_as_string(hide_password=False))
-        db = patient.with_patience(0.3)
+        db = patient.with_timeout(0.3)
         with pytest.raises(
             exc.OperationalError, match=r"did not answer within 0\.3 seconds"
         ) as caught:
@@ -207,7 +207,7 @@ async def test_whoever_uses_the_engine_gives_up_a_statement_that_is_not_answered
 
 async def test_a_locked_file_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "test.sqlite3"
-    db = Database.open(f"sqlite:///{path}").with_patience(0.2)
+    db = Database.open(f"sqlite:///{path}").with_timeout(0.2)
     async with db.write() as connection:
         await connection.execute(text("CREATE TABLE things (n INTEGER)"))
     blocker = sqlite3.connect(path, isolation_level=None)
@@ -280,21 +280,21 @@ async def test_parameters_are_in_no_log_and_no_exception(
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
         ("mysql://root@localhost/x", "mysql"),
         ("sqlite://", "file"),
         ("sqlite:///:memory:", "file"),
         ("sqlite:////tmp/x?mode=ro", "file"),
-        ("nonsense", "cannot be read"),
-        ("postgresql://u:geheim@h:notaport/x", "cannot be read"),
-        ("sqlite:////nonexistent/folder/x.sqlite3", "cannot be opened"),
+        ("nonsense", "is malformed"),
+        ("postgresql://u:geheim@h:notaport/x", "is malformed"),
+        ("sqlite:////nonexistent/folder/x.sqlite3", "Cannot open the database file"),
     ],
 )
-async def test_an_unusable_url_says_what_to_write_and_shows_no_password(
-    url: str, says: str
+async def test_the_error_for_an_unusable_url_names_the_right_form_and_no_password(
+    url: str, message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=says) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         Database.open(url)
 
     assert "geheim" not in str(caught.value)

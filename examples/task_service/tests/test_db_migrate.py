@@ -23,7 +23,6 @@ from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.migrate import (
     SchemaState,
-    is_migrated,
     migrate,
     revision_of,
     schema_state,
@@ -64,16 +63,16 @@ async def _head(db: Database) -> str | None:
         return await revision_of(connection)
 
 
-async def test_the_migrations_make_the_schema(db: Database) -> None:
-    assert not await is_migrated(db)
+async def test_the_migrations_create_the_schema(db: Database) -> None:
+    assert await schema_state(db) is not SchemaState.CURRENT
     await migrate(db)
 
-    assert await is_migrated(db)
+    assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:
         assert await connection.run_sync(_differences) == []
 
 
-async def test_migrating_again_keeps_what_is_there(db: Database) -> None:
+async def test_migrating_again_keeps_the_data(db: Database) -> None:
     await migrate(db)
     async with db.write() as connection:
         await connection.execute(
@@ -85,10 +84,10 @@ async def test_migrating_again_keeps_what_is_there(db: Database) -> None:
         assert await connection.scalar(select(schema.users.c.username)) == "ann"
 
 
-async def test_a_later_migration_keeps_what_is_there(
+async def test_a_later_migration_keeps_the_data(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next version's migration, as somebody will write it."""
+    """The next version's migration, as a maintainer will write it."""
     await migrate(db)
     async with db.write() as connection:
         await connection.execute(
@@ -106,16 +105,16 @@ async def test_a_later_migration_keeps_what_is_there(
         "    op.add_column('users', sa.Column('colour', sa.String(8), server_default='grey'))\n"
     )
     monkeypatch.setattr(migrate_module, "__file__", str(module))
-    assert not await is_migrated(db)
+    assert await schema_state(db) is not SchemaState.CURRENT
     await migrate(db)
 
-    assert await is_migrated(db)
+    assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:
         row = (await connection.execute(text("SELECT username, colour FROM users"))).one()
     assert tuple(row) == ("ann", "grey")
 
 
-async def test_a_migration_that_fails_leaves_what_was_there(
+async def test_a_failed_migration_changes_nothing(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await migrate(db)
@@ -135,7 +134,7 @@ async def test_a_migration_that_fails_leaves_what_was_there(
         with pytest.raises(LookupError, match="half way"):
             await migrate(db)
 
-    assert await is_migrated(db)
+    assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:
         assert await connection.run_sync(_differences) == []
 
@@ -167,17 +166,17 @@ async def test_several_processes_that_start_together_migrate_once(url: str) -> N
     await db.close()
 
 
-async def test_the_schema_of_a_newer_version_is_refused_and_left_alone(db: Database) -> None:
+async def test_the_schema_of_a_newer_version_is_refused_and_not_changed(db: Database) -> None:
     await migrate(db)
     async with db.write() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(ConfigurationError, match="'9999' of a newer version"):
         await migrate(db)
 
-    assert not await is_migrated(db)
+    assert await schema_state(db) is not SchemaState.CURRENT
 
 
-async def test_a_newer_schema_that_says_so_works_with_this_version(db: Database) -> None:
+async def test_a_newer_schema_recorded_as_compatible_works_with_this_version(db: Database) -> None:
     """A process of this version that is started anew in the middle of a rolling upgrade."""
     await migrate(db)
     head = await _head(db)
@@ -188,16 +187,18 @@ async def test_a_newer_schema_that_says_so_works_with_this_version(db: Database)
         )
     await migrate(db)
 
-    assert await schema_state(db) is SchemaState.NEWER_BUT_FITTING
+    assert await schema_state(db) is SchemaState.NEWER_COMPATIBLE
     assert await _head(db) == "9999"
-    # What was said of one schema is not said of the next.
+    # The record is of one schema, not of the next.
     async with db.write() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9998'"))
     with pytest.raises(ConfigurationError, match="'9998' of a newer version"):
         await migrate(db)
 
 
-async def test_the_record_of_another_application_is_no_version_of_this_one(db: Database) -> None:
+async def test_the_revisions_of_another_application_are_no_version_of_this_one(
+    db: Database,
+) -> None:
     async with db.write() as connection:
         await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
         await connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
@@ -205,7 +206,7 @@ async def test_the_record_of_another_application_is_no_version_of_this_one(db: D
         await migrate(db)
 
 
-async def test_old_processes_go_on_beside_the_new_schema_and_their_data_stays(
+async def test_old_processes_work_with_the_new_schema_and_their_data_stays(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first schema with data in it to this one, with statements as the first version wrote them."""
@@ -249,7 +250,7 @@ async def test_old_processes_go_on_beside_the_new_schema_and_their_data_stays(
         assert "0001" in works.all()
 
 
-async def test_the_queue_brings_its_own_migrations(
+async def test_the_queues_own_migrations_are_applied(
     url: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if url.startswith("sqlite"):
@@ -257,15 +258,15 @@ async def test_the_queue_brings_its_own_migrations(
         async with db.read() as connection:
             assert (await connection.execute(select(schema.queue_migrations))).all() == []
         return
-    queue_schema = importlib.import_module("task_service.db.queue_schema")
+    migrate_postgresql = importlib.import_module("task_service.db.migrate_postgresql")
     assert await migrate(db) == []
     newer = {
-        **queue_schema._scripts(),
+        **migrate_postgresql._queue_scripts(),
         "99.00.00_01_pre_colour": "ALTER TABLE procrastinate_jobs ADD COLUMN colour text;"
         "COMMENT ON COLUMN procrastinate_jobs.colour IS '100%';",
         "99.00.00_50_post_colour": "ALTER TABLE procrastinate_jobs ADD COLUMN taste text",
     }
-    monkeypatch.setattr(queue_schema, "_scripts", lambda: newer)
+    monkeypatch.setattr(migrate_postgresql, "_queue_scripts", lambda: newer)
     columns = text(
         "SELECT array_agg(column_name::text) FROM information_schema.columns"
         " WHERE table_name = 'procrastinate_jobs' AND column_name IN ('colour', 'taste')"
@@ -280,7 +281,7 @@ async def test_the_queue_brings_its_own_migrations(
     assert await waiting_for_finish(db) == []
 
 
-async def test_the_queue_of_another_application_is_left_alone() -> None:
+async def test_the_queue_of_another_application_is_refused() -> None:
     async with fresh_postgres() as url:
         await _refuse_a_queue(Database.open(url))
 
@@ -288,17 +289,17 @@ async def test_the_queue_of_another_application_is_left_alone() -> None:
 async def _refuse_a_queue(db: Database) -> None:
     async with db.write() as connection:
         await connection.execute(text("CREATE TABLE procrastinate_jobs (id int)"))
-    with pytest.raises(ConfigurationError, match=r"a queue .* that the service did not make"):
+    with pytest.raises(ConfigurationError, match=r"a queue .* that the service did not create"):
         await migrate(db)
 
     assert await schema_state(db) is SchemaState.MISSING
     await db.close()
 
 
-async def test_the_tables_of_another_application_are_refused_and_left_alone(db: Database) -> None:
+async def test_the_tables_of_another_application_are_refused_and_not_changed(db: Database) -> None:
     async with db.write() as connection:
         await connection.execute(text("CREATE TABLE users (name TEXT)"))
-    with pytest.raises(ConfigurationError, match="did not make: users"):
+    with pytest.raises(ConfigurationError, match="did not create: users"):
         await migrate(db)
 
     async with db.read() as connection:

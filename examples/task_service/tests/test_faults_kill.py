@@ -71,7 +71,7 @@ def _ignoring_the_end(work: Any) -> None:
     try:
         work()
     except (OSError, HTTPException):
-        return  # nobody answers any more
+        return  # no process answers any more
 
 
 def set_up(service: Serving) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def check_integrity(data: Path) -> None:
         connection.close()
 
 
-def test_everything_that_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
+def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     data = tmp_path / "data"
     keys: dict[str, dict[str, Any]] = {}
     revoked: set[str] = set()

@@ -1,4 +1,4 @@
-"""The service stays small, whatever is asked of it."""
+"""The memory of the service stays small under every load."""
 
 from __future__ import annotations
 

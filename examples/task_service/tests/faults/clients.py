@@ -13,7 +13,7 @@ from typing import Any
 from examples.task_service.tests.service_support import secrets_in
 
 BOUND_SECONDS = 20.0
-"""Nobody waits longer than this for an answer, whatever has happened to the database."""
+"""The longest wait for an answer, whatever happens to the database."""
 
 
 class NoAnswer(Exception):
@@ -42,7 +42,7 @@ class Answer:
 
 
 class Client:
-    """Somebody with one credential, or none. Each request has a connection of its own.
+    """A client with one credential, or none. Each request has a connection of its own.
 
     Args:
         port: Of the service.
@@ -55,7 +55,7 @@ class Client:
         if credential is not None:
             self._headers["Authorization"] = f"Bearer {credential}"
 
-    def ask(
+    def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Whatever is answered. What must never be in an answer is looked for in each.
@@ -85,14 +85,14 @@ class Client:
         return answer
 
     def get(self, path: str) -> Answer:
-        return self.ask("GET", path)
+        return self.send("GET", path)
 
     def post(self, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        return self.ask("POST", path, body, headers)
+        return self.send("POST", path, body, headers)
 
     def must(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
         """The body of an answer that has this status."""
-        answer = self.ask(method, path, body)
+        answer = self.send(method, path, body)
         assert answer.status == status, answer
         return answer.body if answer.text else None
 

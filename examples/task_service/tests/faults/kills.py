@@ -54,7 +54,7 @@ def executions(lines: Path) -> dict[str, list[Execution]]:
         if what == "begin":
             found[number].append(Execution(float(at), None))
         else:
-            # Whoever began last; that nobody else had begun meanwhile is checked below.
+            # The worker that began last; that no other began meanwhile is checked below.
             assert found[number][-1].ended is None, f"{number} was executed by two at a time"
             found[number][-1] = Execution(found[number][-1].began, float(at))
     return found
@@ -88,7 +88,7 @@ def kill_and_start_again(
         times: How often.
         seed: For the instants.
         start: Gives a process that is on its way.
-        ready: What a process says when it works.
+        ready: What a process prints when it works.
         within: How many seconds it lives at most after that.
     """
     chance = random.Random(seed)
@@ -96,7 +96,7 @@ def kill_and_start_again(
     process = start()
     for _ in range(times):
         if chance.random() < 0.8:
-            until(lambda process=process: ready in process.output(), f"{ready!r} is said")
+            until(lambda process=process: ready in process.output(), f"{ready!r} is printed")
         time.sleep(chance.uniform(0, within))
         process.kill()
         killed.append((process, time.time()))

@@ -47,7 +47,7 @@ class Ledger:
         self.keys: dict[str, str] = {}
         self.revoked: set[str] = set()
         self.unclear: set[str] = set()
-        """Somebody asked to revoke these, and was not answered."""
+        """Keys whose revocation was requested and not answered."""
         self.tasks: dict[str, str] = {}
         """From task to the number that its command is given."""
         self.runs: dict[str, str] = {}
@@ -100,7 +100,7 @@ class Ledger:
     def _ask(self, who: Sequence[Client], method: str, path: str, body: Any = None) -> Any:
         """The body, if it was acknowledged."""
         try:
-            answer = self._random.choice(who).ask(method, path, body)
+            answer = self._random.choice(who).send(method, path, body)
         except NoAnswer:
             self._stop.wait(0.05)
             return None

@@ -1,6 +1,6 @@
 """An older release at work: it writes runs, keys and audit entries with the statements of the first schema.
 
-It says on its standard output, a JSON object a line, what the database acknowledged and how long that took, or how a
+It prints on its standard output, as a JSON object a line, what the database acknowledged and how long that took, or how a
 statement failed. It begins with the schema 0001 and knows nothing of what comes after it.
 """
 

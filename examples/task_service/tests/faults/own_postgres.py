@@ -23,7 +23,7 @@ class OwnPostgres:
     Args:
         binaries: Where PostgreSQL's programs are.
         folder: Where its data and its log go.
-        as_user: What `subprocess` needs to start it as somebody other than root.
+        as_user: What `subprocess` needs to start it as another user than root.
         settings: More of its settings.
     """
 
@@ -71,7 +71,7 @@ class OwnPostgres:
         (self._folder / "data" / "postmaster.pid").unlink()
 
     def freeze(self) -> None:
-        """Stop every one of its processes where it is: connections stay, and nobody answers."""
+        """Stop every one of its processes where it is: connections stay, and no answer comes."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
 

@@ -33,7 +33,7 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """From now on nothing arrives any more, and nobody is told."""
+        """From now on nothing arrives any more, without an error on either side."""
         self._whole.clear()
 
     def mend(self) -> None:

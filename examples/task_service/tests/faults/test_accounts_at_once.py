@@ -47,7 +47,7 @@ LEASE = timedelta(hours=1)
 @pytest.fixture(params=KINDS)
 async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[World]]:
     async with world(request.param, tmp_path) as one, AsyncExitStack() as stack:
-        two = compose(one.db.with_patience(60), one.passwords)
+        two = compose(one.db.with_timeout(60), one.passwords)
         stack.push_async_callback(two.db.close)
         yield [one, two]
 
@@ -138,7 +138,7 @@ async def execute_runs(worker: WorkerRuns, finished: asyncio.Event) -> None:
         await worker.finish(run, Outcome(RunState.SUCCEEDED), None)
 
 
-async def test_whatever_is_written_at_once_nothing_waits_in_a_circle(
+async def test_concurrent_writes_do_not_deadlock(
     processes: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = processes[0]

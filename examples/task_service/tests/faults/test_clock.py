@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 HOUR = 3600
 
 
-def test_a_clock_that_moves_takes_no_run_and_revives_no_key(tmp_path: Path) -> None:
+def test_a_clock_that_is_set_takes_no_run_and_revives_no_key(tmp_path: Path) -> None:
     """Two machines, whose clocks are two hours apart in the end: one goes forward, the other back."""
     ahead, behind = Shim(tmp_path / "ahead"), Shim(tmp_path / "behind")
     for name in ("1", "2"):
@@ -76,7 +76,7 @@ def test_a_clock_that_moves_takes_no_run_and_revives_no_key(tmp_path: Path) -> N
             assert Client(port, expiring["key"]).get("/api/auth/me").status == 200
             answer = Client(port, credential(revoked)).get("/api/auth/me")
             assert (answer.status, answer.code) == (401, "key_revoked")
-            # Whose clock stands before the moment of a login cannot believe in it; whoever logs in there can go on.
+            # A process whose clock is before the time of a login refuses it; a new login there works.
             assert log_in(port).get("/api/auth/me").status == 200
             assert Client(port, credential(program)).get("/api/tasks").status == 200
         not_yet = Client(far.port, credential(admin)).get("/api/auth/me")

@@ -45,10 +45,10 @@ def test_two_api_processes_and_two_workers_are_one_service(tmp_path: Path) -> No
         workers = [deployment.work(), deployment.work()]
         for api in apis:
             until(lambda api=api: is_serving(api), "it serves")
-            # There is an administrator, so nobody is offered to become one.
+            # There is an administrator, so no link for the first one is printed.
             assert "set-password" not in api.process.stdout.read_text()
         one, two = (api.port for api in apis)
-        # What one process was told, the other one knows.
+        # A change in one process is visible in the other.
         admin = log_in(one)
         program = new_key(Client(two, credential(admin)))
         assert Client(one, credential(program)).get("/api/auth/me").status == 200
@@ -58,7 +58,7 @@ def test_two_api_processes_and_two_workers_are_one_service(tmp_path: Path) -> No
         run_ids = [start_run(program, task_id) for _ in range(6)]
         for run_id in run_ids:
             assert wait_for_run(Client(one, credential(admin)), run_id)["state"] == "succeeded"
-        log = Client(one, credential(admin)).ask(
+        log = Client(one, credential(admin)).send(
             "GET", f"/api/runs/{run_ids[0]}/log", headers={"Accept": "text/plain"}
         )
         assert log.text == "hello\n"

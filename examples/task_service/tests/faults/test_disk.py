@@ -47,7 +47,7 @@ def check_writing_and_reading(admin: Client, program: Client, task_id: str) -> l
         (admin, "PATCH", "/api/admin/config", {"run_retention_days": 7}),
     ]
     with ThreadPoolExecutor(len(writes)) as pool:
-        answers = list(pool.map(lambda each: each[0].ask(*each[1:]), writes))
+        answers = list(pool.map(lambda each: each[0].send(*each[1:]), writes))
     for answer in answers:
         if answer.status >= 300:
             check_is_outage(answer)
@@ -85,7 +85,7 @@ def test_fsync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in logs, logs[logs.index("Traceback") - 500 :][:5000]
 
 
-def test_a_full_disk_refuses_what_it_cannot_keep_and_recovers(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     unshare = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
@@ -102,7 +102,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_recovers(tmp_path: Path) ->
         run_id = start_run(program, task_id)
         assert wait_for_run(program, run_id)["state"] == "succeeded"
         fill(disk / "something else")
-        # What room is left is used up before long, and nothing but 201 and 503 is said.
+        # What room is left is used up before long, and the only answers are 201 and 503.
         kept: list[str] = []
         until(lambda: no_room_is_left(admin, kept), "the disk is full")
         assert kept
@@ -111,7 +111,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_recovers(tmp_path: Path) ->
             assert Client(api.port, key).get("/api/auth/me").status == 200
         (disk / "something else").unlink()
         later = until(
-            lambda: admin.ask("POST", "/api/keys", {"name": "later"}).status == 201, "it has room"
+            lambda: admin.send("POST", "/api/keys", {"name": "later"}).status == 201, "it has room"
         )
         assert later
         assert wait_for_run(program, start_run(program, task_id))["state"] == "succeeded"

@@ -26,13 +26,13 @@ CONNECTIONS = 512
 
 
 def begin(port: int, request: bytes) -> socket.socket:
-    """A connection of 127.0.0.1 that asks for something and is kept open."""
+    """A connection of 127.0.0.1 that sends a request and is kept open."""
     connection = socket.create_connection(("127.0.0.1", port), 10)
     connection.sendall(request)
     return connection
 
 
-def ask(port: int, path: str, source: str, *headers: str) -> int | None:
+def status_of(port: int, path: str, source: str, *headers: str) -> int | None:
     """The status of an answer that came within five seconds; None if there was none."""
     lines = [f"GET {path} HTTP/1.1", "Host: a", "Connection: close", *headers, "", ""]
     try:
@@ -74,12 +74,14 @@ def test_one_address_that_holds_512_connections_keeps_no_other_out(api: Api, kin
         for _ in range(CONNECTIONS):
             stack.callback(begin(api.port, request).close)
         for _ in range(20):
-            assert ask(api.port, "/healthz", "127.0.0.2") == 200
-            assert ask(api.port, "/readyz", "127.0.0.2") == 200
-            assert ask(api.port, "/api/tasks", "127.0.0.2") == 401
+            assert status_of(api.port, "/healthz", "127.0.0.2") == 200
+            assert status_of(api.port, "/readyz", "127.0.0.2") == 200
+            assert status_of(api.port, "/api/tasks", "127.0.0.2") == 401
         # From the very address that holds them, once those that were refused have gone.
-        until(lambda: ask(api.port, "/healthz", "127.0.0.1") == 200, "health is answered", 10)
-    until(lambda: ask(api.port, "/api/tasks", "127.0.0.1") == 401, "the address is served again")
+        until(lambda: status_of(api.port, "/healthz", "127.0.0.1") == 200, "health is answered", 10)
+    until(
+        lambda: status_of(api.port, "/api/tasks", "127.0.0.1") == 401, "the address is served again"
+    )
 
 
 def test_one_client_behind_a_proxy_keeps_no_other_out(tmp_path: Path) -> None:
@@ -92,10 +94,10 @@ def test_one_client_behind_a_proxy_keeps_no_other_out(tmp_path: Path) -> None:
         api = Deployment(processes, tmp_path, trusted_proxies="127.0.0.1").serve()
         for _ in range(CONNECTIONS):
             stack.callback(begin(api.port, request).close)
-        assert ask(api.port, "/healthz", "127.0.0.1") == 200
+        assert status_of(api.port, "/healthz", "127.0.0.1") == 200
         # A process that waits for the bodies does not answer for half a minute.
         until(
-            lambda: ask(api.port, "/api/tasks", "127.0.0.1", other) == 401,
+            lambda: status_of(api.port, "/api/tasks", "127.0.0.1", other) == 401,
             "another client of the proxy is served",
             20,
         )

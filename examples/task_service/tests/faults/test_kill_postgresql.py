@@ -42,7 +42,7 @@ WORKER_KILLS = 240
 API_KILLS = 30
 WORKERS = 4
 
-# How late the one who watches may be on a busy machine, besides looking once a second.
+# How late the watching worker may be on a busy machine, besides looking once a second.
 SLACK_SECONDS = 10.0
 
 TRANSITIONS = """
@@ -64,7 +64,7 @@ CREATE TRIGGER note_transition AFTER UPDATE ON runs FOR EACH ROW
 FINAL = {"succeeded", "failed", "timed_out", "cancelled"}
 
 
-def test_workers_and_api_processes_on_postgresql(tmp_path: Path, record_property: Any) -> None:
+def test_killed_processes_on_postgresql_lose_nothing(tmp_path: Path, record_property: Any) -> None:
     script, lines = make_command(tmp_path)
     with postgres_database() as database, nursery(tmp_path) as processes:
         url = database.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -114,16 +114,16 @@ def test_workers_and_api_processes_on_postgresql(tmp_path: Path, record_property
         assert first.process.terminate() == 0
         logs = processes.logs()
         count = len(killed) + len(api_killed) + 1
-        said = (
+        summary = (
             f"{count} kills; {len(ledger.keys)} keys, {len(ledger.revoked)} revoked,"
             f" {len(over)} runs, {interrupted} of them interrupted, at most {waited:.0f} s after a kill;"
             f" all over {time.time() - ended_at:.0f} s after the last one"
         )
-        record_property("kills", said)
-        print(said)
+        record_property("kills", summary)
+        print(summary)
         assert count == WORKER_KILLS + API_KILLS
         assert waited > 1, "no run of a worker was interrupted: the test shows nothing"
-        assert ledger.revoked, said
+        assert ledger.revoked, summary
     check_output(logs)
 
 
@@ -152,7 +152,7 @@ def check_transitions(
         ended[row.run_id] += row.is_now in FINAL
         if row.was == "running" and row.new_worker is None:
             lost_its_run.add(row.worker)
-            # Processes that serve execute runs too, and do not say under which name.
+            # Processes that serve execute runs too, and do not print under which name.
             longest = max(longest, row.at - died_at.get(row.worker, row.at))
     assert {ended[run_id] for run_id in runs} == {1}
     assert longest < LEASE.total_seconds() + SLACK_SECONDS

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 SQLITE_KILLS = 60
 
 
-def test_the_one_process_on_sqlite(tmp_path: Path, record_property: Any) -> None:
+def test_the_killed_process_on_sqlite_loses_nothing(tmp_path: Path, record_property: Any) -> None:
     script, lines = make_command(tmp_path)
     with nursery(tmp_path) as processes:
         deployment = Deployment(processes, tmp_path)
@@ -50,15 +50,15 @@ def test_the_one_process_on_sqlite(tmp_path: Path, record_property: Any) -> None
         interrupted = check_executions(ledger, over, lines)
         assert last.terminate() == 0
         logs = processes.logs()
-        said = (
+        summary = (
             f"{len(killed) + 1} kills; {len(ledger.keys)} keys, {len(ledger.revoked)} revoked,"
             f" {len(over)} runs, {interrupted} of them interrupted"
         )
-        record_property("kills", said)
-        print(said)
+        record_property("kills", summary)
+        print(summary)
         assert len(killed) + 1 == SQLITE_KILLS
         assert interrupted, "no run was interrupted: the test shows nothing"
-        assert ledger.revoked, said
+        assert ledger.revoked, summary
     connection = sqlite3.connect(tmp_path / "data" / "task-service.sqlite3")
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

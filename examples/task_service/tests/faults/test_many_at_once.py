@@ -68,7 +68,7 @@ def test_a_hundred_parallel_creations_at_the_limit_make_exactly_the_limit(
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = Counter(pool.map(create, range(AT_ONCE)))
-        # A database that is asked too much at once may say so; it never makes one key too many.
+        # An overloaded database may answer 503; it never makes one key too many.
         assert answers["created"] <= LIMIT - there
         assert set(answers) <= {"created", "key_limit_reached", "store_unavailable"}
         while (answer := people[0].post("/api/keys", {"name": "more"})).status == 201:
@@ -109,7 +109,7 @@ def test_sigterm_under_load_drops_no_request_and_no_run(tmp_path: Path) -> None:
                     made = Client(api.port, credential(admin)).post("/api/keys", {"name": "k"})
                     ran = Client(api.port, credential(program)).post(f"/api/tasks/{task_id}/run")
                 except NoAnswer as error:
-                    # Nobody listens there for a moment, which a proxy in front tries elsewhere. What was accepted
+                    # No process listens there for a moment; a proxy in front retries elsewhere. What was accepted
                     # is answered: a connection that breaks is a request that was dropped.
                     if "refused" not in str(error):
                         wrong.append(error)

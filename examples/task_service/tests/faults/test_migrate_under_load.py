@@ -1,6 +1,6 @@
 """A rolling upgrade: an older release writes, while processes of this one start at once and bring the schema forward.
 
-Migrations run once, whoever starts first; what the older release writes meanwhile is neither refused nor lost, and is
+Migrations run once, whichever process starts first; what the older release writes meanwhile is neither refused nor lost, and is
 this release's work afterwards.
 """
 
@@ -40,16 +40,16 @@ from tests.databases import postgres_database
 
 from msk_auth import KeyFormat, KeyHasher
 from task_service.db import migrate as migrate_module
-from task_service.db.migrate_online import LOCK_SECONDS
+from task_service.db.migrate_postgresql import LOCK_SECONDS
 from task_service.secrets_file import load_or_create_secrets
 from task_service.settings import Settings
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
-# A migration makes nobody wait for longer than its own wait for a table, and what this machine adds to that.
+# A migration delays no other process for longer than its own wait for a table, and what this machine adds to that.
 BOUND = LOCK_SECONDS + 1.5
 
-# Longer than that, so that a migration that just waited for it would keep everybody waiting too long.
+# Longer than that, so that a migration that just waited for it would delay every process too long.
 LONG_READ_SECONDS = BOUND + 1.0
 
 YESTERDAY = old_release.microseconds() - 86_400_000_000
@@ -117,7 +117,7 @@ def old_deployment(url: str, folder: Path, revision: str) -> Iterator[OldDeploym
 
 @contextmanager
 def old_writers(url: str, folder: Path) -> Iterator[list[Path]]:
-    """Two processes of the older release at work; where they say what they have done."""
+    """Two processes of the older release at work; the files where they print what they have done."""
     outputs = [folder / f"old-{name}.stdout" for name in "ab"]
     processes: list[subprocess.Popen[bytes]] = []
     for name, output in zip("ab", outputs, strict=True):
@@ -134,7 +134,7 @@ def old_writers(url: str, folder: Path) -> Iterator[list[Path]]:
 
 
 def written(outputs: list[Path]) -> list[dict[str, Any]]:
-    """What the older release says; its last line may still be on its way."""
+    """What the older release prints; its last line may still be on its way."""
     lines = [line for output in outputs for line in output.read_text().splitlines(keepends=True)]
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -143,14 +143,17 @@ def read_for_long(url: str, processes: list[Process]) -> None:
     """A report or a backup: a transaction that began before the upgrade, and ends long after it was in the way."""
     with psycopg.connect(url) as connection:
         connection.execute("SELECT count(*) FROM runs")
-        until(lambda: any("letting them pass" in each.log() for each in processes), "it waits")
+        until(
+            lambda: any("the migration will be retried" in each.log() for each in processes),
+            "it waits",
+        )
         time.sleep(LONG_READ_SECONDS)
 
 
 def check_migrated_once(processes: list[Process], engine: Engine, before: str) -> None:
     head = ScriptDirectory.from_config(migrate_module._config()).get_current_head()
-    said = [each.log().count(f"from the schema {before} to {head}") for each in processes]
-    assert sorted(said) == [0] * (len(processes) - 1) + [1], said
+    counts = [each.log().count(f"from the schema {before} to {head}") for each in processes]
+    assert sorted(counts) == [0] * (len(processes) - 1) + [1], counts
     with engine.connect() as connection:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
     assert [row.version_num for row in found] == [head]
@@ -162,7 +165,7 @@ def check_logs(processes: Nursery) -> None:
     assert "Traceback" not in logs, logs[logs.index("Traceback") - 500 :][:5000]
 
 
-def test_an_older_release_goes_on_writing_while_new_processes_migrate(tmp_path: Path) -> None:
+def test_an_older_release_writes_while_new_processes_migrate(tmp_path: Path) -> None:
     before = "0001"
     with (
         postgres_database() as database,
@@ -175,7 +178,7 @@ def test_an_older_release_goes_on_writing_while_new_processes_migrate(tmp_path: 
         with old_writers(url, tmp_path) as outputs, ThreadPoolExecutor(1) as pool:
             until(lambda: len(written(outputs)) > 6, "the older release writes")
             reading = pool.submit(read_for_long, url, started)
-            until(lambda: readers(old.engine), "somebody reads for long")
+            until(lambda: readers(old.engine), "a long read is under way")
             apis = [deployment.begin_to_serve() for _ in range(2)]
             workers = [deployment.work() for _ in range(2)]
             started += [api.process for api in apis] + workers
@@ -186,7 +189,9 @@ def test_an_older_release_goes_on_writing_while_new_processes_migrate(tmp_path: 
             there = len(written(outputs))
             until(lambda: len(written(outputs)) > there + 6, "the older release writes")
         check_migrated_once(started, old.engine, before)
-        assert any("waiting for it" in each.log() for each in started), "they all came by alone"
+        assert any("waiting for another process" in each.log() for each in started), (
+            "they all came by alone"
+        )
         done = written(outputs)
         assert [each["error"] for each in done if "error" in each] == []
         slowest = max(each["seconds"] for each in done)

@@ -53,8 +53,8 @@ class World:
     task_id: str
 
     def outage(self) -> list[Answer]:
-        """What everybody is told while the database is gone, all asking at once; the words are checked."""
-        nobody = Client(self.port)
+        """Every kind of client gets the same 503 while the database is down, all at once; the bodies are checked."""
+        anonymous = Client(self.port)
         unknown = Client(self.port, WELL_FORMED)
         login = {"username": "admin", "password": ADMIN_PASSWORD}
         questions = [
@@ -64,26 +64,28 @@ class World:
             (self.admin, "POST", "/api/keys", {"name": "k"}),
             (self.admin, "PATCH", "/api/admin/config", {"max_keys_per_user": 7}),
             (unknown, "GET", "/api/auth/me", None),
-            (nobody, "POST", "/api/auth/login", login),
-            (nobody, "GET", "/readyz", None),
+            (anonymous, "POST", "/api/auth/login", login),
+            (anonymous, "GET", "/readyz", None),
         ]
         with ThreadPoolExecutor(len(questions)) as pool:
-            answers = list(pool.map(lambda each: each[0].ask(each[1], each[2], each[3]), questions))
+            answers = list(
+                pool.map(lambda each: each[0].send(each[1], each[2], each[3]), questions)
+            )
         for answer in answers:
             check_is_outage(answer)
         self.check_what_needs_no_database()
         return answers
 
     def check_what_needs_no_database(self) -> None:
-        nobody = Client(self.port)
-        assert nobody.get("/healthz").status == 200
-        assert nobody.get("/login").status == 200
-        missing = nobody.get("/api/tasks")
+        anonymous = Client(self.port)
+        assert anonymous.get("/healthz").status == 200
+        assert anonymous.get("/login").status == 200
+        missing = anonymous.get("/api/tasks")
         assert (missing.status, missing.code) == (401, "credentials_missing")
         malformed = Client(self.port, "msk_nonsense").get("/api/tasks")
         assert (malformed.status, malformed.code) == (401, "key_malformed")
         assert malformed.seconds < 2
-        assert nobody.get("/metrics").status == 200
+        assert anonymous.get("/metrics").status == 200
 
     def recovers(self, seconds: float = 30) -> None:
         """The same processes serve again, and execute runs."""
@@ -103,7 +105,7 @@ class World:
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("outages")
     with (
-        # A connection that nothing was said on holds up the stopping of the server for as long as it may log in.
+        # A connection without a message holds up the stopping of the server for as long as it may log in.
         own_postgres(fsync="off", authentication_timeout="5s") as postgres,
         nursery(folder) as processes,
         wire(postgres.port) as cable,
@@ -134,7 +136,7 @@ def test_a_stopped_database_is_503_until_it_is_back(world: World) -> None:
     world.postgres.stop()
     try:
         answers = world.outage()
-        # Nobody listens there, which is known at once.
+        # No process listens there, which is an error at once.
         assert max(answer.seconds for answer in answers) < 8
     finally:
         world.postgres.start()
@@ -160,7 +162,7 @@ def test_a_cut_cable_is_503_within_bounded_time(world: World) -> None:
     world.recovers()
 
 
-def test_a_slow_database_makes_slow_answers_and_nothing_worse(world: World) -> None:
+def test_a_slow_database_only_slows_answers(world: World) -> None:
     world.wire.delay = 0.08
     answers = [world.program.get("/api/tasks") for _ in range(3)]
     assert {answer.status for answer in answers} == {200}
@@ -179,14 +181,14 @@ def test_a_pool_that_is_used_up_is_503_and_recovers(world: World) -> None:
     """More requests than connections, each of which takes seconds: some wait in vain, none for long."""
     world.wire.delay = 0.6
 
-    def ask(_: int) -> Answer:
+    def read(_: int) -> Answer:
         return world.program.get("/api/tasks")
 
     with ThreadPoolExecutor(60) as pool:
-        answers = list(pool.map(ask, range(60)))
-    told = [answer for answer in answers if answer.status != 200]
-    assert told, "the pool was never used up: the test shows nothing"
-    for answer in told:
+        answers = list(pool.map(read, range(60)))
+    refused = [answer for answer in answers if answer.status != 200]
+    assert refused, "the pool was never used up: the test shows nothing"
+    for answer in refused:
         check_is_outage(answer)
     assert max(answer.seconds for answer in answers) < BOUND_SECONDS
     world.check_what_needs_no_database()
@@ -195,7 +197,7 @@ def test_a_pool_that_is_used_up_is_503_and_recovers(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["restarted", "crashed"])
-def test_what_was_acknowledged_survives_a_database_that_restarts_under_load(
+def test_everything_acknowledged_survives_a_restart_of_the_database_under_load(
     world: World, how: signal.Signals
 ) -> None:
     stop = threading.Event()
@@ -242,7 +244,7 @@ def test_what_was_acknowledged_survives_a_database_that_restarts_under_load(
     assert 503 in codes
     world.recovers()
     for key_id, key in keys.items():
-        answer = until(lambda key=key: _known(Client(world.port, key)), "it is told", 30)
+        answer = until(lambda key=key: _known(Client(world.port, key)), "it is known", 30)
         if key_id in revoked:
             assert (answer.status, answer.code) == (401, "key_revoked")
         elif key_id not in unclear:

@@ -42,7 +42,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
 
 
 async def client(port: int, number: int, tally: Tally) -> None:
-    """Ask until no connection is to be had; even numbers keep their connections, odd ones use each of them once."""
+    """Send requests until no connection is to be had; even numbers keep their connections, odd ones use each of them once."""
     turn = number
     while True:
         try:

@@ -82,7 +82,7 @@ def test_a_worker_without_a_database_stops_before_another_one_begins(
             far.send(signal.SIGCONT)
         else:
             cable.mend()
-        until(lambda: f"stopped the run {run_id}" in far.log(), "it says that it stopped")
+        until(lambda: f"stopped the run {run_id}" in far.log(), "it logs that it stopped")
         assert far.terminate() == 0
         logs = processes.logs()
     at_work: dict[str, list[float]] = {}

@@ -1,6 +1,6 @@
-"""Everything of one database into another, such as from SQLite to PostgreSQL: all of it or nothing.
+"""Copies a whole database into another, such as from SQLite to PostgreSQL: all of it or nothing.
 
-What is copied keeps its ids and times, and API keys keep their digests; with the same `secrets.json` they go on working.
+Rows keep their ids and times, and API keys their digests; with the same `secrets.json` the keys remain valid.
 """
 
 from __future__ import annotations
@@ -20,33 +20,30 @@ from .migrate import SchemaState, migrate, schema_state
 from .schema import metadata, queue_migrations, schema_works_with
 
 _BATCH: Final = 500
-# Large databases take their time.
-_SECONDS: Final = 3600.0
+_TIMEOUT_SECONDS: Final = 3600.0
 # The migrations of the target write these.
-_ABOUT_THE_SCHEMA: Final = frozenset({queue_migrations.name, schema_works_with.name})
-TABLES: Final = tuple(
-    table for table in metadata.sorted_tables if table.name not in _ABOUT_THE_SCHEMA
-)
-"""What is copied, each table after those that it refers to."""
+_SCHEMA_TABLES: Final = frozenset({queue_migrations.name, schema_works_with.name})
+TABLES: Final = tuple(table for table in metadata.sorted_tables if table.name not in _SCHEMA_TABLES)
+"""The tables that are copied, each after those that it refers to."""
 
 
 async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
-    """Copy everything. Nobody can write into the source meanwhile.
+    """Copy everything. Other writers of the source wait meanwhile.
 
     Args:
         source_url: A database of this version's schema. It is not changed.
-        target_url: An empty database; its tables are made.
+        target_url: An empty database. Its tables are created.
 
     Returns:
-        From each table's name how many rows were copied.
+        The number of copied rows by table name.
 
     Raises:
         ConfigurationError: The source is missing or of another version, or the target is not empty. Nothing was
             copied.
         StoreUnavailable: A database does not answer. Nothing was copied.
     """
-    _check_apart(source_url, target_url)
-    async with _patient(source_url, must_exist=True) as source, _patient(target_url) as target:
+    _refuse_same(source_url, target_url)
+    async with _opened(source_url, must_exist=True) as source, _opened(target_url) as target:
         if await schema_state(source) is not SchemaState.CURRENT:
             raise ConfigurationError(
                 "The database to copy from does not have this version's schema."
@@ -57,7 +54,7 @@ async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
             await _refuse_unless_empty(writing)
             copied = {table.name: await _copy(table, reading, writing) for table in TABLES}
             if writing.dialect.name == "postgresql":
-                # The next entry goes on where the copied ones end.
+                # The next entry continues the copied ones' ids.
                 await writing.execute(
                     text(
                         "SELECT setval(pg_get_serial_sequence('audit', 'id'),"
@@ -89,7 +86,7 @@ async def _verify(
         if counts != [copied[table.name]] * 2:
             raise ConfigurationError(
                 f"The table {table.name} has {counts[0]} rows, and its copy {counts[1]}."
-                " Nothing was copied. Is something else working on one of the databases?"
+                " Nothing was copied. Stop every process that uses one of the databases."
             )
 
 
@@ -104,24 +101,26 @@ async def _refuse_unless_empty(connection: AsyncConnection) -> None:
             )
 
 
-def _check_apart(source_url: str, target_url: str) -> None:
+def _refuse_same(source_url: str, target_url: str) -> None:
     one, other = parse_url(source_url), parse_url(target_url)
     if one == other:
-        raise ConfigurationError("The database to copy to is the one to copy from.")
+        raise ConfigurationError("The database to copy to is the one to copy from. Name another.")
 
 
 @asynccontextmanager
-async def _patient(url: str, *, must_exist: bool = False) -> AsyncGenerator[Database]:
+async def _opened(url: str, *, must_exist: bool = False) -> AsyncGenerator[Database]:
     parsed = parse_url(url)
     if must_exist and parsed.get_backend_name() == "sqlite" and not _exists(parsed.database):
-        raise ConfigurationError(f"There is no database file {parsed.database}.")
-    hasty = Database.open(url)
-    db = hasty.with_patience(_SECONDS)
+        raise ConfigurationError(
+            f"There is no database file {parsed.database}. Check the URL to copy from."
+        )
+    first = Database.open(url)
+    db = first.with_timeout(_TIMEOUT_SECONDS)
     try:
         yield db
     finally:
         await db.close()
-        await hasty.close()
+        await first.close()
 
 
 def _exists(path: str | None) -> bool:

@@ -1,14 +1,14 @@
-"""How the database is opened, read and written, and how its failures are told.
+"""Opens, reads and writes the database, and converts its failures.
 
-SQLite serves one machine, PostgreSQL several; the statements are the same. Three things are settled here once:
+SQLite serves one machine, PostgreSQL several; the statements are the same. This module guarantees:
 
-- **Writers take turns.** SQLite lets one transaction write at a time, and one that begins by reading cannot become
-  a writer later without failing. So a write transaction says so at once (`BEGIN IMMEDIATE`), and the tasks of this
-  process queue fairly for it instead of polling a lock.
-- **Nothing acknowledged is lost.** SQLite runs in WAL mode with `synchronous=FULL`, and a PostgreSQL that would commit
-  asynchronously does not do so for the service: a commit is on the disk when it returns.
-- **Everything is bounded.** A database that is gone, full, locked or frozen becomes `StoreUnavailable` (503) within
-  seconds; nobody waits for ever.
+- **Writers take turns.** SQLite allows one write transaction at a time, and one that begins by reading may fail when it
+  writes later. So a write transaction takes the lock at once (`BEGIN IMMEDIATE`), and the tasks of this process queue
+  fairly for it instead of polling it.
+- **Nothing acknowledged is lost.** SQLite runs in WAL mode with `synchronous=FULL`, and the service turns off
+  PostgreSQL's asynchronous commit for itself: a commit is on the disk when it returns.
+- **Every access is bounded in time.** A database that is unreachable, full, locked or frozen raises `StoreUnavailable`
+  (503) within seconds.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _REFUSALS: Final = (
 
 _WRITES: Final = "task_service_writes"
 
-# A checkpointed WAL gives its space back instead of keeping the largest size it ever had.
+# A checkpointed WAL is truncated to this size instead of keeping its largest.
 _WAL_BYTES: Final = 16_777_216
 
-# What is stronger than "on", such as remote_apply, stays.
+# A setting stronger than "on", such as remote_apply, stays.
 _COMMIT_DURABLY: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
@@ -55,7 +55,7 @@ _COMMIT_DURABLY: Final = (
 
 POSTGRES_CONNECT: Final = {
     "connect_timeout": _WAIT_SECONDS,
-    # A machine that vanished without saying so is noticed in seconds, not hours.
+    # Detects a machine that vanished in seconds, not hours.
     "keepalives_idle": 30,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -68,7 +68,7 @@ class Database:
 
     Args:
         engine: An engine of SQLite (aiosqlite) or PostgreSQL (psycopg).
-        block_seconds: The longest time from asking for a connection to the end of a `read()` or `write()` block.
+        block_seconds: The longest time from the request for a connection to the end of a `read()` or `write()` block.
 
     Attributes:
         engine: The engine, for the store of API keys.
@@ -78,8 +78,8 @@ class Database:
         self.engine = engine
         self._block_seconds = block_seconds
         self._is_sqlite = engine.dialect.name == "sqlite"
-        # asyncio.Lock wakes its waiters in the order in which they came.
-        self._turn = asyncio.Lock()
+        # asyncio.Lock is fair: it wakes its waiters in order.
+        self._write_lock = asyncio.Lock()
         # Reads need no transaction on either database: each statement sees the newest committed state. On
         # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
         self._reader = (
@@ -89,13 +89,13 @@ class Database:
 
     @classmethod
     def open(cls, url: str) -> Database:
-        """A database that connects when it is first used; a missing SQLite file is made, for its owner only.
+        """A database that connects when it is first used. A missing SQLite file is created, readable by its owner only.
 
         Args:
             url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`.
 
         Raises:
-            ConfigurationError: The URL cannot be read or names another database, or the folder of the SQLite
+            ConfigurationError: The URL is malformed or names another database, or the folder of the SQLite
                 file does not exist.
         """
         parsed = parse_url(url)
@@ -118,17 +118,17 @@ class Database:
         """A connection in a write transaction: committed at the end of the block, rolled back if it raises.
 
         Raises:
-            StoreUnavailable: The database cannot answer, or not in time. Whether a commit that was under way
-                took place is then not known.
+            StoreUnavailable: The database cannot answer, or not in time. A commit that was under way may have
+                taken place.
         """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._bounded())
             if self._is_sqlite:
-                await stack.enter_async_context(self._turn)
+                await stack.enter_async_context(self._write_lock)
             yield await stack.enter_async_context(self._writer.begin())
 
-    def with_patience(self, seconds: float) -> Database:
-        """The same database once more, for work that may take and wait longer. Close it as well."""
+    def with_timeout(self, seconds: float) -> Database:
+        """A second `Database` for the same data, with its own connections and this timeout. Close it as well."""
         url = self.engine.url
         engine = _sqlite_engine(url, seconds) if self._is_sqlite else _postgres_engine(url, seconds)
         return Database(engine, block_seconds=seconds)
@@ -163,14 +163,14 @@ async def lock_table(connection: AsyncConnection, table: Table) -> None:
 
 
 def is_outage(error: Exception) -> bool:
-    """True if the database failed; False if it refused a statement or its values (a constraint, a mistake)."""
+    """True if the database failed; False if it refused a statement or its values (a constraint, a syntax error)."""
     if isinstance(error, _REFUSALS):
         return error.connection_invalidated
     return isinstance(error, exc.DBAPIError | exc.TimeoutError)
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
-    # Statements are in it, parameters are not (hide_parameters): they may be digests and names.
+    # The message has the statement, but not its parameters (hide_parameters), which may be digests and names.
     _log.error("the database cannot answer: %s: %s", type(error).__name__, error)
     return StoreUnavailable()
 
@@ -184,16 +184,16 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
-        # Without the cause: it quotes the URL, and that may hold a password.
+        # Without the cause, which quotes the URL with its password.
         raise ConfigurationError(
-            "The database URL cannot be read. Write sqlite:////absolute/path or postgresql://user:password@host/name."
+            "The database URL is malformed. Write sqlite:////absolute/path or postgresql://user:password@host/name."
         ) from None
     match parsed.get_backend_name():
         case "sqlite":
             # SQLAlchemy gives each in-memory database to one connection; the service needs several.
             if not parsed.database or parsed.database == ":memory:" or parsed.query:
                 raise ConfigurationError(
-                    "The SQLite URL must name a file and nothing else: sqlite:////absolute/path."
+                    "The SQLite URL does not name a file, or has options. Write sqlite:////absolute/path."
                 )
             return parsed.set(drivername="sqlite+aiosqlite")
         case "postgresql" | "postgres":
@@ -206,18 +206,18 @@ def parse_url(url: str) -> URL:
 
 
 def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
-    # The driver takes 10 MB, which a service on SQLite does without.
-    from .impatience import connecting
+    # Imported here, because the driver takes 10 MB that a service on SQLite does not need.
+    from .postgresql import connector
 
     engine = create_async_engine(
         url,
         hide_parameters=True,
-        connect_args={**POSTGRES_CONNECT, "async_creator_fn": connecting(statement_seconds)},
+        connect_args={**POSTGRES_CONNECT, "async_creator_fn": connector(statement_seconds)},
         **_POOL,
     )
 
     @event.listens_for(engine.sync_engine, "connect")
-    def _set_up(connection: Any, _record: object) -> None:
+    def _configure(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
         cursor.execute(_COMMIT_DURABLY)
         cursor.close()
@@ -229,25 +229,25 @@ def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
 def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
     path = Path(url.database or "")
     try:
-        # Made here and not by SQLite, whose file would be readable by everybody; WAL and SHM take over its mode.
+        # SQLite would create a file that all users can read. WAL and SHM inherit its mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigurationError(
-            f"The database file {path} cannot be opened: {error.strerror}."
+            f"Cannot open the database file {path}: {error.strerror}. Check the folder and its permissions."
         ) from error
     engine = create_async_engine(
         url,
         hide_parameters=True,
-        # The driver's own transactions would begin late and DEFERRED; `_begin` begins them instead.
+        # The driver would begin its transactions late and DEFERRED; `_begin` begins them instead.
         connect_args={"isolation_level": None},
         **_POOL,
     )
 
-    # WAL, durable, with foreign keys; what follows is the service's own.
+    # WAL, durable, with foreign keys. The settings below are the service's own.
     prepare_sqlite(engine)
 
     @event.listens_for(engine.sync_engine, "connect")
-    def _set_up(connection: Any, _record: object) -> None:
+    def _configure(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {lock_seconds * 1000:.0f}")
         cursor.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")

@@ -1,13 +1,12 @@
-"""Brings a database to the schema of this version. Runs at each start; does nothing if there is nothing to do.
+"""Brings a database to the schema of this version. Runs at each start, and does nothing on a current schema.
 
-Everything happens in one transaction that no other process can share: on SQLite `BEGIN IMMEDIATE` holds the only write
-lock, on PostgreSQL see :mod:`task_service.db.migrate_online`. Of several processes that start together one migrates, the
-others wait and find it done; a process that dies in the middle leaves what was there before.
+A migration is one transaction. On SQLite `BEGIN IMMEDIATE` holds the only write lock; on PostgreSQL see
+:mod:`task_service.db.migrate_postgresql`. Of several processes that start together one migrates, and the others wait. A
+process that dies in the middle changes nothing.
 
-Old and new processes work side by side while a deployment is brought to a new version. A migration that only adds
-(tables, indexes, columns that may be missing or have a default) says so in `schema_works_with`: which older versions go
-on with the schema that it makes, and may even be started anew. What takes something away belongs into a version after
-the one that stopped using it.
+Old and new processes work side by side during an upgrade. A migration that only adds (tables, indexes, columns that are
+nullable or have a default) records in `schema_works_with` the older versions that work with its schema, and may even be
+restarted. A migration that removes something belongs in a version after the one that stopped using it.
 """
 
 from __future__ import annotations
@@ -29,50 +28,50 @@ from msk_auth import ConfigurationError
 from .engine import Database
 from .schema import metadata, schema_works_with
 
-# A large table may take its time; another process that migrates it, too.
-_SECONDS: Final = 600.0
+# For large tables, and to wait for another process that migrates.
+_TIMEOUT_SECONDS: Final = 600.0
 
 _log = logging.getLogger(__name__)
 
 
 class SchemaState(Enum):
-    """What the schema of a database is to this version of the service."""
+    """The schema of a database, compared with this version's."""
 
     MISSING = "there is none"
-    FOREIGN = "tables of another application are in the way"
-    OLDER = "an older version made it"
+    FOREIGN = "another application created tables of these names"
+    OLDER = "an older version created it"
     CURRENT = "it is this version's"
-    NEWER_BUT_FITTING = "a newer version made it, and this one goes on with it"
-    NEWER = "a newer version made it"
+    NEWER_COMPATIBLE = "a newer version created it, and this version works with it"
+    NEWER = "a newer version created it"
 
 
 async def migrate(db: Database, *, finish: bool = False) -> list[str]:
-    """Bring the database to this version's schema. What is in it stays, and who uses it hardly waits.
+    """Bring the database to this version's schema. Its data stays, and other processes wait only briefly.
 
     Args:
         db: The database.
-        finish: Whether to apply also what processes of an older version cannot live with. Say so after the last of
-            them has stopped.
+        finish: Also apply the migrations that processes of an older version do not work with. Pass True after the
+            last of them has stopped.
 
     Returns:
-        The migrations that are left for that moment.
+        The migrations that are left for `finish`.
 
     Raises:
-        ConfigurationError: A newer version of the service, or another application, made its tables.
+        ConfigurationError: A newer version of the service, or another application, created its tables.
         StoreUnavailable: The database cannot answer.
     """
-    patient = db.with_patience(_SECONDS)
+    extended = db.with_timeout(_TIMEOUT_SECONDS)
     try:
         if db.engine.dialect.name == "postgresql":
-            # What only PostgreSQL needs, the queue's package with it, is loaded where there is one.
-            from .migrate_online import migrate_online
+            # Imported here, because a service on SQLite does not need the queue's package.
+            from .migrate_postgresql import migrate_postgresql
 
-            return await migrate_online(patient, _upgrade, finish=finish)
-        async with patient.write() as connection:
+            return await migrate_postgresql(extended, _upgrade, finish=finish)
+        async with extended.write() as connection:
             await connection.run_sync(_upgrade)
         return []
     finally:
-        await patient.close()
+        await extended.close()
 
 
 async def waiting_for_finish(db: Database) -> list[str]:
@@ -83,28 +82,28 @@ async def waiting_for_finish(db: Database) -> list[str]:
     """
     if db.engine.dialect.name != "postgresql":
         return []
-    from .queue_schema import queue_migrations_left
+    from .migrate_postgresql import queue_migrations_left
 
     async with db.read() as connection:
         return await queue_migrations_left(connection)
 
 
 async def waiting_for_start(db: Database) -> list[str]:
-    """The indexes that could not be built beside long transactions, and that the next start tries to build.
+    """The indexes that could not be built beside long transactions. The next start retries.
 
     Raises:
         StoreUnavailable: The database cannot answer.
     """
     if db.engine.dialect.name != "postgresql":
         return []
-    from .migrate_online import indexes_left
+    from .migrate_postgresql import indexes_left
 
     async with db.read() as connection:
         return await indexes_left(connection)
 
 
 async def schema_state(db: Database) -> SchemaState:
-    """What the schema of the database is to this version. Changes nothing.
+    """Compare the schema of the database with this version's. Changes nothing.
 
     Raises:
         StoreUnavailable: The database cannot answer.
@@ -113,33 +112,24 @@ async def schema_state(db: Database) -> SchemaState:
         return await connection.run_sync(_state)
 
 
-async def is_migrated(db: Database) -> bool:
-    """True if the database has this version's schema.
-
-    Raises:
-        StoreUnavailable: The database cannot answer.
-    """
-    return await schema_state(db) is SchemaState.CURRENT
-
-
 async def revision_of(connection: AsyncConnection) -> str | None:
-    """The schema that the database has, as the migrations name it; None if it has none."""
+    """The migration that the schema of the database is at; None if there is no schema."""
     return await connection.run_sync(_revision)
 
 
 def _upgrade(connection: Connection) -> None:
     match _state(connection):
-        case SchemaState.CURRENT | SchemaState.NEWER_BUT_FITTING:
+        case SchemaState.CURRENT | SchemaState.NEWER_COMPATIBLE:
             return
         case SchemaState.NEWER:
             raise ConfigurationError(
                 f"The database has the schema {_revision(connection)!r} of a newer version of the service. Install that"
-                " version, or one that is newer still."
+                " version, or a later one."
             )
         case SchemaState.FOREIGN:
             raise ConfigurationError(
-                "The database holds tables that the service did not make:"
-                f" {', '.join(_foreign_tables(connection))}. Give it a database of its own."
+                "The database has tables that the service did not create:"
+                f" {', '.join(_foreign_tables(connection))}. Give the service a database of its own."
             )
         case SchemaState.MISSING | SchemaState.OLDER:
             config = _config()
@@ -147,7 +137,7 @@ def _upgrade(connection: Connection) -> None:
             before = _revision(connection)
             command.upgrade(config, "head")
             _log.info(
-                "brought the database from the schema %s to %s", before, _revision(connection)
+                "migrated the database from the schema %s to %s", before, _revision(connection)
             )
 
 
@@ -162,14 +152,14 @@ def _state(connection: Connection) -> SchemaState:
     if revision in {known.revision for known in script.walk_revisions()}:
         return SchemaState.OLDER
     if not inspect(connection).has_table(schema_works_with.name):
-        # Not a version of this service at all: its own record of migrations has the same name.
+        # Another application, whose table of revisions has the same name.
         return SchemaState.FOREIGN if _foreign_tables(connection) else SchemaState.NEWER
-    fits = connection.scalar(
+    compatible = connection.scalar(
         select(schema_works_with.c.code).where(
             schema_works_with.c.revision == revision, schema_works_with.c.code == head
         )
     )
-    return SchemaState.NEWER if fits is None else SchemaState.NEWER_BUT_FITTING
+    return SchemaState.NEWER if compatible is None else SchemaState.NEWER_COMPATIBLE
 
 
 def _foreign_tables(connection: Connection) -> list[str]:

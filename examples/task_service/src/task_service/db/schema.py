@@ -1,14 +1,20 @@
-"""Every table of the service. The migrations in `migrations/` make them; a test holds the two together.
+"""Every table of the service. The migrations in `migrations/` create them; a test compares the two.
 
 Times are microseconds since the Unix epoch (`UtcMicroseconds`), JSON is text-backed on SQLite. The table of API
 keys comes from the library and lives in the same metadata, so one database holds everything.
 """
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
     Column,
+    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -19,10 +25,38 @@ from sqlalchemy import (
     Text,
     text,
 )
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msk_auth.stores.sqlalchemy import api_key_table
 
-from .types import UtcMicroseconds
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class UtcMicroseconds(TypeDecorator[datetime]):
+    """An aware `datetime`, stored as whole microseconds since the Unix epoch and read in UTC.
+
+    A number compares, sorts and indexes alike on SQLite and PostgreSQL. The library stores the times of keys alike.
+
+    Raises:
+        ValueError: The value has no time zone (SQLAlchemy wraps it in a `StatementError`).
+    """
+
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = BigInteger
+    cache_ok: bool | None = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        """Convert a `datetime` to microseconds."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("A time without a time zone cannot be stored. Use datetime.now(UTC).")
+        return (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
+        """Convert microseconds to a `datetime`."""
+        return None if value is None else _EPOCH + timedelta(microseconds=value)
+
 
 metadata = MetaData(
     naming_convention={
@@ -52,7 +86,7 @@ users = Table(
 password_links = Table(
     "password_links",
     metadata,
-    # SHA-256 of the token; the token itself exists only in the link.
+    # SHA-256 of the token, which exists only in the link.
     Column("token_digest", String(64), primary_key=True),
     Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),
     Column("created_at", UtcMicroseconds, nullable=False),
@@ -66,7 +100,7 @@ sessions = Table(
     Column("id", String(32), primary_key=True),
     Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),
     Column("authenticated_at", UtcMicroseconds, nullable=False),
-    # Monotonic, written in batches: idle time is judged to the minute.
+    # Monotonic, written in batches: idle time is measured to the minute.
     Column("last_seen_at", UtcMicroseconds, nullable=False),
     Column("expires_at", UtcMicroseconds, nullable=False),
     Column("ended_at", UtcMicroseconds),
@@ -90,7 +124,7 @@ audit = Table(
         "id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
     ),
     Column("at", UtcMicroseconds, nullable=False, index=True),
-    # What happened, such as "key.created"; never a secret in any column.
+    # Such as "key.created". No column holds a secret.
     Column("action", String(64), nullable=False),
     Column("actor_id", String(32)),
     # "interactive", "api_key", "system" or "none".
@@ -125,13 +159,13 @@ runs = Table(
     metadata,
     Column("id", String(32), primary_key=True),
     Column("task_id", String(32), ForeignKey("tasks.id"), nullable=False),
-    # Denormalised from the task: limits per user and visibility need no join.
+    # A copy of the task's: limits per user and visibility need no join.
     Column("owner_id", String(32), ForeignKey("users.id"), nullable=False),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
-    # {"user_id", "username", "credential": {"kind", "key_id"}} of whoever asked for it.
+    # {"user_id", "username", "credential": {"kind", "key_id"}} of the requester.
     Column("requested_by", JSON, nullable=False),
-    # Handler, params and timeout as they were when the run was asked for.
+    # The task's handler, params and timeout at the time of the request.
     Column("handler", String(64), nullable=False),
     Column("params", JSON, nullable=False),
     Column("timeout_seconds", Integer, nullable=False),
@@ -141,14 +175,14 @@ runs = Table(
     Column("exit_code", Integer),
     Column("error", Text),
     Column("cancel_requested_at", UtcMicroseconds),
-    # Which worker holds it, and until when: a dead worker's run is taken over after that.
+    # The worker that holds it, and until when; other workers reclaim a dead worker's run.
     Column("claimed_by", String(64)),
     Column("lease_expires_at", UtcMicroseconds),
     Column("log_bytes", Integer, nullable=False, server_default=text("0")),
     Column("log_truncated", Boolean, nullable=False, server_default=text("false")),
     # Of an owner's own runs the lowest is acquired first, then the oldest.
     Column("rank", Integer, nullable=False, server_default=text("0")),
-    # The fraction that is done, from 0 to 1, and a few words, if the present attempt's handler has reported them.
+    # The present attempt's latest progress report: a fraction from 0 to 1, and a few words.
     Column("progress", Float),
     Column("progress_text", String(200)),
     Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),
@@ -161,9 +195,9 @@ runs = Table(
 waiting_owners = Table(
     "waiting_owners",
     metadata,
-    # Who has a queued run. What a worker does with it is in `task_service.tasks.owner_rotation`.
+    # An owner with queued runs; see `task_service.tasks.owner_rotation`.
     Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
-    # Urgent runs have a line of their own: 0, before 1.
+    # 0 for urgent runs, which go before 1.
     Column("lane", Integer, nullable=False),
     # The lower, the sooner.
     Column("turn", BigInteger, nullable=False),
@@ -186,7 +220,7 @@ idempotency = Table(
     metadata,
     Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
     Column("key", String(255), primary_key=True),
-    # What the key was used for: the same key on another task is a conflict.
+    # The same key for another task is a conflict.
     Column("task_id", String(32), nullable=False),
     Column("run_id", String(32), nullable=False),
     Column("created_at", UtcMicroseconds, nullable=False, index=True),
@@ -195,7 +229,7 @@ idempotency = Table(
 login_attempts = Table(
     "login_attempts",
     metadata,
-    # A keyed digest of account and address: people type their password where the name belongs.
+    # A keyed digest of account and address: users mistakenly type their password as the name.
     Column("key", String(128), primary_key=True),
     Column("attempts", Integer, nullable=False),
     Column("expires_at", UtcMicroseconds, nullable=False, index=True),
@@ -204,7 +238,7 @@ login_attempts = Table(
 secret_checks = Table(
     "secret_checks",
     metadata,
-    # The name of a pepper or a token key in `secrets.json`, and what tells whether another process has the same one.
+    # The id of a pepper or a token key in `secrets.json`, and a fingerprint to compare it between processes.
     Column("pepper_id", String(255), primary_key=True),
     Column("fingerprint", String(64), nullable=False),
 )
@@ -212,7 +246,7 @@ secret_checks = Table(
 deployment = Table(
     "deployment",
     metadata,
-    # What is known, such as "id": one row for each.
+    # A property of the deployment, such as "id".
     Column("name", String(64), primary_key=True),
     Column("value", String(255), nullable=False),
     Column("noted_at", UtcMicroseconds, nullable=False),
@@ -221,7 +255,7 @@ deployment = Table(
 schema_works_with = Table(
     "schema_works_with",
     metadata,
-    # A revision of this schema, and the newest revision known to older code that may go on beside it.
+    # A revision of this schema, and the newest revision known to older code that also works with it.
     Column("revision", String(32), primary_key=True),
     Column("code", String(32), primary_key=True),
 )

@@ -119,7 +119,7 @@ async def _schema(db: Database, shown: str, state: SchemaState) -> Finding:
                 )
             said = f"{shown} answers; its schema is brought to this version at start"
             return Finding(_SUBJECT, True, said)
-        case SchemaState.NEWER_BUT_FITTING:
+        case SchemaState.NEWER_COMPATIBLE:
             return Finding(
                 _SUBJECT,
                 True,

@@ -21,8 +21,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock
 from task_service.db.engine import Database
-from task_service.db.schema import run_log, runs
-from task_service.db.types import UtcMicroseconds
+from task_service.db.schema import UtcMicroseconds, run_log, runs
 from task_service.handlers import Progress
 
 from .interfaces import RunConfig

@@ -1,6 +1,6 @@
 """The whole schema of the first version.
 
-What a migration did never changes: nothing here is imported from the application, whose schema moves on.
+A migration never changes, so it imports nothing from the application, whose schema does.
 
 Revision ID: 0001
 Revises:

@@ -1,6 +1,6 @@
-"""How far a run has come, as its handler reports it.
+"""The progress of a run, as its handler reports it.
 
-Both columns may be missing from what an older process writes, so old and new processes work side by side.
+Older processes write neither column; both are nullable, so old and new processes work side by side.
 
 Revision ID: 0002
 Revises: 0001

@@ -1,6 +1,6 @@
-"""What several machines share: the order of runs, login attempts, whose secrets they have, and what may run beside what.
+"""For several machines: priorities of runs, login attempts, fingerprints of secrets, and compatible versions.
 
-Nothing that older processes write or read is changed, so they go on beside this schema.
+It changes nothing that older processes read or write, so they work with this schema.
 
 Revision ID: 0003
 Revises: 0002
@@ -20,7 +20,7 @@ def upgrade() -> None:
         "runs", sa.Column("rank", sa.Integer(), server_default=sa.text("0"), nullable=False)
     )
     if op.get_bind().dialect.name != "postgresql":
-        # There the index is built afterwards, while the others go on writing: see `task_service.db.migrate_online`.
+        # On PostgreSQL `task_service.db.migrate_postgresql` builds the index afterwards, while other processes write.
         op.create_index(
             "ix_runs_state_rank_created_at_id", "runs", ["state", "rank", "created_at", "id"]
         )

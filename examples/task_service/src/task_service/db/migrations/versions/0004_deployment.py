@@ -1,7 +1,7 @@
-"""What a deployment is known by: the id that its login tokens name.
+"""The id of the deployment, which its login tokens name.
 
-Older processes go on beside this schema. Their logins and those of this version are not each other's, because the tokens of
-older processes name no deployment.
+Older processes work with this schema. Their logins are not valid in processes of this version, nor the other way round,
+because the tokens of older processes name no deployment.
 
 Revision ID: 0004
 Revises: 0003

@@ -1,4 +1,4 @@
-"""Migrating PostgreSQL beside transactions that are in the way: who migrates waits, and nobody else."""
+"""Migrating PostgreSQL beside transactions that hold locks: the migration waits, and no other process does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from msk_auth import StoreUnavailable
-from task_service.db import migrate_online, queue_schema
+from task_service.db import migrate_postgresql
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 
@@ -34,8 +34,8 @@ async def url() -> AsyncIterator[str]:
 @pytest.fixture
 async def db(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     """A database of this version without the index that the last migration leaves for later."""
-    monkeypatch.setattr(migrate_online, "_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(migrate_online, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(migrate_postgresql, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(migrate_postgresql, "LOCK_SECONDS", 0.2)
     db = Database.open(url)
     await migrate(db)
     async with db.write() as connection:
@@ -54,7 +54,7 @@ async def is_valid(db: Database) -> bool | None:
 
 @asynccontextmanager
 async def open_transaction(url: str, statement: str) -> AsyncIterator[None]:
-    """Somebody who has begun a transaction, and ends it with the block."""
+    """A transaction of another application, open until the end of the block."""
     async with await psycopg.AsyncConnection.connect(url) as connection:
         await connection.execute(statement)
         yield
@@ -62,15 +62,15 @@ async def open_transaction(url: str, statement: str) -> AsyncIterator[None]:
 
 async def until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not happened():  # noqa: ASYNC110 - nothing in there tells when
+        while not happened():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.02)
 
 
-async def test_an_index_is_built_while_others_go_on_writing(db: Database, url: str) -> None:
+async def test_an_index_is_built_while_others_write(db: Database, url: str) -> None:
     async with open_transaction(url, TOUCH):
         migrating = asyncio.create_task(migrate(db))
         async with asyncio.timeout(20):
-            while await is_valid(db) is None:  # noqa: ASYNC110 - the database does not tell when
+            while await is_valid(db) is None:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.02)
         # It is under way, and waits for the transaction that was there before.
         async with asyncio.timeout(2), db.write() as connection:
@@ -88,9 +88,9 @@ async def test_an_index_that_cannot_be_built_is_left_to_the_next_start(
     caplog.set_level(logging.INFO)
     async with open_transaction(url, TOUCH):
         with monkeypatch.context() as patch:
-            patch.setattr(migrate_online, "_INDEX_SECONDS", 0.2)
+            patch.setattr(migrate_postgresql, "_INDEX_SECONDS", 0.2)
             assert await migrate(db) == []
-    assert f"the index {INDEX} could not be built beside long transactions" in caplog.text
+    assert f"cannot build the index {INDEX} beside long transactions" in caplog.text
     assert await is_valid(db) is False
     await migrate(db)
 
@@ -98,7 +98,7 @@ async def test_an_index_that_cannot_be_built_is_left_to_the_next_start(
     assert f"built the index {INDEX}" in caplog.text
 
 
-async def test_an_index_that_was_replaced_is_dropped_when_none_needs_it(
+async def test_an_obsolete_index_is_dropped(
     db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await migrate(db)
@@ -106,9 +106,9 @@ async def test_an_index_that_was_replaced_is_dropped_when_none_needs_it(
         await connection.exec_driver_sql(f"CREATE INDEX {OBSOLETE} ON runs (owner_id, state)")
     async with open_transaction(url, TOUCH):
         with monkeypatch.context() as patch:
-            patch.setattr(migrate_online, "_INDEX_SECONDS", 0.2)
+            patch.setattr(migrate_postgresql, "_INDEX_SECONDS", 0.2)
             await migrate(db)
-    assert f"the index {OBSOLETE} is not needed any more" in caplog.text
+    assert f"cannot drop the obsolete index {OBSOLETE}" in caplog.text
     await migrate(db)
 
     async with db.read() as connection:
@@ -119,25 +119,25 @@ async def test_an_index_that_was_replaced_is_dropped_when_none_needs_it(
 async def test_a_database_that_fails_while_an_index_is_built_is_an_outage(
     db: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrate_online, "_INDEX_SECONDS", 0.2)
-    monkeypatch.setattr(migrate_online, "_was_in_the_way", lambda _: False)
+    monkeypatch.setattr(migrate_postgresql, "_INDEX_SECONDS", 0.2)
+    monkeypatch.setattr(migrate_postgresql, "_is_lock_conflict", lambda _: False)
     async with open_transaction(url, TOUCH):
         with pytest.raises(StoreUnavailable):
             await migrate(db)
 
 
-async def test_a_table_that_is_in_use_is_asked_for_again_and_nobody_queues_up_meanwhile(
+async def test_a_table_in_use_is_retried_and_other_statements_pass_meanwhile(
     db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     newer = {
-        **queue_schema._scripts(),
+        **migrate_postgresql._queue_scripts(),
         "99.00.00_01_pre_colour": "ALTER TABLE procrastinate_jobs ADD COLUMN colour text",
     }
-    monkeypatch.setattr(queue_schema, "_scripts", lambda: newer)
+    monkeypatch.setattr(migrate_postgresql, "_queue_scripts", lambda: newer)
     async with open_transaction(url, "SELECT count(*) FROM procrastinate_jobs"):
         migrating = asyncio.create_task(migrate(db))
-        await until(lambda: caplog.text.count("letting them pass") >= 2)
+        await until(lambda: caplog.text.count("the migration will be retried") >= 2)
         async with asyncio.timeout(5), db.read() as connection:
             await connection.exec_driver_sql("SELECT count(*) FROM procrastinate_jobs")
         assert not migrating.done()
@@ -152,16 +152,18 @@ async def test_a_database_that_fails_meanwhile_is_an_outage(db: Database) -> Non
         raise OperationalError("statement", {}, psycopg.OperationalError("gone"))
 
     with pytest.raises(StoreUnavailable):
-        await migrate_online.migrate_online(db, fail, finish=False)
+        await migrate_postgresql.migrate_postgresql(db, fail, finish=False)
 
 
-async def test_whoever_finds_another_process_migrating_waits_without_holding_it_up(
+async def test_a_process_that_waits_for_another_to_migrate_does_not_delay_it(
     db: Database, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with open_transaction(url, f"SELECT pg_advisory_lock({migrate_online._ADVISORY_LOCK})"):
+    async with open_transaction(
+        url, f"SELECT pg_advisory_lock({migrate_postgresql._ADVISORY_LOCK})"
+    ):
         migrating = asyncio.create_task(migrate(db))
-        await until(lambda: "another process migrates" in caplog.text)
+        await until(lambda: "another process that migrates" in caplog.text)
         # An index that the other one builds concurrently would wait for every snapshot.
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
             await other.execute("SET lock_timeout = '5s'")

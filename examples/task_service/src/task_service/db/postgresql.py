@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL on which nobody waits for ever.
+"""Connections to PostgreSQL with a timeout for every statement.
 
-A server that is frozen, or at the other end of a cut cable, keeps its connections: the kernel goes on acknowledging
-what is sent, so neither keepalives nor `tcp_user_timeout` notice anything. Whatever uses the pool, the store of API keys
-included, is therefore bounded here, at the connection itself.
+A frozen server keeps its connections: its kernel still acknowledges what is sent, so neither keepalives nor
+`tcp_user_timeout` detect it. So the timeout is on the connection itself, for every user of the pool, the store of API keys
+included.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from psycopg.abc import PQGen
 T = TypeVar("T")
 
 _CANCEL_SECONDS: Final = 1.0
-# As the driver's own: how often it looks whether it was interrupted.
+# The driver's default: how often it checks for an interruption.
 _INTERVAL: Final = 0.1
 
 
-class ImpatientConnection(AsyncConnection[Any]):
-    """A connection that gives up a statement, and itself, when the server is silent for too long.
+class TimeoutConnection(AsyncConnection[Any]):
+    """A connection that closes when the server does not answer a statement in time.
 
     Attributes:
         statement_seconds: How long one statement may take.
@@ -60,7 +60,7 @@ class ImpatientConnection(AsyncConnection[Any]):
     ) -> None:
         """See psycopg, which calls this when a statement is interrupted.
 
-        A server that does not even take this request is not asked any further.
+        If the server does not accept this request either, the connection is closed.
         """
         try:
             await super().cancel_safe(timeout=min(timeout, _CANCEL_SECONDS))
@@ -69,15 +69,15 @@ class ImpatientConnection(AsyncConnection[Any]):
             raise
 
 
-def connecting(statement_seconds: float) -> Callable[..., Awaitable[ImpatientConnection]]:
+def connector(statement_seconds: float) -> Callable[..., Awaitable[TimeoutConnection]]:
     """A function that connects, for SQLAlchemy's `async_creator_fn`.
 
     Args:
         statement_seconds: How long one statement may take.
     """
 
-    async def connect(*words: Any, **settings: Any) -> ImpatientConnection:
-        connection = await ImpatientConnection.connect(*words, **settings)
+    async def connect(*args: Any, **kwargs: Any) -> TimeoutConnection:
+        connection = await TimeoutConnection.connect(*args, **kwargs)
         connection.statement_seconds = statement_seconds
         return connection
 

@@ -1,7 +1,7 @@
-"""Owners take turns: who waits for a run, and the index that finds an owner's next one.
+"""The rotation of owners with queued runs, and the index that finds an owner's next one.
 
-Older processes go on beside this schema. They queue runs without giving their owners a place in the line, which the workers
-of this version do for them; so nothing is filled in here.
+Older processes work with this schema. They queue runs without adding the owners to the rotation; the workers of this version
+add them, so this migration inserts no rows.
 
 Revision ID: 0005
 Revises: 0004
@@ -31,7 +31,7 @@ def upgrade() -> None:
         "ix_waiting_owners_lane_turn_owner_id", "waiting_owners", ["lane", "turn", "owner_id"]
     )
     if op.get_bind().dialect.name != "postgresql":
-        # There it is built, and the old ones are dropped, while the others go on: `task_service.db.migrate_online`.
+        # On PostgreSQL `task_service.db.migrate_postgresql` does this while other processes write.
         op.create_index(
             "ix_runs_state_owner_id_rank_created_at_id",
             "runs",

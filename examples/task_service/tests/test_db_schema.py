@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Column, Engine, MetaData, Table, create_engine
 from sqlalchemy.exc import StatementError
 
-from task_service.db.types import UtcMicroseconds
+from task_service.db.schema import UtcMicroseconds
 
 MOMENTS = Table("moments", MetaData(), Column("at", UtcMicroseconds))
 
@@ -32,7 +32,7 @@ def engine() -> Iterator[Engine]:
         None,
     ],
 )
-def test_a_moment_comes_back_exactly_and_in_utc(engine: Engine, moment: datetime | None) -> None:
+def test_a_time_is_read_back_exactly_and_in_utc(engine: Engine, moment: datetime | None) -> None:
     with engine.begin() as connection:
         connection.execute(MOMENTS.insert().values(at=moment))
         stored = connection.scalar(MOMENTS.select())
@@ -40,7 +40,7 @@ def test_a_moment_comes_back_exactly_and_in_utc(engine: Engine, moment: datetime
     assert stored is None or stored.tzinfo is UTC
 
 
-def test_a_moment_without_a_zone_is_refused(engine: Engine) -> None:
+def test_a_time_without_a_zone_is_refused(engine: Engine) -> None:
     naive = datetime(2026, 3, 1)  # noqa: DTZ001
     with engine.begin() as connection:
         with pytest.raises(StatementError, match="without a time zone"):
