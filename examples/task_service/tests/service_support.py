@@ -26,13 +26,14 @@ from sqlalchemy import URL, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth import SystemClock
-from task_service import app as app_module
 from task_service import server as server_module
-from task_service.app import Services, create_app
+from task_service import worker as worker_module
+from task_service.app import create_app
 from task_service.db import engine as engine_module
 from task_service.db.migrate import migrate
 from task_service.handlers import registry as registry_module
 from task_service.server import Server, bind
+from task_service.services import Services
 from task_service.settings import Settings
 from task_service.web import assets
 
@@ -49,7 +50,7 @@ _SECRETS = re.compile(
 
 
 class ShiftedClock(SystemClock):
-    """The machine's clock, set forward by what :meth:`advance` was told."""
+    """The machine's clock, plus the time of :meth:`advance`."""
 
     def __init__(self) -> None:
         self._shift = timedelta(0)
@@ -66,7 +67,7 @@ class ShiftedClock(SystemClock):
 
 @dataclass
 class Caller:
-    """Somebody with one credential, or none."""
+    """A client with one credential, or none."""
 
     http: httpx2.AsyncClient
 
@@ -101,7 +102,7 @@ class Caller:
         return expect(await self.post("/api/keys", {"name": "a key", **body}), 201)
 
     async def new_task(self, **body: Any) -> dict[str, Any]:
-        """A new task of this person that says hello."""
+        """A new task of this user that prints hello."""
         task = {"name": "hello", "handler": "command", "params": {"argv": ["echo", "hello"]}}
         return expect(await self.post("/api/tasks", task | body), 201)
 
@@ -125,7 +126,7 @@ class Service:
     callers: list[httpx2.AsyncClient] = field(default_factory=list)
 
     def caller(self, credential: str | None = None, **headers: str) -> Caller:
-        """Somebody with this credential."""
+        """A client with this credential."""
         if credential is not None:
             headers["Authorization"] = f"Bearer {credential}"
         http = httpx2.AsyncClient(
@@ -135,7 +136,7 @@ class Service:
         return Caller(http)
 
     async def log_in(self, username: str, password: str) -> Caller:
-        """Somebody with a fresh login."""
+        """A client with a fresh login."""
         body = {"username": username, "password": password}
         answered = expect(await self.caller().post("/api/auth/login", body), 200)
         return self.caller(answered["access_token"])
@@ -208,7 +209,7 @@ async def running_service(
         app = create(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
     # A run that goes on for ever is given back to the queue at once.
-    hurried = mock.patch.object(app_module, "RUN_GRACE", timedelta(seconds=0.1))
+    hurried = mock.patch.object(worker_module, "RUN_GRACE", timedelta(seconds=0.1))
     others = set(threading.enumerate())
     with no_secret_in_logs(), hurried:
         async with app.router.lifespan_context(app):
@@ -310,7 +311,7 @@ async def on_a_port(service: Service) -> AsyncIterator[str]:
     """The same service behind its real server; yields the origin. For what goes on while it is answered."""
     started = asyncio.Event()
 
-    async def tell() -> None:
+    async def notify() -> None:
         started.set()
 
     async def without_lifespan(scope: Any, receive: Any, send: Any) -> None:
@@ -329,7 +330,7 @@ async def on_a_port(service: Service) -> AsyncIterator[str]:
             without_lifespan,
             host="127.0.0.1",
             grace_seconds=5,
-            on_started=tell,
+            on_started=notify,
             on_stopping=service.services.stopping.set,
         )
         serving = asyncio.create_task(server._serve([listener]))

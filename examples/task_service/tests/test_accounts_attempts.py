@@ -272,7 +272,7 @@ async def test_while_redis_is_gone_the_database_counts(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """ASVS 5.0, section 16.5: no guess is free, and nobody is kept out."""
+    """ASVS 5.0, section 16.5: no guess is free, and no user is locked out."""
     assert not await redis.check()
     assert [await redis.incr("a", 900) for _ in range(3)] == [1, 2, 3]
     assert await redis.get("a") == 3
@@ -290,9 +290,7 @@ async def test_while_redis_is_gone_the_database_counts(
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:port/0", "redis://[::1"])
-def test_a_url_that_cannot_be_read_is_told_without_its_password(
-    url: str, clock: FrozenClock
-) -> None:
+def test_an_invalid_url_is_reported_without_its_password(url: str, clock: FrozenClock) -> None:
     with pytest.raises(
         ConfigurationError, match="TASK_SERVICE_REDIS_URL is not a valid URL"
     ) as caught:
@@ -300,7 +298,7 @@ def test_a_url_that_cannot_be_read_is_told_without_its_password(
     assert "geheim" not in str(caught.value)
 
 
-def test_without_the_client_the_message_says_what_to_install(
+def test_without_the_client_the_message_names_the_extra(
     clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("task_service.accounts.attempts.find_spec", lambda _: None)

@@ -136,7 +136,7 @@ async def test_a_change_without_a_session_is_refused(it: World) -> None:
     await assert_password(it, PASSWORD)
 
 
-async def test_of_two_changes_in_one_session_the_later_one_is_told_that_its_password_is_old(
+async def test_of_two_changes_in_one_session_the_later_one_gets_an_outdated_password(
     it: World, during: During
 ) -> None:
     user = await it.user("ann")
@@ -212,7 +212,7 @@ async def test_a_session_that_has_ended_is_not_replaced(it: World, during: Durin
     assert await it.sessions.list_open(user.id) == ()
 
 
-async def test_of_two_who_confirm_the_password_in_one_session_one_replaces_it(it: World) -> None:
+async def test_of_two_confirmations_in_one_session_one_replaces_it(it: World) -> None:
     user = await it.user("ann")
     here = await it.logged_in(user)
     other = compose(it.db.with_timeout(30), it.passwords)

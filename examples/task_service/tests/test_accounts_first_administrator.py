@@ -1,4 +1,4 @@
-"""Several processes that start without an administrator: whichever link somebody reads works, and one of them only."""
+"""Several processes that start without an administrator: every printed link is valid until one is used."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from sqlalchemy import func, select
 from task_service import cli
 from task_service.accounts.credentials import MAX_FIRST_LINKS
 from task_service.accounts.invitations import Invitation
-from task_service.app import Services, create_app
+from task_service.app import create_app
 from task_service.db import schema
 from task_service.errors import LinkInvalid
+from task_service.services import Services
 from task_service.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +114,7 @@ async def test_of_two_links_that_are_used_at_the_same_moment_one_counts(
     assert (await processes[0].login.log_in("admin", password)).user.username == "admin"
 
 
-async def test_no_printed_link_works_once_somebody_was_made_administrator_with_a_password(
+async def test_no_printed_link_is_valid_once_an_administrator_with_a_password_was_added(
     processes: list[Services],
 ) -> None:
     links = await _links(processes)
@@ -129,7 +130,7 @@ async def test_no_printed_link_works_once_somebody_was_made_administrator_with_a
     assert await one.invitations.create_for_first_administrator() is None
 
 
-async def test_no_printed_link_works_once_somebody_else_has_used_a_link_of_their_own(
+async def test_no_printed_link_is_valid_once_another_administrator_has_redeemed_a_link(
     processes: list[Services],
 ) -> None:
     links = await _links(processes)
@@ -162,7 +163,7 @@ async def test_a_service_that_is_started_over_and_over_leaves_a_bounded_number_o
     assert not await _works(processes[0], first)
 
 
-async def test_an_administrator_who_invites_replaces_the_link_as_ever(
+async def test_an_invitation_replaces_the_earlier_link(
     processes: list[Services],
 ) -> None:
     links = await _links(processes)

@@ -108,7 +108,7 @@ async def test_of_two_links_made_at_once_one_is_good(it: World) -> None:
     assert len(unspent) == 1
 
 
-async def test_of_those_who_redeem_a_link_at_once_one_succeeds(it: World) -> None:
+async def test_of_concurrent_redemptions_of_a_link_one_succeeds(it: World) -> None:
     user = await it.user("ann", password=None)
     link = await it.invitations.create(user.id)
     chosen = [f"nine violet submarines {number}" for number in range(6)]
@@ -214,7 +214,7 @@ async def test_an_administrator_made_by_the_command_line_is_enough(it: World) ->
     assert await it.invitations.create_for_first_administrator() is None
 
 
-async def test_an_administrator_who_waits_for_a_password_is_taken(it: World) -> None:
+async def test_an_administrator_without_a_password_is_reused(it: World) -> None:
     await it.user("user")
     await it.user("root", "admin", password=None)
     link = await it.invitations.create_for_first_administrator()

@@ -199,7 +199,7 @@ async def test_ten_wrong_passwords_close_an_account_to_an_address(lite: World) -
     with pytest.raises(TooManyAttempts) as caught:
         await lite.login.log_in("ann", PASSWORD, address=HOME)
 
-    # The door was closed before anybody looked at the password, and opens again.
+    # The attempt was refused before the password was verified; the window ends.
     assert lite.passwords.verified == 0
     assert 1 <= (caught.value.retry_after or 0) <= 15 * 60
     await lite.login.log_in("ann", PASSWORD, address="192.0.2.2")
@@ -299,7 +299,7 @@ async def test_a_closed_door_opens_after_the_window(
     await lite.login.log_in("ann", PASSWORD, address=HOME)
 
 
-async def test_how_long_it_stays_closed_is_told() -> None:
+async def test_the_refusal_states_when_to_retry() -> None:
     throttle = LoginThrottle(SystemClock())
     for _ in range(PER_PAIR):
         await throttle.attempt("ann", HOME)
@@ -371,7 +371,7 @@ async def test_logging_out_ends_the_session_everywhere(it: World) -> None:
     assert it.narrowed
 
 
-async def test_a_confirmed_password_replaces_the_session_and_says_so(it: World) -> None:
+async def test_a_confirmed_password_replaces_the_session_and_is_audited(it: World) -> None:
     user = await it.user("ann")
     before = await it.logged_in(user)
     it.clock.sleep(1200)

@@ -159,7 +159,7 @@ async def test_a_password_may_be_typed_in_any_normalisation(passwords: Passwords
 async def test_no_hash_is_matched_by_nothing_not_even_the_stand_in_s_password(
     passwords: Passwords,
 ) -> None:
-    assert not await passwords.verify("nobody's password", None)
+    assert not await passwords.verify("no user's password", None)
     assert not await passwords.verify("", None)
 
 
@@ -194,7 +194,7 @@ async def test_hashes_of_other_parameters_are_still_good_and_are_to_be_replaced(
     stronger.close()
 
 
-async def test_a_storm_is_told_to_come_back_and_the_event_loop_goes_on(
+async def test_a_storm_gets_retry_after_and_does_not_block_the_event_loop(
     passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
@@ -220,7 +220,7 @@ async def test_a_storm_is_told_to_come_back_and_the_event_loop_goes_on(
     assert await passwords.hash("y") == "y"
 
 
-async def test_callers_who_leave_give_their_place_back_once_it_is_free(
+async def test_cancelled_callers_release_their_slot_once_the_hash_is_done(
     passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()

@@ -176,7 +176,7 @@ async def test_a_session_that_is_none_is_not_found(it: World) -> None:
             await it.sessions.end(session_id, by=principal(user))
 
 
-async def test_nobody_ends_the_session_of_another(it: World) -> None:
+async def test_a_user_cannot_end_the_session_of_another(it: World) -> None:
     await _ann(it)
     eve = await it.user("eve")
     session_id = await _log_in(it)

@@ -34,7 +34,7 @@ async def test_a_subscriber_of_ipv6_is_one_address() -> None:
     await it.count("2001:db8:0:1::1")
 
 
-async def test_who_cannot_be_told_apart_counts_as_one() -> None:
+async def test_clients_without_an_address_count_as_one() -> None:
     it = throttle()
     for _ in range(3):
         await it.count(None)

@@ -156,7 +156,7 @@ async def test_a_password_from_the_command_line_follows_the_rules(it: World) -> 
     assert len(await it.rows("users")) == 1
 
 
-async def test_nobody_is_found_by_another_id_or_name(it: World) -> None:
+async def test_no_user_is_found_by_another_id_or_name(it: World) -> None:
     for user_id in ("", "usr_AAAAAAAAAAAAAAAA", "x" * 10_000, "usr_\x00", "%"):
         assert await it.users.find_owner(user_id) is None
         with pytest.raises(UserNotFound):
@@ -299,7 +299,7 @@ async def test_disabling_ends_every_login_and_link_and_enabling_does_not_bring_t
     assert (await it.actions())[-2:] == ["user.disabled", "user.enabled"]
 
 
-async def test_every_change_is_recorded_with_who_did_it_and_nothing_is_if_nothing_changed(
+async def test_every_change_is_recorded_with_its_actor_and_no_change_is_not_recorded(
     it: World,
 ) -> None:
     admin = await it.logged_in(await it.user("root", "admin"))
@@ -314,7 +314,7 @@ async def test_every_change_is_recorded_with_who_did_it_and_nothing_is_if_nothin
     ]
 
 
-async def test_changing_nobody_is_refused(it: World) -> None:
+async def test_changing_an_unknown_user_is_refused(it: World) -> None:
     with pytest.raises(UserNotFound):
         await it.users.change("usr_AAAAAAAAAAAAAAAA", disabled=True)
     user = await it.user("ann")

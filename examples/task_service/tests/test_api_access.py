@@ -1,6 +1,6 @@
 """Who gets where: every route of the API with nothing, with each kind of credential, and with each role.
 
-The table is the contract; a test holds it to the routes that really exist, so a new route has to say who may use it.
+The table is the contract; a test holds it to the routes that really exist, so a new route needs a line here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 
 NOTHING, USER, ADMIN, USER_KEY, ADMIN_KEY = "nothing", "user", "admin", "user_key", "admin_key"
 
-EVERYBODY = {NOTHING: 200, USER: 200, ADMIN: 200, USER_KEY: 200, ADMIN_KEY: 200}
-AUTHENTICATED = EVERYBODY | {NOTHING: "credentials_missing"}
+ANYONE = {NOTHING: 200, USER: 200, ADMIN: 200, USER_KEY: 200, ADMIN_KEY: 200}
+AUTHENTICATED = ANYONE | {NOTHING: "credentials_missing"}
 # An API key learns that no key will ever do here, whatever its owner may.
 INTERACTIVE = AUTHENTICATED | {USER_KEY: "interactive_required", ADMIN_KEY: "interactive_required"}
 ADMINISTRATOR = INTERACTIVE | {USER: "permission_denied"}
@@ -31,8 +31,8 @@ NO_USER = "/api/admin/users/usr_0000000000000000"
 
 # Who passes the guard of each route. What an answer is beyond it (200, 201, 404, 422) is not the matter here.
 ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
-    ("POST", "/api/auth/login"): ("/api/auth/login", EVERYBODY),
-    ("POST", "/api/auth/set-password"): ("/api/auth/set-password", EVERYBODY),
+    ("POST", "/api/auth/login"): ("/api/auth/login", ANYONE),
+    ("POST", "/api/auth/set-password"): ("/api/auth/set-password", ANYONE),
     ("GET", "/api/auth/me"): ("/api/auth/me", AUTHENTICATED),
     ("GET", "/api/auth/sessions"): ("/api/auth/sessions", INTERACTIVE),
     ("DELETE", "/api/auth/sessions"): ("/api/auth/sessions", INTERACTIVE),
@@ -47,8 +47,8 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/api/keys/{key_id}/revoke"): (f"{NO_KEY}/revoke", INTERACTIVE),
     ("DELETE", "/api/keys/{key_id}"): (NO_KEY, INTERACTIVE),
     ("GET", "/api/keys/{keyId}/audit"): (f"{NO_KEY}/audit", INTERACTIVE),
-    ("POST", "/api/revoke"): ("/api/revoke", EVERYBODY),
-    ("POST", "/api/leaks/github"): ("/api/leaks/github", EVERYBODY),
+    ("POST", "/api/revoke"): ("/api/revoke", ANYONE),
+    ("POST", "/api/leaks/github"): ("/api/leaks/github", ANYONE),
     ("GET", "/api/handlers"): ("/api/handlers", AUTHENTICATED),
     ("GET", "/api/tasks"): ("/api/tasks", AUTHENTICATED),
     ("POST", "/api/tasks"): ("/api/tasks", AUTHENTICATED),
@@ -71,10 +71,10 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/admin/audit"): ("/api/admin/audit", ADMINISTRATOR),
     ("GET", "/api/admin/audit/export"): ("/api/admin/audit/export", ADMINISTRATOR),
     ("GET", "/api/admin/system"): ("/api/admin/system", ADMINISTRATOR),
-    ("GET", "/healthz"): ("/healthz", EVERYBODY),
-    ("GET", "/readyz"): ("/readyz", EVERYBODY),
-    ("GET", "/metrics"): ("/metrics", EVERYBODY),
-    ("GET", "/openapi.json"): ("/openapi.json", EVERYBODY),
+    ("GET", "/healthz"): ("/healthz", ANYONE),
+    ("GET", "/readyz"): ("/readyz", ANYONE),
+    ("GET", "/metrics"): ("/metrics", ANYONE),
+    ("GET", "/openapi.json"): ("/openapi.json", ANYONE),
 }
 
 CHALLENGES = {
@@ -142,7 +142,7 @@ async def test_openapi_shows_what_is_guarded_and_how(service: Service) -> None:
     for (method, path), (_, expected) in ROUTES.items():
         if path != "/openapi.json":
             operation = document["paths"][path][method.lower()]
-            assert bool(operation.get("security")) == (expected is not EVERYBODY), (method, path)
+            assert bool(operation.get("security")) == (expected is not ANYONE), (method, path)
 
 
 async def test_no_documentation_page_loads_anything_from_elsewhere(service: Service) -> None:
@@ -200,7 +200,7 @@ async def test_a_method_in_a_header_is_none(callers: dict[str, Caller], header: 
     assert expect(await callers[ADMIN].get("/api/admin/config"), 200) == before
 
 
-async def test_an_administrator_is_told_which_methods_there_are(admin: Caller) -> None:
+async def test_a_wrong_method_names_the_allowed_ones_to_an_administrator(admin: Caller) -> None:
     response = await admin.delete("/api/admin/config")
     assert problem(response) == (405, "method_not_allowed")
     assert response.headers["allow"] == "GET, PATCH"

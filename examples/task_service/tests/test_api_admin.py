@@ -189,7 +189,7 @@ async def test_a_name_is_taken_however_it_is_written(admin: Caller) -> None:
     assert problem(response) == (409, "username_taken")
 
 
-async def test_somebody_must_be_left_to_administer(admin: Caller) -> None:
+async def test_the_last_administrator_cannot_be_removed(admin: Caller) -> None:
     mine = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
     for change in ({"disabled": True}, {"roles": ["user"]}):
         response = await admin.patch(f"/api/admin/users/{mine}", change)
@@ -278,7 +278,7 @@ async def test_confirming_the_password_makes_the_login_recent(
 # Audit
 
 
-async def test_the_audit_log_tells_who_did_what_with_which_credential(
+async def test_the_audit_log_records_actor_action_and_credential(
     service: Service, admin: Caller, user: Caller
 ) -> None:
     created = await user.new_key(name="CI")

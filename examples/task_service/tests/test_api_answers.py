@@ -215,7 +215,7 @@ async def test_a_login_that_is_too_old(service: Service, user: Caller, admin: Ca
     )
 
 
-async def test_what_is_anothers_or_nobodys_is_not_found(
+async def test_resources_of_others_and_unknown_ones_are_not_found(
     service: Service, user: Caller, admin: Caller
 ) -> None:
     task, key = await admin.new_task(), await admin.new_key()

@@ -82,7 +82,7 @@ async def test_an_export_waits_for_its_reader_and_ends_with_them(
         async with http.stream("GET", f"{ROUTE}?format=jsonl") as response:
             assert response.status_code == 200
             assert response.headers["content-disposition"] == 'attachment; filename="audit.jsonl"'
-            # Nobody reads on: what is in between is what sockets hold, and not the log.
+            # The client reads no further: the sockets buffer some pages, and no more are read from the log.
             assert 1 <= await _stands_still(lambda: endless.pages) < 60
             assert not ended()
         # The reader is gone.

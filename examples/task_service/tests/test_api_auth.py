@@ -42,7 +42,7 @@ async def invite(admin: Caller, username: str = "eva", role: str = "user") -> tu
 # Logging in
 
 
-async def test_me_says_who_with_what_and_how(user: Caller, user_key: Caller) -> None:
+async def test_me_shows_user_permissions_and_credential(user: Caller, user_key: Caller) -> None:
     answered = await me(user)
     assert answered["user"].keys() == {"id", "username", "roles"}
     assert (answered["user"]["username"], answered["user"]["roles"]) == ("ulf", ["user"])
@@ -118,7 +118,7 @@ async def test_attempts_are_counted_for_each_account_and_address(service: Servic
     )
     codes = [problem(answer)[1] for answer in answers]
     assert codes.count("login_failed") == 10
-    # Somebody else at the same address, and the API with a login from before, are not locked out.
+    # Another user at the same address, and the API with a login from before, are not locked out.
     await service.log_in("ada", ADMIN_PASSWORD)
 
 
@@ -152,7 +152,7 @@ async def test_a_storm_of_logins_leaves_the_service_responsive(service: Service)
         ({"username": "ulf", "password": "x", "remember": True}, {"remember"}),
     ],
 )
-async def test_login_says_which_member_is_wrong_and_never_quotes_it(
+async def test_login_names_the_invalid_member_and_never_quotes_it(
     service: Service, body: dict, fields: set[str]
 ) -> None:
     assert wrong_fields(await service.caller().post("/api/auth/login", body)) == fields
@@ -188,7 +188,9 @@ async def test_a_link_is_void_after_a_week_and_after_the_next_one(
     assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
 
 
-async def test_of_many_who_redeem_a_link_at_once_one_does(service: Service, admin: Caller) -> None:
+async def test_of_many_concurrent_redemptions_of_a_link_one_succeeds(
+    service: Service, admin: Caller
+) -> None:
     _, token = await invite(admin)
     bodies = [{"token": token, "password": f"{NEW_PASSWORD} {n}"} for n in range(5)]
     answers = await asyncio.gather(
@@ -359,7 +361,7 @@ async def test_one_sees_ones_sessions_and_ends_one(service: Service, user: Calle
     assert len(expect(await user.get("/api/auth/sessions"), 200)["items"]) == 1
 
 
-async def test_nobody_ends_anothers_session(user: Caller, admin: Caller) -> None:
+async def test_a_user_cannot_end_the_session_of_another(user: Caller, admin: Caller) -> None:
     (session,) = expect(await user.get("/api/auth/sessions"), 200)["items"]
     path = f"/api/auth/sessions/{session['id']}"
     assert problem(await admin.delete(path)) == (404, "session_not_found")

@@ -1,4 +1,4 @@
-"""An answer that goes on ends with its last task, whoever ends it."""
+"""A stream ends with all of its tasks, whichever of them ends first."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ async def test_a_service_without_its_database_is_alive_and_not_ready(
     assert "task_service_runs{state=" not in metrics.text
 
 
-async def test_the_metrics_count_without_naming_anybody(
-    service: Service, user: Caller, user_key: Caller
-) -> None:
+async def test_the_metrics_name_no_user(service: Service, user: Caller, user_key: Caller) -> None:
     task = await user.new_task()
     run = expect(await user_key.post(f"/api/tasks/{task['id']}/run"), 202)
     await user.wait_for_run(run["id"])

@@ -62,7 +62,7 @@ async def trail(person: Caller, key_id: str) -> list[tuple[str, str, dict[str, o
     return [(each["action"], each["credential"]["kind"], each["details"]) for each in items]
 
 
-async def test_whoever_holds_a_key_ends_it(service: Service, user: Caller) -> None:
+async def test_the_holder_of_a_key_can_revoke_it(service: Service, user: Caller) -> None:
     created = await user.new_key(name="CI")
     stranger = service.caller()
     for _ in range(2):
@@ -80,7 +80,9 @@ async def test_whoever_holds_a_key_ends_it(service: Service, user: Caller) -> No
     ]
 
 
-async def test_a_form_does_as_well_and_half_a_key_is_told(service: Service, user: Caller) -> None:
+async def test_a_form_is_accepted_and_a_malformed_key_is_refused(
+    service: Service, user: Caller
+) -> None:
     created = await user.new_key()
     form = {"content-type": "application/x-www-form-urlencoded"}
     stranger = service.caller()

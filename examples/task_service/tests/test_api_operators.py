@@ -40,7 +40,7 @@ async def test_all_other_sessions_end_and_the_own_one_goes_on(
     assert left["current"]
     expect(await user_key.get("/api/auth/me"), 200)
     expect(await admin.get("/api/auth/me"), 200)
-    # Nothing more to end is no error, and nothing to tell of.
+    # Revoking again is no error, and is not recorded.
     assert (await user.delete("/api/auth/sessions")).status_code == 204
     entries = expect(await admin.get("/api/admin/audit?action=session.all_ended"), 200)["items"]
     assert [entry["details"] for entry in entries] == [{"ended": 2}]
@@ -61,7 +61,7 @@ async def test_an_administrator_ends_all_sessions_of_a_user(
 # The trail of a key
 
 
-async def test_a_keys_trail_tells_what_was_done_to_it_and_with_it(
+async def test_a_keys_trail_lists_changes_and_uses(
     service: Service, user: Caller, admin: Caller
 ) -> None:
     created = await user.new_key(name="CI")
@@ -81,7 +81,7 @@ async def test_a_keys_trail_tells_what_was_done_to_it_and_with_it(
     first = expect(await user.get(f"{path}?limit=2"), 200)
     second = expect(await user.get(f"{path}?limit=2&cursor={first['next_cursor']}"), 200)
     assert first["items"] + second["items"] == page["items"]
-    # An administrator reads the whole log, and nobody reads another owner's key.
+    # An administrator reads the whole log; no one else reads the trail of another owner's key.
     assert problem(await admin.get(path)) == (404, "key_not_found")
     assert problem(await service.caller(created["key"]).get(path))[0] in {401, 403}
 
@@ -129,9 +129,7 @@ async def test_a_bad_export_is_refused_by_the_field(admin: Caller) -> None:
     assert wrong_fields(await admin.get(f"{path}?since=yesterday")) == {"since"}
 
 
-async def test_the_log_is_searched_by_the_name_of_whoever_did_it(
-    admin: Caller, user: Caller
-) -> None:
+async def test_the_log_is_searched_by_the_name_of_the_actor(admin: Caller, user: Caller) -> None:
     await user.new_key()
     found = expect(await admin.get("/api/admin/audit?actor=ULF"), 200)["items"]
     assert {entry["actor"]["username"] for entry in found} == {"ulf"}
@@ -141,7 +139,7 @@ async def test_the_log_is_searched_by_the_name_of_whoever_did_it(
 # The system
 
 
-async def test_the_system_tells_versions_database_queue_and_leases(
+async def test_the_system_reports_versions_database_queue_and_leases(
     service: Service, admin: Caller, user: Caller
 ) -> None:
     expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)

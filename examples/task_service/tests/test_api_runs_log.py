@@ -182,7 +182,7 @@ async def test_a_silent_log_shows_that_it_is_alive(service: Service, user: Calle
             assert await anext(lines) == ":"
 
 
-async def test_nobody_follows_anothers_log(service: Service, admin: Caller) -> None:
+async def test_a_user_cannot_follow_the_log_of_another(service: Service, admin: Caller) -> None:
     run_id = await start(admin, "echo secret")
     ulf = await service.log_in("ulf", USER_PASSWORD)
     assert problem(await ulf.get(f"/api/runs/{run_id}/log")) == (404, "run_not_found")

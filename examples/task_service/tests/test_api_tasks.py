@@ -52,7 +52,7 @@ async def test_a_task_has_these_members(user: Caller) -> None:
     assert datetime.fromisoformat(task["created_at"]).tzinfo is not None
 
 
-async def test_a_run_has_these_members_and_tells_who_asked_for_it(
+async def test_a_run_has_these_members_and_names_who_requested_it(
     user: Caller, user_key: Caller
 ) -> None:
     task = await user.new_task()
@@ -207,7 +207,7 @@ async def test_a_run_that_is_over_cannot_be_cancelled(user: Caller) -> None:
     assert problem(response) == (409, "run_finished")
 
 
-async def test_an_administrator_sees_and_cancels_the_run_of_anybody(
+async def test_an_administrator_sees_and_cancels_the_run_of_any_user(
     user: Caller, admin: Caller
 ) -> None:
     expect(await admin.patch("/api/admin/config", {"max_concurrent_runs_per_user": 1}), 200)
@@ -230,7 +230,7 @@ async def test_an_administrator_sees_and_cancels_the_run_of_anybody(
     assert problem(await user.post(f"/api/runs/{run['id']}/cancel")) == (404, "run_not_found")
 
 
-async def test_only_who_may_say_so_queues_an_urgent_run(
+async def test_an_urgent_run_needs_its_permission(
     service: Service, user: Caller, admin: Caller
 ) -> None:
     urgent = {"priority": "urgent"}

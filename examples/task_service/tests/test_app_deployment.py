@@ -19,12 +19,12 @@ from examples.task_service.tests.service_support import (
 )
 from sqlalchemy import Connection, insert, select
 
-from task_service.app import Services
 from task_service.db import migrate as migrate_module
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate, revision_of
 from task_service.deployment import deployment_id, forget_deployment_id
+from task_service.services import Services
 from task_service.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -25,6 +25,7 @@ from examples.task_service.tests.test_cli import run
 
 from msk_auth import ConfigurationError, StoreUnavailable
 from task_service import app as app_module
+from task_service import worker as worker_module
 from task_service.accounts.audit import AuditQuery
 from task_service.handlers import sandbox
 
@@ -79,7 +80,7 @@ class FailingRunner:
 async def test_a_runner_that_failed_is_started_again(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(app_module, "_RUNNER_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(worker_module, "_RUNNER_PAUSE_SECONDS", 0.0)
     runner, stop = FailingRunner(), asyncio.Event()
     worker = dataclasses.replace(service.services.worker, runner=runner)
     async with asyncio.timeout(5):

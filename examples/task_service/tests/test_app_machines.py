@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL: what one does the others know, whoever is asked."""
+"""Several processes on one PostgreSQL: each of them sees the changes of the others."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from msk_auth import ConfigurationError
 from task_service.accounts.throttle import PER_PAIR
 from task_service.app import create_app
 from task_service.cli import main
+from task_service.deployment import forget_secrets
 from task_service.settings import Settings
-from task_service.shared_secrets import forget_secrets
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -165,7 +165,7 @@ async def test_who_serves_stands_in_only_while_no_worker_lives(deployment: Deplo
         assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
 
 
-async def test_who_shall_execute_nothing_executes_nothing_and_who_always_shall_listens(
+async def test_never_executes_no_runs_and_always_listens_to_the_queue(
     deployment: Deployment,
 ) -> None:
     async with deployment.process(execute_runs="never") as front:
@@ -194,12 +194,12 @@ async def test_a_run_elsewhere_is_followed_cancelled_within_seconds_and_given_ba
             [ada.http.headers["authorization"].encode()]
         )
         loop = asyncio.get_running_loop()
-        said = ""
+        output = ""
         async with asyncio.timeout(40):
             # As the route does; the test's transport gives an answer only when it is complete.
             async for item in service.services.logs.follow(run["id"]):
-                said += getattr(item, "text", "")
-                if said == "begun\n":
+                output += getattr(item, "text", "")
+                if output == "begun\n":
                     break
         await service.services.runs.get(principal, run["id"])
         began = loop.time()
@@ -256,7 +256,7 @@ async def test_a_process_with_other_secrets_does_not_serve(
         )
         async with other.router.lifespan_context(other):
             assert other.state.services.fingerprints.keys() != service.services.fingerprints.keys()
-        # Whoever has the old ones does not start again.
+        # A process with the old ones does not start again.
         with pytest.raises(ConfigurationError, match="not those with which the keys and logins"):
             await service.services.agree_on_secrets()
 

@@ -1,4 +1,4 @@
-"""What surrounds every request, in front of an application that tells what it was given."""
+"""The middleware around every request, in front of an application that reports what it received."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from starlette.types import Message, Receive, Scope, Send
 
 from msk_auth import KeyFormat, KeyUnknown, Problem, SystemClock
 from task_service import middleware
+from task_service.login_cookie import LoginCookie
 from task_service.middleware import (
     MAX_BODY_BYTES,
     BodyLimit,
     HeadAsGet,
-    LoginCookie,
-    Observed,
     RequestLimit,
+    RequestLog,
     SecurityHeaders,
-    find_client,
 )
-from task_service.middleware import Client as FoundClient
 from task_service.observability import Metrics
 from task_service.request_record import request_address
+from task_service.trusted_proxies import Client as FoundClient
+from task_service.trusted_proxies import find_client
 
 pytestmark = pytest.mark.anyio
 
@@ -130,15 +130,15 @@ def around(
     proxies: tuple[str, ...] = (),
     app: Any = echo,
     metrics: Metrics | None = None,
-    forwarders: list[Any] | None = None,
+    untrusted: list[Any] | None = None,
 ) -> Client:
     cookie = LoginCookie(app, base_url=base_url, loopback=loopback)
-    observed = Observed(
+    observed = RequestLog(
         RequestLimit(HeadAsGet(BodyLimit(cookie))),
         clock=SystemClock(),
         metrics=metrics or Metrics(),
         trusted_proxies=[ip_network(proxy) for proxy in proxies],
-        untrusted_forwarder=[].append if forwarders is None else forwarders.append,
+        untrusted_proxy=[].append if untrusted is None else untrusted.append,
         route_of=lambda _: None,
         answer=answer,
     )
@@ -159,7 +159,7 @@ async def test_every_answer_has_the_security_headers(path: str) -> None:
     assert "strict-transport-security" not in answered.headers
 
 
-async def test_under_https_browsers_are_told_to_stay_there() -> None:
+async def test_under_https_responses_have_strict_transport_security() -> None:
     answered = await around(base_url="https://tasks.example").request()
     assert answered.headers["strict-transport-security"] == "max-age=31536000"
 
@@ -185,7 +185,7 @@ async def test_the_request_id_is_fresh_and_never_the_clients() -> None:
 # What went wrong
 
 
-async def test_an_unexpected_exception_is_a_500_that_tells_nothing(
+async def test_an_unexpected_exception_is_a_500_without_details(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answered = await around().request(path="/api/boom")
@@ -344,12 +344,12 @@ async def test_a_client_that_goes_away_within_its_body_gets_no_answer(
 async def test_forwarded_for_is_believed_from_the_right_as_far_as_proxies_are_trusted(
     peer: str, forwarded: str, believed: str, noticed: bool
 ) -> None:
-    forwarders: list[Any] = []
-    client = around(proxies=("10.0.0.0/8",), forwarders=forwarders)
+    untrusted: list[Any] = []
+    client = around(proxies=("10.0.0.0/8",), untrusted=untrusted)
     client.peer = (peer, 5000)
     answered = await client.request(headers=[("X-Forwarded-For", forwarded)])
     assert answered.json["address"] == believed
-    assert [str(address) for address in forwarders] == ([believed] if noticed else [])
+    assert [str(address) for address in untrusted] == ([believed] if noticed else [])
 
 
 def test_an_address_that_is_no_ip_address_is_none() -> None:

@@ -42,10 +42,10 @@ def test_json_is_one_object_a_line_with_what_was_given(stderr: Read) -> None:
     logging.getLogger("task_service.access").info("answered", extra={"status": 200})
     logging.getLogger("task_service").debug("not shown")
     (line,) = stderr().splitlines()
-    said = json.loads(line)
-    assert (said["event"], said["status"], said["level"]) == ("answered", 200, "info")
-    assert said["logger"] == "task_service.access"
-    assert said["timestamp"].endswith("Z")
+    output = json.loads(line)
+    assert (output["event"], output["status"], output["level"]) == ("answered", 200, "info")
+    assert output["logger"] == "task_service.access"
+    assert output["timestamp"].endswith("Z")
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])

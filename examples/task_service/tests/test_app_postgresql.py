@@ -64,7 +64,7 @@ async def test_a_worker_executes_what_others_took(
     async def execute_nothing(_: object, stop: asyncio.Event) -> None:
         await stop.wait()
 
-    monkeypatch.setattr("task_service.app.Worker.execute_runs", execute_nothing)
+    monkeypatch.setattr("task_service.worker.Worker.execute_runs", execute_nothing)
     async with running_service(
         tmp_path / "template", tmp_path / "data", database_url=database_url
     ) as service:

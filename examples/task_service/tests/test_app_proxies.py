@@ -21,14 +21,19 @@ from msk_auth import StoreUnavailable
 from msk_auth.testing import FrozenClock
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
-from task_service.forwarders import NOTED_EVERY, VALID_FOR, Forwarders, untrusted_forwarders
-from task_service.origins import is_from_own_page
+from task_service.login_cookie import is_same_origin
+from task_service.trusted_proxies import (
+    RECORDED_EVERY,
+    VALID_FOR,
+    UntrustedProxies,
+    untrusted_proxies,
+)
 
 pytestmark = pytest.mark.anyio
 
 PROXY, OTHER_PROXY = ip_address("10.0.0.7"), ip_address("fd00::7")
 STRANGER, OTHER_STRANGER = ip_address("8.8.8.8"), ip_address("2606:4700::1")
-LOGGER = "task_service.forwarders"
+LOGGER = "task_service.trusted_proxies"
 
 
 # Behind a proxy that ends TLS the service is spoken to over http.
@@ -76,9 +81,9 @@ async def test_a_browser_without_fetch_metadata_can_log_in_behind_a_tls_proxy(
         ([("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")], False),
     ],
 )
-def test_what_a_browser_says_of_its_page(headers: list[tuple[str, str]], own: bool | None) -> None:
+def test_whether_a_request_is_same_origin(headers: list[tuple[str, str]], own: bool | None) -> None:
     raw = [(name.encode(), value.encode()) for name, value in headers]
-    assert is_from_own_page(raw, "https") is own
+    assert is_same_origin(raw, "https") is own
 
 
 # Proxies that are not trusted.
@@ -97,40 +102,40 @@ async def test_what_forwards_without_being_trusted_is_noted_and_logged_once(
     db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FrozenClock(START)
-    forwarders = Forwarders(db, clock)
+    proxies = UntrustedProxies(db, clock)
     for address in (STRANGER, PROXY, OTHER_PROXY, OTHER_STRANGER) * 3:
-        forwarders.notice(address)
+        proxies.notice(address)
     # One of each kind: a stranger with many addresses fills neither the log nor the database.
     assert [record.args for record in caplog.records] == [(STRANGER,), (PROXY,)]
-    assert "set TASK_SERVICE_TRUSTED_PROXIES to its address" in caplog.messages[0]
-    await forwarders._write()
-    assert await untrusted_forwarders(db, [], START) == [PROXY, STRANGER]
+    assert "add it to TASK_SERVICE_TRUSTED_PROXIES" in caplog.messages[0]
+    await proxies._write()
+    assert await untrusted_proxies(db, [], START) == [PROXY, STRANGER]
     # Trusting it settles the matter, and so does its end.
     trusted = [ip_network("10.0.0.0/8")]
-    assert await untrusted_forwarders(db, trusted, START) == [STRANGER]
-    assert await untrusted_forwarders(db, [], START + VALID_FOR) == []
+    assert await untrusted_proxies(db, trusted, START) == [STRANGER]
+    assert await untrusted_proxies(db, [], START + VALID_FOR) == []
 
 
 async def test_what_goes_on_is_noted_again_each_day_and_logged_no_more(
     db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FrozenClock(START)
-    forwarders = Forwarders(db, clock)
-    forwarders.notice(PROXY)
-    await forwarders._write()
-    clock.advance(NOTED_EVERY)
-    forwarders.notice(OTHER_PROXY)
-    await forwarders._write()
-    assert await untrusted_forwarders(db, [], START + VALID_FOR) == [OTHER_PROXY]
+    proxies = UntrustedProxies(db, clock)
+    proxies.notice(PROXY)
+    await proxies._write()
+    clock.advance(RECORDED_EVERY)
+    proxies.notice(OTHER_PROXY)
+    await proxies._write()
+    assert await untrusted_proxies(db, [], START + VALID_FOR) == [OTHER_PROXY]
     assert len(caplog.records) == 1
 
 
 async def test_a_database_that_does_not_answer_is_tried_again(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("task_service.forwarders._RETRY_SECONDS", 0)
-    forwarders = Forwarders(db, FrozenClock(START))
-    write, failures, written = forwarders._write, [StoreUnavailable()], asyncio.Event()
+    monkeypatch.setattr("task_service.trusted_proxies._RETRY_SECONDS", 0)
+    proxies = UntrustedProxies(db, FrozenClock(START))
+    write, failures, written = proxies._write, [StoreUnavailable()], asyncio.Event()
 
     async def unavailable_once() -> None:
         if failures:
@@ -138,12 +143,12 @@ async def test_a_database_that_does_not_answer_is_tried_again(
         await write()
         written.set()
 
-    monkeypatch.setattr(forwarders, "_write", unavailable_once)
-    forwarders.notice(PROXY)
-    working = asyncio.create_task(forwarders.write_for_ever())
+    monkeypatch.setattr(proxies, "_write", unavailable_once)
+    proxies.notice(PROXY)
+    working = asyncio.create_task(proxies.write_queued())
     await asyncio.wait_for(written.wait(), 30)
     working.cancel()
-    assert await untrusted_forwarders(db, [], START) == [PROXY]
+    assert await untrusted_proxies(db, [], START) == [PROXY]
 
 
 async def test_a_proxy_that_is_not_listed_is_logged_once_and_noted(
@@ -161,6 +166,6 @@ async def test_a_proxy_that_is_not_listed_is_logged_once_and_noted(
         async with asyncio.timeout(30):
             while True:
                 later = service.clock.now() + timedelta(hours=1)
-                if await untrusted_forwarders(service.services.db, [], later) == [PROXY]:
+                if await untrusted_proxies(service.services.db, [], later) == [PROXY]:
                     break
                 await asyncio.sleep(0.01)

@@ -17,8 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
 from task_service import server as server_module
-from task_service.app import AUDIENCE
 from task_service.server import MAX_HEAD_BYTES, Connections, Server, bind
+from task_service.services import AUDIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,7 @@ class Running:
 async def running(grace: int = 5, proxies: Sequence[str] = ()) -> AsyncIterator[Running]:
     app, stopping, started = App(), [], asyncio.Event()
 
-    async def tell() -> None:
+    async def notify() -> None:
         started.set()
 
     listener = bind("127.0.0.1", 0)
@@ -85,7 +85,7 @@ async def running(grace: int = 5, proxies: Sequence[str] = ()) -> AsyncIterator[
         app,
         host="127.0.0.1",
         grace_seconds=grace,
-        on_started=tell,
+        on_started=notify,
         on_stopping=lambda: stopping.append("now"),
         trusted_proxies=[ip_network(proxy) for proxy in proxies],
     )
@@ -229,7 +229,7 @@ async def held(port: int, count: int, source: str = "127.0.0.1") -> AsyncIterato
         yield
 
 
-async def test_one_client_more_than_bearable_is_told_to_come_back(
+async def test_a_client_beyond_the_limit_gets_503_with_retry_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
@@ -296,7 +296,7 @@ async def test_a_trusted_proxy_may_have_all_connections(monkeypatch: pytest.Monk
         assert (await ask(it.port))[0] == 200
 
 
-async def test_who_takes_a_proxy_for_a_client_is_told_once_a_minute(
+async def test_a_proxy_at_the_limit_of_a_client_is_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_module, "MAX_FOR_ADDRESS", 1)
@@ -359,7 +359,7 @@ async def test_an_answer_may_take_longer_than_a_head(impatient: None) -> None:
         assert (await everything(reader)).endswith(b"ok")
 
 
-async def test_stopping_is_told_first_and_accepted_requests_are_finished() -> None:
+async def test_stopping_is_announced_first_and_accepted_requests_are_finished() -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
         await it.app.began.wait()
@@ -448,7 +448,7 @@ async def test_a_request_on_its_way_on_a_kept_connection_is_answered_when_the_se
         assert b"connection: close" in answered
 
 
-async def test_an_answer_under_way_says_that_it_is_the_last_one_when_the_service_stops() -> None:
+async def test_a_response_during_shutdown_closes_its_connection() -> None:
     async with running() as it:
         client = Ask(it.port)
         client.send("/slow")
@@ -518,13 +518,13 @@ async def test_where_the_kernel_has_no_part_in_stopping_it_stops_all_the_same(
     assert server_module.waiting_connections(listener) == 0
 
 
-def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+def test_a_used_port_is_reported_in_one_line() -> None:
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"The port {port} on 127.0.0.1 is taken"):
+        with pytest.raises(ConfigurationError, match=f"Another program uses port {port}"):
             bind("127.0.0.1", port)
 
 
-def test_an_address_of_another_machine_is_told_in_one_line() -> None:
-    with pytest.raises(ConfigurationError, match="no address that this machine can listen on"):
+def test_an_address_of_another_machine_is_reported_in_one_line() -> None:
+    with pytest.raises(ConfigurationError, match="This machine cannot listen on"):
         bind("192.0.2.1", 8000)

@@ -1,4 +1,4 @@
-"""What runs beside the requests: its mistakes are told at once, and its end swallows no cancellation."""
+"""Background tasks: their errors are logged at once, and ending one swallows no cancellation."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ async def test_a_mistake_is_logged_when_it_happens(caplog: pytest.LogCaptureFixt
     await asyncio.wait([task])
     await asyncio.sleep(0)
     (record,) = caplog.records
-    assert record.getMessage() == "flush sessions has stopped working until the next start"
+    assert record.getMessage() == (
+        "the background task 'flush sessions' failed and is off until the next start"
+    )
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
-    # Whoever closes afterwards is not disturbed, and nothing is told twice.
+    # Ending it afterwards raises nothing and logs nothing again.
     await background.end(task)
     assert len(caplog.records) == 1
 
 
-async def test_whoever_ends_it_can_be_cancelled_meanwhile() -> None:
+async def test_the_caller_of_end_can_be_cancelled() -> None:
     released = asyncio.Event()
 
     async def slow_to_stop() -> None:

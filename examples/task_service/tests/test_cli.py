@@ -64,16 +64,16 @@ class Serving:
     """A `task-service serve` in a process of its own."""
 
     process: subprocess.Popen[str]
-    said: str
+    output: str
     errors: Path
 
     @property
     def origin(self) -> str:
-        return re.search(r"http://127\.0\.0\.1:\d+", self.said)[0]
+        return re.search(r"http://127\.0\.0\.1:\d+", self.output)[0]
 
     @property
     def token(self) -> str | None:
-        found = re.search(r"/set-password#([\w-]{43})", self.said)
+        found = re.search(r"/set-password#([\w-]{43})", self.output)
         return found and found[1]
 
     def request(
@@ -110,14 +110,14 @@ def serving(data: Path, **settings: str) -> Iterator[Serving]:
             text=True,
         )
     assert process.stdout is not None
-    said = ""
+    output = ""
     try:
         for line in process.stdout:
-            said += line
+            output += line
             if "data is in" in line:
                 break
-        assert "data is in" in said, errors.read_text()
-        yield Serving(process, said, errors)
+        assert "data is in" in output, errors.read_text()
+        yield Serving(process, output, errors)
     finally:
         if process.poll() is None:
             process.kill()
@@ -136,7 +136,7 @@ def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> Non
     """From the printed link to a run that an API key started."""
     data = tmp_path / "data"
     with serving(data) as service:
-        assert str(data) in service.said
+        assert str(data) in service.output
         body = {"token": service.token, "password": ADMIN_PASSWORD}
         assert service.request("POST", "/api/auth/set-password", body) == (204, None)
         login = log_in(service)
@@ -162,7 +162,7 @@ def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> Non
     assert data.stat().st_mode & 0o777 == 0o700
     with serving(data) as service:
         assert service.token is None
-        assert f"{service.origin}/login" in service.said
+        assert f"{service.origin}/login" in service.output
         log_in(service)
         assert service.stop(signal.SIGINT) == 0
 
@@ -189,17 +189,17 @@ def test_the_link_is_printed_until_it_was_used(tmp_path: Path) -> None:
         assert [status for status, *_ in answers] == [204, 410, 410]
         service.stop()
     with serving(tmp_path / "data") as service:
-        assert "/set-password" not in service.said
+        assert "/set-password" not in service.output
 
 
-def test_who_serves_others_without_tls_is_told_that_browsers_will_not_log_in(
+def test_serving_other_machines_without_tls_prints_a_warning_about_browsers(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path / "data", BASE_URL="http://tasks.example") as service:
-        assert "over https only" in service.said
+        assert "over https only" in service.output
     with serving(tmp_path / "data", BASE_URL="https://tasks.example") as service:
-        assert "over https only" not in service.said
-        assert "https://tasks.example/set-password#" in service.said
+        assert "over https only" not in service.output
+        assert "https://tasks.example/set-password#" in service.output
 
 
 def test_logs_can_be_json(tmp_path: Path) -> None:
@@ -212,35 +212,35 @@ def test_logs_can_be_json(tmp_path: Path) -> None:
     assert line["request_id"].startswith("req_")
 
 
-def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_used_port_is_one_line_of_output(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         done = run(tmp_path / "data", "serve", PORT=port)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"Error: The port {port} on 127.0.0.1 is taken")
+    assert done.stderr.startswith(f"Error: Another program uses port {port} on 127.0.0.1")
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "output"),
     [
         ({"PORT": "eighty"}, "TASK_SERVICE_PORT"),
-        ({"PORTT": "8000"}, "TASK_SERVICE_PORTT: there is no such setting"),
+        ({"PORTT": "8000"}, "TASK_SERVICE_PORTT: unknown setting"),
         ({"BASE_URL": "https://a.example/path"}, "TASK_SERVICE_BASE_URL"),
         ({"DATABASE_URL": "mysql://root@localhost/x"}, "TASK_SERVICE_DATABASE_URL"),
         ({"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/none"}, "cannot reach its data"),
-        ({"DATA_DIR": "/proc/nowhere"}, "cannot be made"),
+        ({"DATA_DIR": "/proc/nowhere"}, "cannot be created"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "migrate"])
-def test_a_bad_setting_is_told_without_a_traceback(
-    tmp_path: Path, settings: dict[str, str], said: str, command: str
+def test_an_invalid_setting_has_no_traceback(
+    tmp_path: Path, settings: dict[str, str], output: str, command: str
 ) -> None:
     done = run(tmp_path / "data", command, **({"PORT": "0"} | settings))
     assert done.exit_code == 1
-    assert said in done.stderr
+    assert output in done.stderr
 
 
 def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "stdin", "code", "said"),
+    ("words", "stdin", "code", "output"),
     [
         (["users", "create", "e v a", "--role", "user"], "", 1, "username"),
         (["users", "create", "eva", "--role", "root"], "", 2, "--role"),
@@ -305,12 +305,12 @@ def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
         (["worker"], "", 2, "task-service serve"),
     ],
 )
-def test_what_was_called_wrongly_is_told(
-    tmp_path: Path, words: list[str], stdin: str, code: int, said: str
+def test_wrong_usage_is_explained(
+    tmp_path: Path, words: list[str], stdin: str, code: int, output: str
 ) -> None:
     done = run(tmp_path / "data", *words, stdin=stdin)
     assert (done.exit_code, done.stdout) == (code, "")
-    assert said in done.stderr
+    assert output in done.stderr
 
 
 def test_the_doctor_finds_nothing_before_the_first_start_and_after(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_the_doctor_finds_nothing_before_the_first_start_and_after(tmp_path: Pat
     assert "has this version's schema" in after.stdout
 
 
-def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+def test_the_doctor_prints_problems_and_what_to_do(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert run(data, "migrate").exit_code == 0
     (data / "secrets.json").chmod(0o644)
@@ -345,7 +345,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     ]
     assert "chmod 700" in problems[0]
     assert "chmod 600" in problems[1]
-    assert "is no SQLite database, or is damaged" in problems[2]
+    assert "is not an SQLite database, or is damaged" in problems[2]
 
 
 def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:
@@ -357,11 +357,11 @@ def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:
     ]
 
 
-def test_the_doctor_tells_a_file_from_a_folder(tmp_path: Path) -> None:
+def test_the_doctor_distinguishes_a_file_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     done = run(tmp_path / "data", "doctor", PORT="0")
     assert done.exit_code == 1
-    assert f"problem  data folder: {tmp_path / 'data'} is no folder" in done.stdout
+    assert f"problem  data folder: {tmp_path / 'data'} is not a folder" in done.stdout
 
 
 def test_the_doctor_names_a_handler_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_the_doctor_names_a_handler_that_cannot_be_loaded(tmp_path: Path) -> Non
     assert "problem  handlers: The handler 'backup'" in done.stdout
 
 
-def test_the_doctor_says_when_the_schema_is_old(tmp_path: Path) -> None:
+def test_the_doctor_reports_an_old_schema(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert run(data, "migrate").exit_code == 0
     with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
@@ -382,7 +382,7 @@ def test_the_doctor_says_when_the_schema_is_old(tmp_path: Path) -> None:
     assert "its schema is brought to this version at start" in done.stdout
 
 
-def test_the_doctor_says_when_the_schema_is_too_new(tmp_path: Path) -> None:
+def test_the_doctor_reports_a_schema_that_is_too_new(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert run(data, "migrate").exit_code == 0
     with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
@@ -417,7 +417,7 @@ def test_what_does_not_end_keeps_no_worker_from_ending() -> None:
         [sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0
-    assert "left behind, because it does not end: a queue" in done.stderr
+    assert "ending the process, because tasks do not end: a queue" in done.stderr
 
 
 def test_the_doctor_hides_the_password_of_the_database(tmp_path: Path) -> None:
@@ -435,7 +435,7 @@ def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_finishing_an_upgrade_and_giving_up_secrets_are_said_to_migrate(tmp_path: Path) -> None:
+def test_migrate_finishes_an_upgrade_and_replaces_secrets(tmp_path: Path) -> None:
     for words in (["--finish"], ["--new-secrets"], ["--new-deployment"]):
         done = run(tmp_path / "data", "migrate", *words)
         assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")

@@ -1,4 +1,4 @@
-"""The files that a deployer starts from say only what is so: commands, settings, paths, addresses and ports."""
+"""The files for deployments are true: commands, settings, paths, addresses and ports."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def settings_from(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
     return Settings()
 
 
-def test_the_image_runs_as_somebody_without_rights() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     users = [words for name, words in last_stage() if name == "USER"]
     assert users == ["10001:10001"]
     # Nothing runs as root after that.
@@ -213,7 +213,7 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
         assert Path(program).name == "task-service"
         assert command in main.commands
         started.append(command)
-        # Told twice, the last one counts for `configparser`; each is a setting.
+        # Of duplicates `configparser` keeps the last one; each is a setting.
         name, _, value = service["Environment"].partition("=")
         settings_from({name: value}, monkeypatch)
         if command == "worker":

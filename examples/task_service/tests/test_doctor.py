@@ -1,4 +1,4 @@
-"""What the doctor says of databases, clocks, workers, secrets and Redis: the cause, and what to do."""
+"""The findings of the doctor on databases, clocks, workers, secrets and Redis: the cause, and what to do."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
 from msk_auth import StoreUnavailable, SystemClock
+from task_service import doctor as doctor_module
 from task_service.cli import main
 from task_service.db import migrate as migrate_module
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
-from task_service.doctor import database as database_module
-from task_service.forwarders import Forwarders
+from task_service.deployment import agree_on_secrets, forget_secrets
 from task_service.secrets_file import load_or_create_secrets
-from task_service.shared_secrets import agree_on_secrets, forget_secrets
+from task_service.trusted_proxies import UntrustedProxies
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ async def url() -> AsyncIterator[str]:
 
 
 async def examined(data: Path, **settings: str) -> tuple[int, dict[str, str]]:
-    """The exit code, and from each subject what was said of it, beginning with ok or problem."""
+    """The exit code, and the finding of each subject, prefixed with ok or problem."""
     env = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
     env = {"TASK_SERVICE_DATA_DIR": str(data), "TASK_SERVICE_PORT": "0", **env}
     with mock.patch("task_service.cli.configure_logging"):
@@ -47,8 +47,8 @@ async def examined(data: Path, **settings: str) -> tuple[int, dict[str, str]]:
     assert "geheim" not in done.output
     found = {}
     for line in done.stdout.splitlines():
-        subject, _, said = line[8:].strip().partition(": ")
-        found[subject] = f"{line[:8].strip()} {said}"
+        subject, _, message = line[8:].strip().partition(": ")
+        found[subject] = f"{line[:8].strip()} {message}"
     return done.exit_code, found
 
 
@@ -95,24 +95,24 @@ async def test_a_proxy_that_is_not_trusted(tmp_path: Path) -> None:
     data.mkdir(mode=0o700)
     db = Database.open(f"sqlite:///{data / 'task-service.sqlite3'}")
     await migrate(db)
-    forwarders = Forwarders(db, SystemClock())
+    proxies = UntrustedProxies(db, SystemClock())
     code, found = await examined(data)
     assert (code, found["proxies"]) == (
         0,
-        "ok no request was forwarded by a proxy that is not trusted",
+        "ok no untrusted proxy has forwarded requests",
     )
     # Any client on the Internet can send the header.
-    forwarders.notice(ip_address("8.8.8.8"))
-    await forwarders._write()
+    proxies.notice(ip_address("8.8.8.8"))
+    await proxies._write()
     code, found = await examined(data)
     assert code == 0
-    assert found["proxies"].startswith("ok requests with X-Forwarded-For come from 8.8.8.8")
+    assert found["proxies"].startswith("ok X-Forwarded-For from 8.8.8.8 is ignored")
 
-    forwarders.notice(ip_address("10.0.0.7"))
-    await forwarders._write()
+    proxies.notice(ip_address("10.0.0.7"))
+    await proxies._write()
     code, found = await examined(data, TRUSTED_PROXIES="192.0.2.0/24")
     assert code == 1
-    assert "50 wrong passwords keep them all out" in found["proxies"]
+    assert "50 wrong passwords lock all of them out" in found["proxies"]
     remedy = found["proxies"].rpartition("TASK_SERVICE_TRUSTED_PROXIES=")[2]
     assert remedy == "192.0.2.0/24,10.0.0.7"
     code, found = await examined(data, TRUSTED_PROXIES=f"{remedy},8.8.8.8")
@@ -120,7 +120,7 @@ async def test_a_proxy_that_is_not_trusted(tmp_path: Path) -> None:
     await db.close()
 
 
-async def test_an_index_that_could_not_be_built_is_told(tmp_path: Path, url: str) -> None:
+async def test_an_index_that_could_not_be_built_is_reported(tmp_path: Path, url: str) -> None:
     await migrated(url)
     await execute(url, "DROP INDEX ix_runs_state_owner_id_rank_created_at_id")
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
@@ -138,31 +138,31 @@ async def test_an_index_that_could_not_be_built_is_told(tmp_path: Path, url: str
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"database": "no_such_database"}, "does not exist on that server; run: createdb no_such"),
         ({"username": "no_such_role", "password": "geheim"}, "refuses this user or password"),
-        ({"host": "no-such-host.invalid"}, "is on a host that is not known: no-such-host.invalid"),
+        ({"host": "no-such-host.invalid"}, "is on an unknown host, no-such-host.invalid"),
     ],
 )
 async def test_why_postgresql_does_not_answer(
-    tmp_path: Path, changed: dict[str, str], said: str
+    tmp_path: Path, changed: dict[str, str], message: str
 ) -> None:
     wrong = make_url(POSTGRES).set(**changed).render_as_string(hide_password=False)
     code, found = await examined(tmp_path / "data", DATABASE_URL=wrong)
     assert code == 1
     assert found["database"].startswith("problem")
-    assert said in found["database"]
+    assert message in found["database"]
 
 
-async def test_nobody_answers_at_the_port(tmp_path: Path) -> None:
+async def test_no_server_listens_on_the_port(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         wrong = f"postgresql://u:geheim@127.0.0.1:{port}/d"
         code, found = await examined(tmp_path / "data", DATABASE_URL=wrong)
     assert code == 1
-    assert "see that it runs, that this machine reaches it" in found["database"]
+    assert "check that it runs, that this machine reaches it" in found["database"]
 
 
 async def test_a_schema_of_another_version_or_application(tmp_path: Path, url: str) -> None:
@@ -176,12 +176,12 @@ async def test_a_schema_of_another_version_or_application(tmp_path: Path, url: s
     await execute(url, f"INSERT INTO schema_works_with VALUES ('9999', '{head}')")
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
-    assert "a newer version made its schema, and this one goes on with it" in found["database"]
+    assert "a newer version made its schema, which this version can use" in found["database"]
 
     await execute(url, "DROP TABLE alembic_version")
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 1
-    assert "holds tables that the service did not make" in found["database"]
+    assert "has tables of another application" in found["database"]
 
 
 async def test_a_migration_that_waits_for_the_last_old_process(tmp_path: Path, url: str) -> None:
@@ -192,7 +192,7 @@ async def test_a_migration_that_waits_for_the_last_old_process(tmp_path: Path, u
     assert found["database"].endswith("run: task-service migrate --finish")
 
 
-async def test_a_user_who_may_not_make_tables(tmp_path: Path, url: str) -> None:
+async def test_a_database_user_who_may_not_create_tables(tmp_path: Path, url: str) -> None:
     await execute(
         url,
         "DROP ROLE IF EXISTS task_service_reader",
@@ -205,7 +205,7 @@ async def test_a_user_who_may_not_make_tables(tmp_path: Path, url: str) -> None:
     finally:
         await execute(url, "DROP ROLE task_service_reader")
     assert code == 1
-    assert "its user may not make tables" in found["database"]
+    assert "its user may not create tables" in found["database"]
 
 
 async def test_clocks_that_differ(
@@ -216,23 +216,23 @@ async def test_clocks_that_differ(
             return super().now() - timedelta(hours=1)
 
     await migrated(url)
-    monkeypatch.setattr(database_module, "SystemClock", Behind)
+    monkeypatch.setattr(doctor_module, "SystemClock", Behind)
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 1
     assert found["clock"].startswith("problem the database's clock is 3600 seconds ahead of")
-    assert found["clock"].endswith("let both be set by NTP")
+    assert found["clock"].endswith("synchronise both with NTP")
 
 
 async def test_a_standby_is_found(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a primary that says it were one; tests/stores/test_postgres_faults.py has a real one."""
+    """A primary that claims to be a standby; tests/stores/test_postgres_faults.py has a real one."""
     monkeypatch.setattr(
-        database_module, "text", lambda sql: text(sql.replace("pg_is_in_recovery()", "true"))
+        doctor_module, "text", lambda sql: text(sql.replace("pg_is_in_recovery()", "true"))
     )
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 1
-    assert "leads to a hot standby, which is never read" in found["database"]
+    assert "is a hot standby, which may not have a revocation yet" in found["database"]
     assert found["database"].endswith("or add target_session_attrs=read-write")
     assert "clock" not in found
 
@@ -242,7 +242,7 @@ async def test_a_server_that_commits_asynchronously_is_found(tmp_path: Path, url
     await execute(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
-    assert found["durability"].startswith("ok synchronous_commit is off; what the service commits")
+    assert found["durability"].startswith("ok synchronous_commit is off; the service")
     assert found["durability"].endswith(f"run: ALTER DATABASE {name} SET synchronous_commit = on")
     db = Database.open(url)
     async with db.write() as connection:
@@ -256,14 +256,14 @@ async def test_a_server_that_commits_asynchronously_is_found(tmp_path: Path, url
     await db.close()
 
 
-async def test_nobody_executes_runs(tmp_path: Path, url: str) -> None:
+async def test_no_process_executes_runs(tmp_path: Path, url: str) -> None:
     await migrated(url)
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
     assert found["workers"] == "ok none is alive; task-service serve executes runs itself"
     code, found = await examined(tmp_path / "data", DATABASE_URL=url, EXECUTE_RUNS="never")
     assert code == 1
-    assert found["workers"].endswith("start: task-service worker")
+    assert found["workers"].endswith("run: task-service worker")
 
 
 async def test_secrets_of_another_deployment(tmp_path: Path, url: str) -> None:
@@ -302,19 +302,19 @@ async def test_redis_that_answers_and_redis_that_does_not(tmp_path: Path) -> Non
         wrong = f"redis://:geheim@127.0.0.1:{unused.getsockname()[1]}/0"
         code, found = await examined(tmp_path / "data", REDIS_URL=wrong)
     assert code == 1
-    assert found["redis"].startswith("problem does not answer, and the database counts in its")
+    assert found["redis"].startswith("problem does not answer, so the database counts")
 
 
 async def test_files_that_are_no_place_for_a_database(tmp_path: Path) -> None:
     (tmp_path / "folder.sqlite3").mkdir()
     (tmp_path / "file").write_text("a file")
-    for path, said in (
+    for path, message in (
         (tmp_path / "folder.sqlite3", "is a folder; set TASK_SERVICE_DATABASE_URL to a file"),
-        (tmp_path / "file" / "db.sqlite3", "is no folder; set TASK_SERVICE_DATABASE_URL"),
+        (tmp_path / "file" / "db.sqlite3", "is not a folder; set TASK_SERVICE_DATABASE_URL"),
     ):
         code, found = await examined(tmp_path / "data", DATABASE_URL=f"sqlite:///{path}")
         assert code == 1
-        assert said in found["database"]
+        assert message in found["database"]
 
 
 async def test_a_url_that_is_none(tmp_path: Path) -> None:
@@ -323,8 +323,8 @@ async def test_a_url_that_is_none(tmp_path: Path) -> None:
     assert found["settings"].startswith("problem TASK_SERVICE_REDIS_URL: write redis://")
 
 
-class Told(Exception):
-    """What a driver says, with PostgreSQL's code if it has one."""
+class DriverError(Exception):
+    """An error of a driver, with the SQLSTATE if it is one of PostgreSQL."""
 
     def __init__(self, words: str, sqlstate: str | None = None) -> None:
         super().__init__(words)
@@ -332,38 +332,62 @@ class Told(Exception):
 
 
 @pytest.mark.parametrize(
-    ("url", "told", "said"),
+    ("url", "driver_error", "message"),
     [
-        ("sqlite:////x", Told("file is not a database"), "is no SQLite database, or is damaged"),
-        ("sqlite:////x", Told("database disk image is malformed"), "restore it from a backup"),
-        ("sqlite:////x", Told("database is locked"), "is locked by another program"),
-        ("sqlite:////x", Told("attempt to write a readonly database"), "cannot be opened for"),
-        ("sqlite:////x", Told("unable to open database file"), "cannot be opened for writing"),
-        ("sqlite:////x", Told("disk I/O error"), "see that its disk is well and not full"),
-        ("postgresql://h/d", Told("no", "28P01"), "refuses this user or password"),
-        ("postgresql://h/d", Told("no", "3D000"), "run: createdb d"),
-        ("postgresql://h/d", Told("no", "53300"), "raise its max_connections"),
-        ("postgresql://h/d", Told("no", "57P03"), "is starting or stopping"),
-        ("postgresql://h/d", Told('database "d" does not exist'), "run: createdb d"),
-        ("postgresql://h/d", Told("password authentication failed"), "refuses this user"),
-        ("postgresql://h/d", Told("failed to resolve host 'h'"), "on a host that is not known: h"),
-        ("postgresql://h/d", Told("connection refused"), "see that it runs, that this machine"),
+        (
+            "sqlite:////x",
+            DriverError("file is not a database"),
+            "is not an SQLite database, or is damaged",
+        ),
+        (
+            "sqlite:////x",
+            DriverError("database disk image is malformed"),
+            "restore it from a backup",
+        ),
+        ("sqlite:////x", DriverError("database is locked"), "is locked by another program"),
+        (
+            "sqlite:////x",
+            DriverError("attempt to write a readonly database"),
+            "cannot be opened for",
+        ),
+        (
+            "sqlite:////x",
+            DriverError("unable to open database file"),
+            "cannot be opened for writing",
+        ),
+        (
+            "sqlite:////x",
+            DriverError("disk I/O error"),
+            "check that its disk is neither damaged nor full",
+        ),
+        ("postgresql://h/d", DriverError("no", "28P01"), "refuses this user or password"),
+        ("postgresql://h/d", DriverError("no", "3D000"), "run: createdb d"),
+        ("postgresql://h/d", DriverError("no", "53300"), "raise its max_connections"),
+        ("postgresql://h/d", DriverError("no", "57P03"), "is starting or stopping"),
+        ("postgresql://h/d", DriverError('database "d" does not exist'), "run: createdb d"),
+        ("postgresql://h/d", DriverError("password authentication failed"), "refuses this user"),
+        ("postgresql://h/d", DriverError("failed to resolve host 'h'"), "on an unknown host, h"),
+        (
+            "postgresql://h/d",
+            DriverError("connection refused"),
+            "check that it runs, that this machine",
+        ),
     ],
 )
-def test_every_cause_has_its_remedy(url: str, told: Told, said: str) -> None:
+def test_every_cause_has_its_remedy(url: str, driver_error: DriverError, message: str) -> None:
     error = StoreUnavailable()
-    error.__cause__ = OperationalError("a statement", {}, told)
-    assert said in database_module._why_not(error, make_url(url))
-    error.__cause__ = told
-    assert said in database_module._why_not(error, make_url(url))
+    error.__cause__ = OperationalError("a statement", {}, driver_error)
+    assert message in doctor_module._explain_outage(error, make_url(url))
+    error.__cause__ = driver_error
+    assert message in doctor_module._explain_outage(error, make_url(url))
 
 
-async def test_a_file_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "theirs.sqlite3"
     file.write_bytes(b"")
     access = os.access
     monkeypatch.setattr(
-        database_module.os, "access", lambda path, mode: path != file and access(path, mode)
+        doctor_module.os, "access", lambda path, mode: path != file and access(path, mode)
     )
     code, found = await examined(tmp_path / "data", DATABASE_URL=f"sqlite:///{file}")
     assert code == 1

@@ -15,10 +15,13 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
+from task_service import login_cookie
 from task_service.accounts.config import ServiceConfig
+from task_service.accounts.login import LoggedIn
+from task_service.accounts.users import User
 from task_service.errors import LoginFailed
-from task_service.web import CONTENT_SECURITY_POLICY, assets, login_cookie
-from task_service.web.pages import LoginResult, PageUser, local_path, pages_router
+from task_service.web import CONTENT_SECURITY_POLICY, assets
+from task_service.web.pages import PageLogins, PageUser, local_path, pages_router
 
 USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
 TOKEN = "eyJh.eyJz.c2ln"
@@ -32,7 +35,7 @@ PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys", "/account", *ADMIN_PA
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
 
 
-class Sessions:
+class FakeLogins(PageLogins):
     """One user, `ada`, whose password is `right`."""
 
     def __init__(self) -> None:
@@ -40,13 +43,13 @@ class Sessions:
         self.logged_in: set[str] = set()
         self.failing: Problem | None = None
 
-    async def log_in(self, username: str, password: str, *, request: Request) -> LoginResult:
+    async def log_in(self, username: str, password: str, *, request: Request) -> LoggedIn:
         if self.failing is not None:
             raise self.failing
         if (username, password) != ("ada", "right"):
             raise LoginFailed
         self.logged_in.add(TOKEN)
-        return LoginResult(TOKEN, 3600)
+        return LoggedIn(TOKEN, 3600, mock.create_autospec(User), "ses_1")
 
     async def log_out(self, request: Request) -> None:
         self.logged_in.discard(login_cookie.read(request.scope["headers"]) or "")
@@ -62,11 +65,11 @@ class World:
     """The pages, mounted on nothing else."""
 
     def __init__(self) -> None:
-        self.sessions = Sessions()
+        self.logins = FakeLogins()
         self.limits = KeyLimits()
         app = FastAPI()
         with mock.patch.object(assets, "lean", lean_once):
-            app.include_router(pages_router(self.sessions, key_limits=self._key_limits))
+            app.include_router(pages_router(self.logins, key_limits=self._key_limits))
         self.app = app
         self.client = TestClient(app, base_url="https://tasks.example", follow_redirects=False)
 
@@ -149,10 +152,10 @@ def test_logging_in_sets_the_cookie_and_goes_on(world: World) -> None:
         (StoreUnavailable(), 503, "5", "Try again in a few seconds."),
     ],
 )
-def test_a_login_that_fails_says_so_beside_the_form(
+def test_a_failed_login_is_explained_beside_the_form(
     world: World, failing: Problem | None, status: int, retry_after: str | None, words: str
 ) -> None:
-    world.sessions.failing = failing
+    world.logins.failing = failing
     answer = world.client.post(
         "/login", data={"username": "ada", "password": "wr<o>ng", "next": "/keys"}
     )
@@ -204,7 +207,7 @@ def test_a_user_name_is_shown_as_text(world: World) -> None:
     )
     assert "<script>alert" not in answer.text
     world.log_in()
-    world.sessions.user = PageUser("<b>ada</b>", USER_PERMISSIONS)
+    world.logins.user = PageUser("<b>ada</b>", USER_PERMISSIONS)
     assert "<b>ada</b>" not in world.client.get("/tasks").text
     assert "&lt;b&gt;ada&lt;/b&gt;" in world.client.get("/tasks").text
 
@@ -228,7 +231,7 @@ def test_another_site_can_neither_log_its_visitor_in_nor_out(
     answer = world.client.post(path, data=form, headers=headers)
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
-    assert world.sessions.logged_in == {TOKEN}
+    assert world.logins.logged_in == {TOKEN}
 
 
 @pytest.mark.parametrize(
@@ -245,11 +248,11 @@ def test_logging_out_ends_the_session_and_leaves_nothing(world: World) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert answer.headers["clear-site-data"] == '"cache"'
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    assert world.sessions.logged_in == set()
+    assert world.logins.logged_in == set()
     assert world.client.get("/logout").status_code == 405
 
 
-def test_whoever_is_logged_in_needs_no_login_form_unless_told_why(world: World) -> None:
+def test_a_logged_in_user_sees_the_login_form_only_with_a_reason(world: World) -> None:
     world.log_in()
     answer = world.client.get("/login?next=/keys")
     assert (answer.status_code, answer.headers["location"]) == (303, "/keys")
@@ -295,9 +298,9 @@ def test_no_other_target_is_gone_to(target: str | None) -> None:
 
 
 @pytest.mark.parametrize("path", ["/login", *PAGES])
-def test_when_the_login_cannot_be_checked_the_page_says_so(world: World, path: str) -> None:
+def test_an_outage_during_login_is_explained_on_the_page(world: World, path: str) -> None:
     world.log_in()
-    world.sessions.failing = StoreUnavailable()
+    world.logins.failing = StoreUnavailable()
     answer = world.client.get(path)
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "5"
@@ -321,23 +324,23 @@ def test_a_task_id_in_the_address_is_only_text(world: World) -> None:
         ("/tasks/tsk_1", "tasks:write", 'id="edit"'),
     ],
 )
-def test_a_button_is_there_for_whoever_may_press_it(
+def test_a_button_is_shown_only_with_its_permission(
     world: World, path: str, permission: str, control: str
 ) -> None:
     world.log_in()
     assert control in world.client.get(path).text
-    world.sessions.user = PageUser("ada", USER_PERMISSIONS - {permission})
+    world.logins.user = PageUser("ada", USER_PERMISSIONS - {permission})
     assert control not in world.client.get(path).text
 
 
 @pytest.mark.parametrize(("path", "permission"), ADMIN_PAGES.items())
-def test_a_page_of_administrators_is_for_whoever_may(
+def test_a_page_of_administration_needs_its_permission(
     world: World, path: str, permission: str
 ) -> None:
     world.log_in()
     entry = f'<a href="{path}"'
     assert entry in world.client.get("/tasks").text
-    world.sessions.user = PageUser("ada", USER_PERMISSIONS)
+    world.logins.user = PageUser("ada", USER_PERMISSIONS)
     assert entry not in world.client.get("/tasks").text
     refused = world.client.get(path)
     assert refused.status_code == 403
@@ -360,7 +363,7 @@ def test_the_form_of_the_configuration_has_every_setting(world: World) -> None:
 
 def test_a_key_is_offered_only_what_a_key_can_do(world: World) -> None:
     world.log_in()
-    world.sessions.user = PageUser("ada", USER_PERMISSIONS | {"admin:config", "tasks:read_all"})
+    world.logins.user = PageUser("ada", USER_PERMISSIONS | {"admin:config", "tasks:read_all"})
     page = world.client.get("/keys").text
     assert 'name="scope" value="tasks:read_all"' in page
     assert 'value="admin:config"' not in page

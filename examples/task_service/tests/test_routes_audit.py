@@ -26,7 +26,7 @@ OPEN = [
     "GET /openapi.json",
 ]
 
-# They look for the login themselves, and send whoever has none to the form.
+# They check the login themselves, and redirect to the form without one.
 PAGES = [
     "/",
     "/login",
@@ -45,7 +45,7 @@ PAGES = [
 ]
 
 
-async def test_every_route_says_whom_it_is_for(service: Service) -> None:
+async def test_every_route_declares_its_guard(service: Service) -> None:
     report = audit_routes(service.app, public=[*OPEN, *PAGES])
 
     # A report of nothing would be fine as well.
@@ -73,7 +73,7 @@ def run_audit(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
             command,
             "routes",
             "--factory",
-            "task_service.asgi:create_app",
+            "task_service.app:create_app",
             *options,
         ],
         env=environment | {"TASK_SERVICE_DATA_DIR": str(data)},
@@ -92,13 +92,13 @@ def test_the_command_passes_on_the_service(tmp_path: Path) -> None:
     assert audited.stdout.rstrip().endswith("0 undeclared, 0 flagged")
 
 
-def test_the_command_fails_on_a_page_that_nobody_declared(
+def test_the_command_fails_on_an_undeclared_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = [word for path in (*OPEN, *PAGES) if path != "/tasks" for word in ("--public", path)]
     monkeypatch.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path / "data"))
     (command,) = entry_points(group="console_scripts", name="msk-auth")
-    assert command.load()(["routes", "--factory", "task_service.asgi:create_app", *opened]) == 1
-    said = capsys.readouterr()
-    assert "1 undeclared" in said.out
-    assert "/tasks: declares no policy. Guard it, or declare it public." in said.err
+    assert command.load()(["routes", "--factory", "task_service.app:create_app", *opened]) == 1
+    output = capsys.readouterr()
+    assert "1 undeclared" in output.out
+    assert "/tasks: declares no policy. Guard it, or declare it public." in output.err

@@ -47,7 +47,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     assert settings.audit_retention_days is None
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_every_setting_has_a_description() -> None:
     for name, field in Settings.model_fields.items():
         assert field.description is not None, name
         assert field.description.endswith("."), name
@@ -158,7 +158,7 @@ def test_a_bad_value_is_one_line_that_names_the_setting_and_not_the_value(
     assert "geheim" not in lines[0]
 
 
-def test_every_problem_is_told_at_once(environment: pytest.MonkeyPatch) -> None:
+def test_every_problem_is_reported_at_once(environment: pytest.MonkeyPatch) -> None:
     lines = _refusal(environment, PORTT="1", PORT="x", DATA_DIR="~nosuchuser", WORKERS="x")
 
     assert [line.partition(":")[0] for line in lines] == [
@@ -173,7 +173,7 @@ def test_an_unknown_setting_names_the_one_that_was_probably_meant(
     environment: pytest.MonkeyPatch,
 ) -> None:
     assert _refusal(environment, DATABSE_URL="postgresql://u:geheim@h/d") == [
-        "TASK_SERVICE_DATABSE_URL: there is no such setting. Did you mean TASK_SERVICE_DATABASE_URL?"
+        "TASK_SERVICE_DATABSE_URL: unknown setting. Did you mean TASK_SERVICE_DATABASE_URL?"
     ]
 
 

@@ -77,7 +77,7 @@ def test_two_deployments_share_nothing(tmp_path: Path) -> None:
     assert first.token_keys.signing_key.export() != second.token_keys.signing_key.export()
 
 
-def test_those_who_start_together_agree(tmp_path: Path) -> None:
+def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         several = list(pool.map(lambda _: load_or_create_secrets(tmp_path, NOW), range(8)))
 
@@ -126,7 +126,7 @@ def test_rotating_is_adding_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected"),
     [
         (lambda content: content.pop("peppers"), "peppers"),
         (lambda content: content.update(more="geheim"), "more"),
@@ -143,7 +143,7 @@ def test_rotating_is_adding_an_entry(tmp_path: Path) -> None:
     ],
 )
 def test_content_that_cannot_be_used_is_named_and_not_quoted(
-    tmp_path: Path, change: Any, says: str
+    tmp_path: Path, change: Any, expected: str
 ) -> None:
     load_or_create_secrets(tmp_path, NOW)
     content = _content(tmp_path)
@@ -152,7 +152,7 @@ def test_content_that_cannot_be_used_is_named_and_not_quoted(
     _write(tmp_path, content)
     message = _refusal(tmp_path)
 
-    assert says in message
+    assert expected in message
     assert str(tmp_path / FILE_NAME) in message
     assert "geheim" not in message
     assert secret not in message
@@ -163,7 +163,7 @@ def test_content_that_cannot_be_used_is_named_and_not_quoted(
 def test_any_other_content_is_refused_without_a_traceback(tmp_path: Path, text: str) -> None:
     _write(tmp_path, text.encode("utf-8", "replace").decode())
 
-    assert "Its content is not right" in _refusal(tmp_path)
+    assert "Its content is invalid" in _refusal(tmp_path)
 
 
 def test_what_is_no_file_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_what_is_no_file_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_a_device_or_a_pipe_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).symlink_to("/dev/null")
 
-    assert "not a file" in _refusal(tmp_path)
+    assert "not a regular file" in _refusal(tmp_path)
 
 
 def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:

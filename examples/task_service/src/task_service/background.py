@@ -1,4 +1,4 @@
-"""What a process does beside its requests for as long as something is open: begun with it, and ended with it."""
+"""Background tasks that run beside requests, from the start of their owner to its end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _log = logging.getLogger(__name__)
 
 
 def begin(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-    """Let something run until :func:`end`. A mistake that ends it earlier is logged at that moment.
+    """Start a task that runs until :func:`end`. An error that ends it earlier is logged at once.
 
     Args:
-        work: What to do; it handles the failures it expects.
-        name: What the log calls it.
+        work: The coroutine; it handles the failures it expects.
+        name: Its name in the log.
     """
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_tell)
+    task.add_done_callback(_log_failure)
     return task
 
 
 async def end(task: asyncio.Task[None]) -> None:
-    """Cancel what :func:`begin` began, and wait until it has ended.
+    """Cancel a task of :func:`begin`, and wait until it has ended.
 
     Raises:
         asyncio.CancelledError: The caller itself was cancelled; the task's own end raises nothing.
@@ -32,6 +32,10 @@ async def end(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def _tell(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("%s has stopped working until the next start", task.get_name(), exc_info=error)
+        _log.error(
+            "the background task %r failed and is off until the next start",
+            task.get_name(),
+            exc_info=error,
+        )

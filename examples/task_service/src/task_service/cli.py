@@ -1,7 +1,7 @@
 """The command `task-service`.
 
-What a deployer can cause is told in one line on stderr, with exit code 1 and without a traceback; wrong usage is
-click's, with exit code 2.
+An error that the operator can cause is one line on stderr, with exit code 1 and without a traceback. Wrong usage has
+click's exit code 2.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ import click
 from msk_auth import MskAuthError
 
 from .accounts.roles import ROLE_PERMISSIONS
-from .app import RUN_GRACE, Services, Worker, create_app
+from .app import create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
-from .deployment import forget_deployment_id
+from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine
 from .memory import hide_memory, return_large_blocks
 from .observability import configure_logging
 from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
+from .services import Services
 from .settings import Settings, load_settings
-from .shared_secrets import forget_secrets
 from .tasks.tasks import add_example_task
+from .worker import RUN_GRACE, Worker
 
 _REQUEST_GRACE_SECONDS: Final = 10
 
 
 class _Commands(click.Group):
-    """Says what went wrong in a line; what is nobody's fault but ours keeps its traceback."""
+    """Prints an error of this package in one line; a bug keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -68,7 +69,7 @@ def serve() -> None:
     with bind(settings.host, settings.port) as listener:
         settings = _with_port(settings, listener)
         configure_logging(settings.log_format, settings.log_level)
-        # The lifespan does it too. Here what is wrong with the database is told in one line.
+        # The lifespan does it too; here an error of the database is one line of output.
         asyncio.run(_prepare(settings))
         _serve(settings, listener)
 
@@ -84,7 +85,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         on_stopping=services.stopping.set,
         trusted_proxies=settings.trusted_proxies,
     )
-    # uvicorn raises the signal that stopped it once more when it is done, so that its caller knows.
+    # uvicorn raises the signal that stopped it again once it is done.
     signal.signal(signal.SIGTERM, _leave)
     try:
         server.run(sockets=[listener])
@@ -104,13 +105,13 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     type=click.IntRange(0, 86_400),
     default=int(RUN_GRACE.total_seconds()),
     show_default=True,
-    help="How many seconds runs may go on after a signal to stop; then they go back into the queue.",
+    help="How many seconds runs may continue after a signal to stop; then they are released to the queue.",
 )
 def worker(concurrency: int | None, grace_seconds: int) -> None:
-    """Execute runs, beside a `serve` elsewhere on the same PostgreSQL database.
+    """Execute runs, beside a `serve` on the same PostgreSQL database.
 
-    Any number of workers may run on any number of machines. SIGTERM and SIGINT stop one in order; a second signal at
-    once.
+    Any number of workers may run on any number of machines. SIGTERM or SIGINT stops one gracefully, a second signal
+    immediately.
     """
     return_large_blocks()
     hide_memory()
@@ -119,8 +120,8 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
         settings = settings.model_copy(update={"workers": concurrency})
     if settings.on_sqlite:
         raise click.UsageError(
-            "With SQLite the runs are executed by `task-service serve` itself, on one machine."
-            " For workers of their own set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
+            "With SQLite `task-service serve` executes the runs itself."
+            " For separate workers set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
         )
     configure_logging(settings.log_format, settings.log_level)
     asyncio.run(_work(settings, timedelta(seconds=grace_seconds)))
@@ -130,18 +131,18 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
 @click.option(
     "--finish",
     is_flag=True,
-    help="Apply also what older versions cannot live with, once no process of one is left.",
+    help="Also apply changes that older versions cannot run with. No process of one may be left.",
 )
 @click.option(
     "--new-secrets",
     is_flag=True,
-    help="Go on with other secrets after secrets.json was lost. Keys and logins made with it are lost too.",
+    help="Accept other secrets after secrets.json was lost. Keys and logins made with it are lost too.",
 )
 @click.option(
     "--new-deployment",
     is_flag=True,
     help="Give the deployment another id, after its database was copied from another one. All logins end when the"
-    " processes are started anew.",
+    " processes are restarted.",
 )
 def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
     """Bring the database to this version's schema. `serve` and `worker` do it too."""
@@ -165,9 +166,9 @@ def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
 def copy_data(source: str, target: str) -> None:
     """Copy everything from one database to another, such as from SQLite to PostgreSQL.
 
-    Stop the service first: what it writes afterwards is not copied. Either everything is copied or nothing. API keys and
-    logins go on working where the secrets are the same. Leave a password out of the URLs and set PGPASSWORD: everybody on
-    this machine can read the list of processes.
+    Stop the service first: later writes are not copied. Either everything is copied or nothing. API keys and logins stay
+    valid where the secrets are the same. Leave the password out of the URLs and set PGPASSWORD: every user of this
+    machine can read the list of processes.
     """
     copied = asyncio.run(copy_database(source, target))
     for table, rows in copied.items():
@@ -204,17 +205,17 @@ def create_user(name: str, role: str, password_stdin: bool) -> None:
 @users.command("disable")
 @click.argument("name")
 def disable_user(name: str) -> None:
-    """Refuse every login and every key of the user NAME from now on."""
+    """Refuse every login and every key of the user NAME."""
     asyncio.run(_disable_user(load_settings(), name))
 
 
 @main.command()
 def doctor() -> None:
-    """Examine settings, files, database and port, and say what to do."""
+    """Check settings, files, database and port, and print what to do about each problem."""
     all_ok = True
     for finding in examine():
         all_ok = all_ok and finding.ok
-        click.echo(f"{'ok' if finding.ok else 'problem':8} {finding.subject}: {finding.said}")
+        click.echo(f"{'ok' if finding.ok else 'problem':8} {finding.subject}: {finding.message}")
     if not all_ok:
         sys.exit(1)
 
@@ -230,12 +231,12 @@ async def _migrate_only(
     async with _services(settings, new_secrets=new_secrets) as services:
         if new_deployment:
             await forget_deployment_id(services.db)
-        # Again, for what was left the first time.
+        # Opening the services has migrated already; this applies and reports what remains.
         return await migrate_database(services.db, finish=finish)
 
 
 async def _greet(services: Services) -> None:
-    """Tell whoever started the service where it is, and how to get in."""
+    """Print where the service is, and how to log in."""
     invitation = await services.invitations.create_for_first_administrator()
     base_url = services.settings.base_url
     click.echo(f"\n  The task service is at  {base_url}")
@@ -247,7 +248,7 @@ async def _greet(services: Services) -> None:
         click.echo(f"                          {invitation.url(base_url)}")
     if base_url.startswith("http://") and not is_loopback(urlsplit(base_url).hostname or ""):
         click.echo(
-            "  Browsers keep logins of other machines over https only: put a TLS proxy in front"
+            "  From other machines browsers keep a login over https only: put a TLS proxy in front"
         )
         click.echo("  of the service, and set TASK_SERVICE_BASE_URL to its https:// address.")
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
@@ -259,7 +260,7 @@ async def _work(settings: Settings, grace: timedelta) -> None:
 
     def stop_in_order(number: int) -> None:
         stop.set()
-        # The next one finds nobody who could take it, and ends the process; its runs are then taken over.
+        # The next signal ends the process; other workers then take its runs over.
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
 
@@ -277,13 +278,13 @@ async def _work(settings: Settings, grace: timedelta) -> None:
 
 
 async def end_the_rest(seconds: float = 5.0) -> None:
-    """End what other packages have left running; or the process, if that does not end.
+    """Cancel tasks that other packages have left running, and end the process if they do not end.
 
-    Nothing of ours goes on by now. A queue whose database went away may wait for it much longer than whoever stopped
-    the worker wants to.
+    The service's own tasks have ended by now. A queue that lost its database may wait for it much longer than the
+    operator wants to.
 
     Args:
-        seconds: How long to wait for it.
+        seconds: How long to wait for the tasks.
     """
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
@@ -291,7 +292,9 @@ async def end_the_rest(seconds: float = 5.0) -> None:
     pending = (await asyncio.wait(rest, timeout=seconds))[1] if rest else None
     if pending:
         names = ", ".join(sorted(task.get_name() for task in pending))
-        logging.getLogger(__name__).warning("left behind, because it does not end: %s", names)
+        logging.getLogger(__name__).warning(
+            "ending the process, because tasks do not end: %s", names
+        )
         logging.shutdown()
         os._exit(0)
 
@@ -316,9 +319,9 @@ async def _disable_user(settings: Settings, name: str) -> None:
 
 @asynccontextmanager
 async def _services(settings: Settings, *, new_secrets: bool = False) -> AsyncGenerator[Services]:
-    """The parts of the service on a database of this version's schema, for a command.
+    """The parts of the service on a migrated database, for a command.
 
-    The first command on a database decides whose secrets are used with it, whichever command that is.
+    The first command on a database decides which secrets belong to it.
     """
     services = Services.build(settings)
     try:
@@ -332,7 +335,7 @@ async def _services(settings: Settings, *, new_secrets: bool = False) -> AsyncGe
 
 
 def _with_port(settings: Settings, listener: socket.socket) -> Settings:
-    """The settings with the port that was taken, if any would do; what follows from it follows anew."""
+    """The settings with the bound port instead of 0, and the defaults that depend on it."""
     if settings.port != 0:
         return settings
     chosen = settings.model_dump(include=settings.model_fields_set)

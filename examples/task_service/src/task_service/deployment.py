@@ -1,35 +1,43 @@
-"""What the processes on one database know of the deployment that they are: its id.
+"""What the processes on one database share: the id of their deployment, and the fingerprints of their secrets.
 
-The id is made at the first start and is part of the `aud` of login tokens. Two deployments whose secrets were copied from
-one another do not take each other's logins (RFC 7519, section 4.1.3). It is in the database and not in the data folder,
-because that is what distinguishes deployments: processes on one database are one, wherever their secrets came from.
+The id is made at the first start and is part of the `aud` of login tokens, so two deployments with copied secrets do not
+accept each other's logins (RFC 7519, section 4.1.3). It is in the database rather than in the data folder: the processes
+on one database are one deployment, wherever their secrets came from.
+
+Each process reads `secrets.json` in its own data folder. On several machines the operator has to copy that file, or a key
+or login made on one machine is unknown to the next. So the first process on a PostgreSQL database stores the fingerprints
+of its peppers and token keys, and a process that shares no pepper or no token key with them refuses to serve.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from task_service.db.engine import Database
-from task_service.db.schema import deployment
+from msk_auth import ConfigurationError
+from task_service.db.engine import Database, lock_table
+from task_service.db.schema import deployment, secret_checks
 from task_service.ids import new_id
+from task_service.secrets_file import TOKEN_KEY
 
 _ID: Final = "id"
 _COLUMNS: Final = deployment.c
 
 
 async def deployment_id(db: Database, now: datetime) -> str:
-    """The id of the deployment; made if there is none. Processes that start at the same moment agree.
+    """The id of the deployment, which is made if there is none. Processes that start at the same moment agree.
 
     Args:
         db: A database of this version's schema.
-        now: When an id is made.
+        now: The present.
 
     Raises:
-        StoreUnavailable: The database cannot answer.
+        StoreUnavailable: The database does not answer.
     """
     wanted = select(_COLUMNS.value).where(_COLUMNS.name == _ID)
     async with db.read() as connection:
@@ -39,17 +47,91 @@ async def deployment_id(db: Database, now: datetime) -> str:
     dialect = sqlite if db.engine.dialect.name == "sqlite" else postgresql
     first = dialect.insert(deployment).values(name=_ID, value=new_id("dep"), noted_at=now)
     async with db.write() as connection:
-        # The first one wins. Another process that inserts at this moment is waited for.
+        # The first process wins; this waits for a concurrent insert.
         await connection.execute(first.on_conflict_do_nothing(index_elements=[_COLUMNS.name]))
         made: str = (await connection.execute(wanted)).scalar_one()
     return made
 
 
 async def forget_deployment_id(db: Database) -> None:
-    """Let the next process that serves make another id: the logins of the present one end.
+    """Delete the id: the next process that serves makes another one, and present logins end.
 
     Raises:
-        StoreUnavailable: The database cannot answer.
+        StoreUnavailable: The database does not answer.
     """
     async with db.write() as connection:
         await connection.execute(delete(deployment).where(_COLUMNS.name == _ID))
+
+
+async def secrets_match(db: Database, fingerprints: Mapping[str, str]) -> bool:
+    """Whether these are the secrets of the other processes, or none are stored yet.
+
+    Args:
+        db: A database of this version's schema.
+        fingerprints: By the names of this process's peppers and token keys; empty if there is no file.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    async with db.read() as connection:
+        return _match(await _stored(connection), fingerprints)
+
+
+async def agree_on_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
+    """Store the fingerprints for other processes, if the secrets match.
+
+    A new pepper or token key is fine as long as an old one is still present.
+
+    Raises:
+        ConfigurationError: The secrets do not match.
+        StoreUnavailable: The database does not answer.
+    """
+    async with db.read() as connection:
+        stored = await _stored(connection)
+    if stored.items() >= fingerprints.items() and _match(stored, fingerprints):
+        return
+    async with db.write() as connection:
+        # Of two processes that are first at the same moment, one must see the other's.
+        await lock_table(connection, secret_checks)
+        stored = await _stored(connection)
+        if not _match(stored, fingerprints):
+            raise ConfigurationError(
+                "The secrets in the data folder are not those with which the keys and logins in this database were made."
+                " Copy secrets.json from a machine that serves it. If that file is lost, run"
+                " task-service migrate --new-secrets: all keys and logins made with it are lost too."
+            )
+        for pepper_id in sorted(fingerprints.keys() - stored.keys()):
+            await connection.execute(
+                insert(secret_checks).values(
+                    pepper_id=pepper_id, fingerprint=fingerprints[pepper_id]
+                )
+            )
+
+
+async def forget_secrets(db: Database) -> None:
+    """Delete the fingerprints: the next process that serves stores those of its own secrets.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    async with db.write() as connection:
+        await connection.execute(delete(secret_checks))
+
+
+def _match(stored: Mapping[str, str], fingerprints: Mapping[str, str]) -> bool:
+    shared = stored.keys() & fingerprints.keys()
+    return all(stored[name] == fingerprints[name] for name in shared) and all(
+        # An older version stored none of token keys.
+        not of_kind or bool(of_kind & shared)
+        for of_kind in (
+            {name for name in stored if name.startswith(TOKEN_KEY)},
+            {name for name in stored if not name.startswith(TOKEN_KEY)},
+        )
+    )
+
+
+async def _stored(connection: AsyncConnection) -> dict[str, str]:
+    result = await connection.execute(
+        select(secret_checks.c.pepper_id, secret_checks.c.fingerprint)
+    )
+    return {row.pepper_id: row.fingerprint for row in result}

@@ -1,4 +1,4 @@
-"""The service's own answers, beside those of the library (same tree, same rendering)."""
+"""The service's own problems, in the library's tree of errors and rendered like its."""
 
 from msk_auth import NotFound, Problem
 
@@ -44,17 +44,19 @@ class LoginFailed(Problem):
     default_detail = "The user name or the password is wrong."
 
     def challenge(self) -> dict[str, str]:
-        """RFC 9110 wants a challenge with every 401; nothing more is said."""
+        """RFC 9110 requires a challenge with every 401; this one has no parameters."""
         return {}
 
 
 class LinkInvalid(Problem):
-    """A one-time link that is unknown, used or too old."""
+    """A one-time link that is unknown, used or expired."""
 
     status = 410
     code = "link_invalid"
     title = "The link is no longer valid"
-    default_detail = "This link was used already or is too old. Ask an administrator for a new one."
+    default_detail = (
+        "This link was used already or has expired. Get a new one from an administrator."
+    )
 
 
 class UsernameTaken(Problem):
@@ -67,12 +69,12 @@ class UsernameTaken(Problem):
 
 
 class LastAdministrator(Problem):
-    """The change would leave nobody who can administer the service."""
+    """The change would leave no administrator who can log in."""
 
     status = 409
     code = "last_administrator"
     title = "This is the last administrator"
-    default_detail = "Make another user an administrator first."
+    default_detail = "No other administrator can log in. Make another user an administrator first."
 
 
 class RunNotCancellable(Problem):
@@ -85,23 +87,23 @@ class RunNotCancellable(Problem):
 
 
 class RunQueueFull(Problem):
-    """The user has as many runs waiting as are kept; more are taken when some have started."""
+    """The user has reached the limit of queued runs; more are accepted once some have started."""
 
     status = 429
     code = "run_queue_full"
     title = "Too many runs are waiting"
-    default_detail = "So many of your runs are waiting already that no more are taken. Try again when some have started."
+    default_detail = "You have too many queued runs. Retry when some of them have started."
     retry_after = 30
 
 
 class TooManyRequests(Problem):
-    """The client's address, or the user, holds as many requests open as one may (RFC 6585, section 4)."""
+    """The client's address, or the user, has reached the limit of concurrent requests (RFC 6585, section 4)."""
 
     status = 429
     code = "too_many_requests"
     title = "Too many requests at once"
     default_detail = (
-        "You have too many requests under way. Finish or close some of them, or try again later."
+        "You have too many concurrent requests. Finish or close some of them, or retry later."
     )
     retry_after = 5
 
@@ -116,12 +118,14 @@ class IdempotencyConflict(Problem):
 
 
 class CrossOriginRefused(Problem):
-    """A request of another site that the browser sent along with the login cookie."""
+    """A request with the login cookie that another site made the browser send."""
 
     status = 403
     code = "cross_origin_refused"
     title = "Requests from other sites are refused"
-    default_detail = "Open this service in its own tab and repeat the action there."
+    default_detail = (
+        "Another site sent this request. Open this service in its own tab and repeat the action."
+    )
 
 
 class BodyTooLarge(Problem):
@@ -130,7 +134,7 @@ class BodyTooLarge(Problem):
     status = 413
     code = "content_too_large"
     title = "The request body is too large"
-    default_detail = "Request bodies may be 1 MiB at most."
+    default_detail = "The request body is larger than 1 MiB. Send a smaller one."
 
 
 class BodyTooSlow(Problem):
@@ -138,7 +142,7 @@ class BodyTooSlow(Problem):
 
     status = 408
     code = "body_too_slow"
-    title = "The request body came too slowly"
+    title = "The request body is too slow"
     default_detail = "The request body did not arrive in time. Send the request again."
 
 
@@ -148,24 +152,24 @@ class MisdirectedRequest(Problem):
     status = 421
     code = "misdirected_request"
     title = "The request is meant for another host"
-    default_detail = "Open the service under the address that it printed when it started."
+    default_detail = (
+        "This host is not the service's. Use the address that it printed when it started."
+    )
 
 
 class MethodNotAllowed(Problem):
-    """There is something under this address, and it does not answer this method (RFC 9110, section 15.5.6)."""
+    """The path exists, but not for this method (RFC 9110, section 15.5.6)."""
 
     status = 405
     code = "method_not_allowed"
     title = "The method is not allowed"
-    default_detail = (
-        "This address does not answer this method. The header 'Allow' names those it does."
-    )
+    default_detail = "This path does not allow the method. Use one of those in the header 'Allow'."
 
 
 class InternalError(Problem):
-    """A fault of the service. The log says more, under the request's id."""
+    """A fault of the service. The log has the details, under the request's id."""
 
     status = 500
     code = "internal_error"
     title = "Internal error"
-    default_detail = "The service made a mistake. The administrator finds it in the log under this answer's X-Request-Id."
+    default_detail = "The service failed. The administrator finds the error in the log by this response's X-Request-Id."

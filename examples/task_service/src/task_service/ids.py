@@ -1,4 +1,4 @@
-"""Ids of the service's own things: a type prefix and random base62, so that a log line says what it is about."""
+"""Ids of the service's own resources: a prefix for the type, and random base62."""
 
 import secrets
 import string
@@ -13,6 +13,6 @@ def new_id(prefix: str) -> str:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """True if `text` has the form that :func:`new_id` gives; anything else need not reach a database."""
+    """True if `text` has the form of :func:`new_id`; other texts need not reach a database."""
     head, _, tail = text.partition("_")
     return head == prefix and len(tail) == _LENGTH and all(c in _ALPHABET for c in tail)

@@ -1,4 +1,4 @@
-"""How this process allocates memory, and whether others may read it."""
+"""How this process allocates memory, and whether other processes may read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def return_large_blocks() -> None:
-    """Make glibc give large blocks back to the system as soon as they are freed. Does nothing elsewhere.
+    """Make glibc return large blocks to the system as soon as they are freed. Does nothing elsewhere.
 
     Each password hash takes 19 MiB for a moment. glibc learns from the first one that blocks of that size are
     common, and keeps one for every thread from then on; setting the threshold makes it stop learning. Few arenas,

@@ -1,7 +1,7 @@
-"""What operators see of the service: log lines on stderr, and metrics for Prometheus.
+"""Log lines on stderr, and metrics for Prometheus.
 
-Everything logs through the standard library; structlog only decides how a line looks. Two nets catch secrets that a
-dependency or a traceback might bring along: the library's filter on the handler, and a processor over every value.
+All code logs through the standard library; structlog only formats the lines. Two filters remove secrets that a dependency
+or a traceback might log: the library's filter on the handler, and a processor over every value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msk_auth import RedactingFilter, redact
 
 LogFormat = Literal["console", "json"]
 
-# RFC 9110's methods and PATCH; anything else is one label, or a client could make as many as it likes.
+# RFC 9110's methods and PATCH; all others share one label, or clients could add labels without bound.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -66,7 +66,7 @@ class Metrics:
         )
 
     def watch_audit_backlog(self, length: Callable[[], int]) -> None:
-        """Ask `length` how many audit entries wait, each time the metrics are read."""
+        """Call `length` for the number of queued audit entries each time the metrics are read."""
         self._audit_waiting.set_function(length)
 
     def audit_entry_left_out(self) -> None:
@@ -77,10 +77,10 @@ class Metrics:
         """Count an answer.
 
         Args:
-            method: As it was sent.
+            method: The request's.
             route: The path's template, never the path itself.
-            status: Of the answer.
-            seconds: How long it took; None for a stream, which takes as long as it likes.
+            status: The response's.
+            seconds: The time it took; None for a stream, whose time means nothing.
         """
         method = method if method in _METHODS else "other"
         self._requests.labels(method, route, str(status)).inc()
@@ -92,7 +92,7 @@ class Metrics:
         self._refusals.labels(code).inc()
 
     def set_runs(self, by_state: Mapping[str, int]) -> None:
-        """Set how many runs there are in each state; states that are not given are not known now."""
+        """Set the number of runs in each state; the other states become unknown."""
         self._runs.clear()
         for state, count in by_state.items():
             self._runs.labels(state).set(count)
@@ -103,11 +103,11 @@ class Metrics:
 
 
 def configure_logging(log_format: LogFormat, level: str) -> None:
-    """Send everything that is logged in this process to stderr.
+    """Send all log records of this process to stderr.
 
     Args:
-        log_format: For a person (`console`) or a collector (`json`, one object a line).
-        level: The least severe level that is shown, such as `INFO`.
+        log_format: `console` for people, `json` for collectors, one object a line.
+        level: The least severe level that is logged, such as `INFO`.
     """
     console = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -141,7 +141,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
 def _without_color_message(
     _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    # uvicorn adds each message once more, in colours.
+    # uvicorn adds a copy of each message in colours.
     event_dict.pop("color_message", None)
     return event_dict
 
@@ -149,7 +149,7 @@ def _without_color_message(
 def redact_values(
     _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A structlog processor: every text anywhere in the event without its keys and tokens."""
+    """A structlog processor that redacts keys and tokens in every text of an event."""
     return {name: _redacted(value) for name, value in event_dict.items()}
 
 

@@ -1,9 +1,9 @@
 """The service's own secrets: `secrets.json` in the data folder.
 
-It holds the peppers that go into the digests of API keys, and the keys that sign login tokens. It is made at first
-start and never written again: to rotate, an administrator adds an entry and restarts (the newest token key stands
-first; the current pepper is named). Whoever can read the file can forge logins, so it must be readable by its owner
-only, and a file that is not is refused.
+It holds the peppers for the digests of API keys, and the keys that sign login tokens. The first start creates it, and it
+is never written again: to rotate, the operator adds an entry and restarts (the newest token key is the first one; the
+current pepper is named). A reader of the file can forge logins, so a file that is readable by other users than its owner
+is refused.
 
 ::
 
@@ -34,7 +34,7 @@ from msk_auth import AlgorithmName, ConfigurationError, KeyRing, PepperRing, Sig
 FILE_NAME: Final = "secrets.json"
 
 TOKEN_KEY: Final = "token:"
-"""What the names of token keys' fingerprints begin with."""
+"""The prefix of the names of token keys' fingerprints."""
 
 _MAX_BYTES: Final = 1024 * 1024
 
@@ -46,9 +46,9 @@ class Secrets:
     Attributes:
         peppers: For the digests of API keys.
         token_keys: For login tokens.
-        throttle_key: For the names of what is counted; made from the current pepper.
-        fingerprints: From the name of each pepper and each token key to what tells whether another process has the same
-            one. A pepper is named by its id, a token key by its id after `token:`.
+        throttle_key: For the names of counts; derived from the current pepper.
+        fingerprints: By name of each pepper and token key, to compare them with those of other processes. A pepper is
+            named by its id, a token key by its id after `token:`.
     """
 
     peppers: PepperRing
@@ -58,16 +58,16 @@ class Secrets:
 
 
 def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
-    """Read the secrets of a data folder; make them if there are none.
+    """Read the secrets of a data folder; create them if there are none.
 
     Processes that start at the same moment agree: the file appears complete or not at all, and the first one wins.
 
     Args:
         data_dir: An existing folder.
-        now: Goes into the ids of new secrets.
+        now: Part of the ids of new secrets.
 
     Raises:
-        ConfigurationError: The file cannot be read or made, others can read it, or its content is wrong. The
+        ConfigurationError: The file cannot be read or created, other users can read it, or its content is invalid. The
             message never quotes the content.
     """
     path = data_dir / FILE_NAME
@@ -85,14 +85,14 @@ def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
 
 def _create(path: Path, content: "_Content") -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # O_EXCL follows no link that somebody may have put there.
+    # O_EXCL follows no symbolic link of an attacker.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content.model_dump_json(indent=2).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces what another process has put there meanwhile.
+        # Unlike a rename, a link never replaces the file of another process.
         with suppress(FileExistsError):
             path.hardlink_to(draft)
     finally:
@@ -108,11 +108,11 @@ def _read(path: Path) -> "_Content":
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationError("It is not a file.")
+            raise ConfigurationError("It is not a regular file. Move it away, or restore the file.")
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigurationError(
-                f"Others than its owner can reach it (mode {stat.S_IMODE(status.st_mode):04o})."
-                f" If nobody has read it, run: chmod 600 {path}"
+                f"Other users than its owner have access to it (mode {stat.S_IMODE(status.st_mode):04o})."
+                f" If no other user has read it, run: chmod 600 {path}"
             )
         data = file.read(_MAX_BYTES)
     try:
@@ -120,7 +120,7 @@ def _read(path: Path) -> "_Content":
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise ConfigurationError(f"Its content is not right, beginning with: {where}.") from None
+        raise ConfigurationError(f"Its content is invalid at: {where}. Correct it there.") from None
 
 
 def _encoded(value: bytes) -> str:
@@ -207,5 +207,5 @@ def _fingerprint(key: SigningKey) -> str:
 
 
 def _derived(pepper: bytes, purpose: str) -> bytes:
-    """A secret of its own for one purpose; it says nothing about the pepper, which has 32 random bytes or more."""
+    """A separate secret for one purpose; it reveals nothing about the pepper, which has 32 random bytes or more."""
     return hmac.digest(pepper, f"task-service: {purpose}".encode(), "sha256")

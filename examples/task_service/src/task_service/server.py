@@ -1,25 +1,23 @@
-"""How the service listens: uvicorn, made impatient with clients that never finish what they began, and patient at the end.
+"""The HTTP server: uvicorn with deadlines, limits on connections, and a shutdown that answers every request.
 
-uvicorn waits for the rest of a request's head for ever and lets it grow without bound, so a few hundred silent or
-endless connections would use it up (slow headers, ASVS 5.0 section 13.2). Here whatever a client owes within one
-request has a deadline: its head, the rest of a body that was answered early, and the reading of the answer. The body
-itself is timed by :class:`~task_service.middleware.BodyLimit`, which can still answer.
+uvicorn waits for the rest of a request's head without a deadline and bounds no head's size, so a few hundred silent or
+endless connections would exhaust it (slow headers, ASVS 5.0 section 13.2). Here each part of a request has a deadline:
+its head, the rest of a body that was answered early, and the client's reading of the response.
+:class:`~task_service.middleware.BodyLimit` times the body itself, because it can still answer.
 
-Nor can one address hold all connections: there is a limit for each, except for trusted proxies, behind which
-:class:`~task_service.middleware.RequestLimit` counts by the client that they name. A connection beyond a limit gets a
-short time to ask for the service's health, from a share of connections that is kept for that; everything else is
-refused on it.
+The connections of each address are limited, except those of trusted proxies, behind which
+:class:`~task_service.middleware.RequestLimit` counts by the client's address. A connection beyond a limit is refused
+every request but health checks, and a share of connections is reserved for those.
 
-uvicorn stops by closing its listening socket, which resets the connections that wait to be accepted, and every
-connection that is idle, on some of which a request is on its way. Here no request is left without an answer that is
-sent
+uvicorn stops by closing its listening socket, which resets the connections that wait to be accepted, and by closing
+every idle connection, on some of which a request is in transit. This server answers every request that is sent
 
 - first on a connection that was established before the listening socket was closed, within :data:`LINGER_SECONDS`;
-- next on a connection whose last answer did not say `Connection: close`, within :data:`LINGER_SECONDS` of that answer.
+- next on a connection whose last response had no `Connection: close`, within :data:`LINGER_SECONDS` of that response.
 
-So the service stops in this order: the kernel lets no further client connect; those that are connected are accepted;
-the listening socket is closed; answers say `Connection: close` from the first step on; a connection that stays idle is
-closed after a while.
+It stops in this order: the kernel accepts no new connection; established connections are accepted; the listening socket
+is closed; from the first step on responses have `Connection: close`; idle connections are closed after
+:data:`LINGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -51,16 +49,17 @@ from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
 
 from .accounts.throttle import throttled_network
 from .errors import TooManyRequests
-from .middleware import MAX_FOR_ADDRESS, Network, parse_address
+from .middleware import MAX_FOR_ADDRESS
+from .trusted_proxies import Network, parse_address
 
 REALM: Final = "task-service"
-"""What challenges name."""
+"""The realm of challenges (RFC 9110, section 11.5)."""
 
 HEAD_SECONDS: Final = 10.0
 """How long a client may take to send a request's line and headers."""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""How large a request's line and headers may grow."""
+"""The largest request line and headers together."""
 
 LINGER_SECONDS: Final = 1.0
 """How long an idle connection is kept for a request while the service stops."""
@@ -70,7 +69,7 @@ _log = logging.getLogger(__name__)
 _HEALTH: Final = frozenset({b"/healthz", b"/readyz"})
 _WARNING_SECONDS: Final = 60.0
 _KEEP_ALIVE_SECONDS: Final = 5
-# A client is connected when it has the kernel's answer; the kernel knows of it a journey later.
+# A client is connected when it has the kernel's SYN-ACK; the kernel knows of it one trip later.
 _HANDSHAKE_SECONDS: Final = 0.2
 _HANDSHAKES_SECONDS: Final = 5.0
 _SO_ATTACH_FILTER: Final = 26
@@ -78,23 +77,23 @@ MAX_CONNECTIONS: Final = 512
 """How many clients are served at once: below the usual limit of 1,024 open files, with room for the rest."""
 
 RESERVED_CONNECTIONS: Final = 32
-"""How many more may ask for the service's health at once."""
+"""How many connections are reserved for health checks."""
 
 RESERVED_FOR_ADDRESS: Final = 4
-"""How many of those one address may have."""
+"""How many of the reserved connections one address may have."""
 
 RESERVED_HEAD_SECONDS: Final = 2.0
-"""How long a client may take to send a request's line and headers on one of those."""
+"""How long a client may take to send a request's line and headers on a reserved connection."""
 
 REST_SECONDS: Final = 2.0
-"""How long a client may take to send the rest of a body that was answered already."""
+"""How long a client may take to send the rest of a body after the response."""
 
 WRITE_SECONDS: Final = 30.0
-"""How long a client may take to read what was sent, once the buffers are full."""
+"""How long a client may take to read, once the buffers are full."""
 
 
 class _Refusal:
-    """An answer for requests that do not get as far as the application; an ASGI application itself."""
+    """The response to requests that do not reach the application; an ASGI application itself."""
 
     def __init__(self, status: int, code: str, title: str, detail: str, **headers: str) -> None:
         document = {
@@ -129,7 +128,7 @@ class _Refusal:
 _UNREADABLE: Final = _Refusal(
     400, "bad_request", "The request cannot be read", "This is not HTTP/1.1."
 )
-# As the authenticator answers a header that it can read and is no credential.
+# The same response as the authenticator's to a malformed header.
 _CREDENTIAL_UNREADABLE: Final = _Refusal(
     400,
     RequestMalformed.code,
@@ -150,7 +149,7 @@ _FULL: Final = _Refusal(
     503,
     "service_unavailable",
     "The service is temporarily unavailable",
-    "Too many clients are connected. Try again in a few seconds.",
+    "Too many clients are connected. Retry in a few seconds.",
     retry_after="5",
 )
 _ADDRESS_FULL: Final = _Refusal(
@@ -163,14 +162,14 @@ _ADDRESS_FULL: Final = _Refusal(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket for :meth:`Server.run`, which does not accept anybody yet.
+    """Bind a socket for :meth:`Server.run`, which accepts connections later.
 
     Args:
         host: A name or an address of this machine.
-        port: 0 takes a free one; `getsockname()` tells which.
+        port: 0 takes a free one; `getsockname()` returns it.
 
     Raises:
-        ConfigurationError: It cannot be had; the message says why, and what to do.
+        ConfigurationError: The address is not available; the message states why, and what to do.
     """
     listener: socket.socket | None = None
     try:
@@ -178,39 +177,38 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-        # A restart need not wait until the last connections of its predecessor are forgotten.
+        # A restart need not wait for the TIME_WAIT of earlier connections.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # uvicorn listens later; a port that another program listens on is refused here and now.
+        # uvicorn listens again later; listening here detects a port that another program uses.
         listener.listen()
     except OSError as error:
         if listener is not None:
             listener.close()
-        raise ConfigurationError(_why_not(error, host, port)) from error
+        raise ConfigurationError(_explain_bind_error(error, host, port)) from error
     return listener
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _explain_bind_error(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
-                f"The port {port} on {host} is taken by another program."
-                " Stop that, or choose another port with TASK_SERVICE_PORT."
+                f"Another program uses port {port} on {host}."
+                " Stop it, or choose another port with TASK_SERVICE_PORT."
             )
         case errno.EACCES:
             return (
-                f"The port {port} may only be used by root."
-                " Choose one from 1024 on with TASK_SERVICE_PORT."
+                f"Only root may use port {port}. Choose a port from 1024 on with TASK_SERVICE_PORT."
             )
         case _:
             return (
-                f"{host} is no address that this machine can listen on ({error.strerror})."
-                " Choose another with TASK_SERVICE_HOST."
+                f"This machine cannot listen on {host} ({error.strerror})."
+                " Choose another address with TASK_SERVICE_HOST."
             )
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can mean or reach this name or address."""
+    """True if this name or address is reachable from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -218,10 +216,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Connections:
-    """Who is connected, and who is so beyond a limit.
+    """Counts the connections, in total and of each address, and those beyond a limit.
 
     Args:
-        trusted_proxies: Proxies may have as many connections as there are.
+        trusted_proxies: Networks whose addresses have no limit of their own.
     """
 
     def __init__(self, trusted_proxies: Sequence[Network] = ()) -> None:
@@ -233,7 +231,7 @@ class Connections:
         self._warned_at = -math.inf
 
     def add(self, client: tuple[str, int] | None) -> _Refusal | None:
-        """Count a connection. If it is beyond a limit: how its requests are to be refused."""
+        """Count a connection. Returns the refusal of its requests if it is beyond a limit."""
         network = self._network(client)
         self._count += 1
         if network is not None:
@@ -250,7 +248,7 @@ class Connections:
         return refusal
 
     def has_reserve(self, client: tuple[str, int] | None) -> bool:
-        """Whether a connection that was counted as beyond a limit has one of those that are kept for health checks."""
+        """Whether a reserved connection is left for one that was counted as beyond a limit."""
         network = self._network(client) or ""
         return (
             self._beyond <= RESERVED_CONNECTIONS
@@ -258,7 +256,7 @@ class Connections:
         )
 
     def remove(self, client: tuple[str, int] | None, *, beyond: bool) -> None:
-        """A connection has ended.
+        """Remove a connection that has ended.
 
         Args:
             client: As it was added.
@@ -273,7 +271,7 @@ class Connections:
             _count_down(self._beyond_by_network, network or "")
 
     def _network(self, client: tuple[str, int] | None) -> str | None:
-        """What counts as one address; None for who may have any number of connections."""
+        """The network that counts as one address; None for trusted proxies, which have no limit."""
         address = None if client is None else parse_address(client[0])
         if address is None or any(address in network for network in self._trusted_proxies):
             return None
@@ -284,7 +282,7 @@ class Connections:
         if now - self._warned_at > _WARNING_SECONDS:
             self._warned_at = now
             _log.warning(
-                "%s has %d connections, and gets no more. If it is your proxy, list it in"
+                "%s has %d connections, and further ones are refused. If it is your proxy, add it to"
                 " TASK_SERVICE_TRUSTED_PROXIES.",
                 network,
                 MAX_FOR_ADDRESS,
@@ -297,7 +295,7 @@ def _count_down(counter: Counter[str], name: str) -> None:
         del counter[name]
 
 
-class ImpatientProtocol(HttpToolsProtocol):
+class TimeoutProtocol(HttpToolsProtocol):
     """uvicorn's connection, with a deadline and a bound for each request's head."""
 
     def __init__(
@@ -324,7 +322,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         return cast("_State", self.server_state).held
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client connected: its first request is due."""
+        """A client connected: the deadline of its first request begins."""
         super().connection_made(transport)
         self._beyond = self._connections.add(self.client)
         self._expect()
@@ -332,7 +330,7 @@ class ImpatientProtocol(HttpToolsProtocol):
             self._refuse(self._beyond)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """The connection is closed."""
         self._satisfied()
         self.resume_writing()
         self._connections.remove(self.client, beyond=self._beyond is not None)
@@ -351,10 +349,10 @@ class ImpatientProtocol(HttpToolsProtocol):
             self._stalled = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, as long as it can still be a head of bearable size."""
+        """Parse the data, unless the head is too large."""
         if self._in_head:
             self._head_bytes += len(data)
-            # Anything ends the keep-alive time, so even a bare line end before a request starts this one.
+            # Any data ends the keep-alive time, so even a blank line before a request starts this deadline.
             if self._deadline is None:
                 self._expect()
         self._received = data
@@ -364,12 +362,12 @@ class ImpatientProtocol(HttpToolsProtocol):
             self._refuse(_HEAD_TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed: a broken credential like one that could be parsed, with its challenge."""
+        """Refuse a request that cannot be parsed; a malformed credential gets a challenge."""
         broken = _CONTROL_IN_CREDENTIAL.search(self._received)
         self._refuse(_UNREADABLE if broken is None else _CREDENTIAL_UNREADABLE)
 
     def on_message_begin(self) -> None:
-        """A head begins, perhaps right behind the request before."""
+        """A head begins, perhaps pipelined behind an earlier request."""
         self._expect()
         super().on_message_begin()
 
@@ -385,13 +383,13 @@ class ImpatientProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """The body is complete too: what comes next is another head."""
+        """The body is complete too; another head follows."""
         self._in_head = True
         self._satisfied()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The answer is sent, perhaps before the request was."""
+        """The response is sent, perhaps before the whole request was received."""
         super().on_response_complete()
         if self.transport.is_closing():
             return
@@ -401,7 +399,7 @@ class ImpatientProtocol(HttpToolsProtocol):
             self._linger()
 
     def shutdown(self) -> None:
-        """The service stops: answer what was asked or is on its way, and keep the connection for nothing else."""
+        """Answer the requests that were received or are in transit, then close the connection."""
         if self._is_idle:
             self._linger()
         elif not self.cycle.response_started:
@@ -414,7 +412,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         return latest is None or latest.response_complete
 
     def _linger(self) -> None:
-        """Close the connection if nothing of a request comes for some time."""
+        """Close the connection if no request begins within :data:`LINGER_SECONDS`."""
         if self._in_head and self._head_bytes == 0:
             self._satisfied()
             self._unset_keepalive_if_required()
@@ -445,7 +443,7 @@ class ImpatientProtocol(HttpToolsProtocol):
 
 
 class _State(ServerState):
-    """What the connections share."""
+    """The state that the connections share."""
 
     def __init__(self, held: Connections) -> None:
         super().__init__()
@@ -454,17 +452,17 @@ class _State(ServerState):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also tells when it begins to stop, and answers everybody who is connected by then.
+    """uvicorn's server, with a callback when it begins to stop; it answers every client that is connected by then.
 
-    Streams that would go on for ever end on that signal; everything else that was asked is finished.
+    The callback ends streams without an end; all other requests are finished.
 
     Args:
         app: The ASGI application.
         host: The address it is bound to, for uvicorn's own messages.
         grace_seconds: How long accepted requests may take to finish after a signal to stop.
         on_started: Awaited once the service accepts requests.
-        on_stopping: Called once, on the event loop, before the connections are waited for.
-        trusted_proxies: Addresses that may have any number of connections.
+        on_stopping: Called once, on the event loop, before the server waits for its connections.
+        trusted_proxies: Networks whose addresses may have any number of connections.
     """
 
     def __init__(
@@ -481,7 +479,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 host=host,
-                http=ImpatientProtocol,
+                http=TimeoutProtocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -498,13 +496,13 @@ class Server(uvicorn.Server):
         self._on_stopping = on_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, accept, and say so."""
+        """Start the application, accept connections, and call `on_started`."""
         await super().startup(sockets)
         if self.started:
             await self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept who is connected, let them finish, then stop the application."""
+        """Accept the established connections, finish their requests, then stop the application."""
         self._on_stopping()
         self._state.stopping = True
         for connection in list(self._state.connections):
@@ -521,16 +519,16 @@ class Server(uvicorn.Server):
 
 
 def refuse_connections(listener: socket.socket) -> None:
-    """Let no further client connect, while those that have connected can still be accepted. Linux only.
+    """Drop new connections at a listening socket whose established ones can still be accepted. Linux only.
 
-    Their packets that ask for a connection (SYN) are dropped, so that they ask again a second later, when another
-    process may listen, or are refused. Elsewhere, and where the kernel does not offer it, this does nothing, and a
-    client that connects in the instant before the socket is closed gets no answer.
+    The kernel drops SYN packets, so clients retry a second later, when another process may listen, or are refused. On
+    other systems, and where the kernel does not support it, this does nothing, and a client that connects in the instant
+    before the socket is closed gets no answer.
     """
     if not sys.platform.startswith("linux"):
         return
-    # The classic BPF program "tcp[13] & (SYN|ACK) == SYN ? drop : keep", instruction by instruction: code, where to
-    # go on if so and if not, value (linux/filter.h). The packet begins with TCP's header.
+    # The classic BPF program "tcp[13] & (SYN|ACK) == SYN ? drop : keep": code, jumps if true and if false, value
+    # (linux/filter.h). The packet begins with TCP's header.
     program = b"".join(
         struct.pack("=HBBI", *instruction)
         for instruction in (
@@ -548,7 +546,7 @@ def refuse_connections(listener: socket.socket) -> None:
 
 
 def waiting_connections(listener: socket.socket) -> int:
-    """How many clients are connected and not accepted yet; 0 where the kernel does not tell. Linux only."""
+    """How many connections are established and not accepted yet; 0 where the kernel does not report it. Linux only."""
     if not sys.platform.startswith("linux"):
         return 0
     try:

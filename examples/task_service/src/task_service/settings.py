@@ -1,13 +1,13 @@
 """The settings that come from the environment and are fixed while the service runs.
 
-What an administrator changes while it runs is in `accounts/config.py`. There are no default secrets here: what is
-secret is made at first start, in the data folder (`secrets_file.py`).
+Settings that an administrator changes while it runs are in `accounts/config.py`. There are no default secrets: the first
+start makes them in the data folder (`secrets_file.py`).
 """
 
 import difflib
 import os
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -20,10 +20,9 @@ from msk_auth import ConfigurationError
 from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.db.engine import parse_url
 from task_service.handlers.outbound import parse_url as parse_outbound_url
+from task_service.trusted_proxies import Network
 
 PREFIX: Final = "TASK_SERVICE_"
-
-Network = IPv4Network | IPv6Network
 
 
 def _networks(value: object) -> object:
@@ -89,7 +88,7 @@ def _keys_url(value: str) -> str:
     except ValueError:
         is_safe = False
     if not is_safe:
-        # Over http anybody on the way could publish keys of their own.
+        # Over http an attacker on the network could substitute keys.
         raise ValueError("write an address that begins with https://")
     return value
 
@@ -98,7 +97,7 @@ def _folder(value: Path) -> Path:
     try:
         return value.expanduser().absolute()
     except RuntimeError:
-        raise ValueError("the home folder it begins with is not known") from None
+        raise ValueError("its home folder is unknown; write an absolute path") from None
 
 
 def _upper(value: object) -> object:
@@ -113,7 +112,7 @@ def _default_data_dir() -> Path:
             state = Path.home() / ".local" / "state"
         except RuntimeError:
             raise ConfigurationError(
-                f"{PREFIX}DATA_DIR: this user has no home folder; say where the data shall be"
+                f"{PREFIX}DATA_DIR: this user has no home folder; set it to a folder for the data"
             ) from None
     return state / "task-service"
 
@@ -125,14 +124,14 @@ def _default_database_url(data: Mapping[str, Any]) -> str:
 
 def _default_base_url(data: Mapping[str, Any]) -> str:
     host = data["host"]
-    # Port 0 is any free one; which it is becomes known when it is taken.
+    # Port 0 means any free one, which is known only once it is bound.
     port = f":{data['port']}" if data["port"] else ""
     try:
         address = ip_address(host)
     except ValueError:
         return f"http://{host}{port}"
     if address.is_unspecified:
-        # 0.0.0.0 is where to listen, not where to go.
+        # 0.0.0.0 is an address to listen on; clients cannot connect to it.
         return f"http://{'127.0.0.1' if address.version == 4 else '[::1]'}{port}"
     return f"http://{host}{port}" if address.version == 4 else f"http://[{host}]{port}"
 
@@ -146,7 +145,7 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        # What stands under a field is its description, from which the reference of all settings is made.
+        # The string under a field is its description; the settings reference is generated from these.
         use_attribute_docstrings=True,
     )
 
@@ -176,27 +175,27 @@ class Settings(BaseSettings):
 
     execute_runs: Literal["auto", "always", "never"] = "auto"
     """Whether `task-service serve` executes runs itself. With `auto` it does on SQLite; on PostgreSQL it does as long as
-    no `task-service worker` is alive. `never` leaves them to workers, `always` works beside them."""
+    no `task-service worker` is alive. `never` leaves them to workers, `always` executes runs beside them."""
 
     base_url: Annotated[str, AfterValidator(_origin)] = Field(default_factory=_default_base_url)
-    """The origin under which people reach the service, for the links it prints and the checks of requests' origins;
+    """The service's origin for browsers, in the links it prints and the checks of requests' origins;
     `http://HOST:PORT` by default."""
 
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Networks of reverse proxies whose `X-Forwarded-For` is believed, with commas in between."""
+    """Networks of reverse proxies whose `X-Forwarded-For` is believed, separated by commas."""
 
     http_allowed_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Internal networks, and addresses of this machine, that the handler `http_request` may reach all the same, with
-    commas in between."""
+    """Internal networks, and addresses of this machine, that the handler `http_request` may reach nevertheless,
+    separated by commas."""
 
     command_sandbox: Literal["required", "off"] = "required"
-    """What keeps commands of tasks from the service's secrets. `required` confines them with Landlock (Linux 5.13),
-    and refuses every command but `echo` where there is none. With `off` a command may read and do whatever the
-    service's user may, the secrets in the data folder included."""
+    """Keeps commands of tasks from the service's secrets. `required` confines them with Landlock (Linux 5.13), and
+    refuses every command but `echo` where Landlock is missing. With `off` a command has every right of the service's
+    user, and can read the secrets in the data folder."""
 
     github_keys_url: Annotated[str, AfterValidator(_keys_url)] = GITHUB_KEYS_URL
-    """Where the keys are published that reports of leaked keys are signed with. Fetched when a report comes, every two
-    minutes at most."""
+    """The address of the public keys that verify reports of leaked keys. Fetched when a report comes, at most every two
+    minutes."""
 
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
@@ -204,13 +203,13 @@ class Settings(BaseSettings):
     """The least severe level that is logged."""
 
     log_format: Literal["console", "json"] = "console"
-    """For a person (`console`) or a collector (`json`, one object a line)."""
+    """The format of log lines: `console` for people, `json` for collectors, one object a line."""
 
     hash_concurrency: Annotated[int, Field(ge=1, le=32)] = 2
     """How many passwords are hashed at once; each takes a core and 19 MiB for a moment."""
 
     audit_retention_days: Annotated[int | None, Field(ge=1, le=36_500)] = None
-    """For how many days entries of the audit log are kept; unset keeps them for ever."""
+    """For how many days entries of the audit log are kept; unset keeps them all."""
 
     @property
     def on_sqlite(self) -> bool:
@@ -219,7 +218,7 @@ class Settings(BaseSettings):
 
     @property
     def private_paths(self) -> tuple[Path, ...]:
-        """What nothing but the service may touch: the data folder, and a SQLite database outside of it."""
+        """The paths that only the service may access: the data folder, and a SQLite database outside of it."""
         file = parse_url(self.database_url).database if self.on_sqlite else None
         if file is None or file == ":memory:":
             return (self.data_dir,)
@@ -231,13 +230,13 @@ class Settings(BaseSettings):
         """Make the data folder, for its owner only, if it is missing. One that exists stays as it is.
 
         Raises:
-            ConfigurationError: It cannot be made, or something else has its name.
+            ConfigurationError: It cannot be made, or a file has its name.
         """
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"The data folder {self.data_dir} cannot be made: {error.strerror}."
+                f"The data folder {self.data_dir} cannot be created: {error.strerror}."
                 f" Set {PREFIX}DATA_DIR to a folder that the service may write to."
             ) from error
 
@@ -246,8 +245,7 @@ def load_settings() -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        ConfigurationError: A variable is unknown or its value is not acceptable. One line for each; no line shows
-            a value.
+        ConfigurationError: A variable is unknown or its value is invalid. One line for each; no line shows a value.
     """
     problems = list(_unknown(os.environ))
     try:
@@ -256,7 +254,7 @@ def load_settings() -> Settings:
         problems += [
             f"{PREFIX}{str(found['loc'][0]).upper()}: {found['msg'].removeprefix('Value error, ')}"
             for found in error.errors(include_url=False, include_input=False)
-            # A default that depends on a setting which is wrong itself: that one is reported.
+            # A default that depends on an invalid setting; that setting is reported itself.
             if found["type"] != "default_factory_not_called"
         ]
         raise ConfigurationError("\n".join(problems)) from None
@@ -271,4 +269,4 @@ def _unknown(names: Iterable[str]) -> Iterable[str]:
         # On Windows, and in pydantic-settings, the case of a variable's name means nothing.
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)
-            yield f"{name}: there is no such setting. Did you mean {near[0]}?"
+            yield f"{name}: unknown setting. Did you mean {near[0]}?"

@@ -20,7 +20,7 @@ from playwright.async_api import Browser, BrowserContext, Page, StorageState, as
 Open = Callable[..., Awaitable[tuple[Page, Watch]]]
 """`open_page(scheme="light", logged_in=True, alone=False)`: a page of its own and what watches over it.
 
-Whoever is not logged in has a browser of their own, and so has who is `alone`, which a test must be that moves the clock.
+Tests without a login have their own browser, and so have tests marked `alone`, which every test that moves the clock must be.
 """
 
 
@@ -43,7 +43,7 @@ async def browser(chromium: str, anyio_backend: str) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def new_service(chromium: str, tmp_path: Path) -> Iterator[LiveService]:
-    """A service that nobody has seen yet."""
+    """A fresh service."""
     service = LiveService(tmp_path)
     yield service
     service.stop()

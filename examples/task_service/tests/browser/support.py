@@ -19,7 +19,7 @@ from httpx2 import Client, HTTPError
 from playwright.async_api import ConsoleMessage, Locator, Page, Request, Response, expect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-# A window of the whole Chromium loads two pages of its own for its address bar, which nobody sees: a second of
+# A window of the whole Chromium loads two pages of its own for its hidden address bar: a second of
 # processor time for each window, more than most tests take. Playwright's list of features that are off is replaced by
 # this one, not joined to it; so the second half repeats what of it concerns pages.
 _FEATURES_OFF = [
@@ -115,7 +115,7 @@ class LiveService:
         assert answer == 204
 
     def add_user(self, username: str, password: str, *, role: str = "user") -> None:
-        """Somebody of their own, for a test that changes what is theirs: as quick as a new service is slow."""
+        """A separate user, for a test that changes their data: as quick as a new service is slow."""
         with Client(base_url=self.url) as client:
             login = client.post(
                 "/api/auth/login", json={"username": USERNAME, "password": PASSWORD}
@@ -174,7 +174,7 @@ class Watch:
         page.on("response", self._answered)
 
     def _console(self, message: ConsoleMessage) -> None:
-        # A status that is refused is told by `_answered`, which knows whether it is expected.
+        # `_answered` reports error statuses, because it knows which ones are expected.
         if (
             message.type in {"error", "warning"}
             and "responded with a status of" not in message.text

@@ -74,7 +74,7 @@ async def test_logins_are_ended_and_the_password_is_changed(
     )
 
 
-async def test_a_key_tells_what_happened_to_it_and_when_the_old_value_was_seen(
+async def test_a_key_shows_its_trail_and_when_the_old_value_was_seen(
     open_page: Open, live_service: LiveService
 ) -> None:
     page, _ = await open_page()

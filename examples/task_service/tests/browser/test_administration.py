@@ -66,7 +66,7 @@ async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
     await page.goto("/admin/audit?action=config.")
     await expect(page.get_by_role("row").nth(1)).to_contain_text("old: 30 · new: 31")
 
-    # What the service refuses is said beside the field, and nothing is changed.
+    # The refusal of the service is shown beside the field, and nothing is changed.
     await page.goto("/admin/config")
     commands = page.get_by_label("Allowed commands")
     await expect(commands).not_to_have_value("")
@@ -170,7 +170,7 @@ async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
     await expect(page.locator("#announcer")).to_have_text("eva.k is an administrator now.")
     await eva.reload()
     await expect(eva.get_by_role("row").filter(has_text="eva.k")).to_be_visible()
-    # Nobody takes their own access away by accident.
+    # An administrator cannot remove their own access by accident.
     await expect(eva.get_by_role("button", name="Disable: eva.k")).to_have_count(0)
 
     await page.get_by_role("button", name="End sessions: eva.k").click()
@@ -217,7 +217,7 @@ async def test_users_are_searched_and_filtered(open_page: Open) -> None:
     await expect(rows).to_have_count(3)
 
 
-async def test_what_is_refused_of_a_new_user_is_said_beside_the_field(open_page: Open) -> None:
+async def test_an_invalid_new_user_is_explained_beside_the_field(open_page: Open) -> None:
     page, watch = await open_page()
     watch.expected |= {409, 422}
     await page.goto("/admin/users")
@@ -276,7 +276,7 @@ async def test_the_audit_log_is_filtered_followed_paged_and_exported(
     await expect(page.get_by_role("row").nth(2)).to_be_visible()
 
 
-async def test_the_system_page_tells_of_queue_and_leases(
+async def test_the_system_page_shows_queue_and_leases(
     open_page: Open, live_service: LiveService
 ) -> None:
     page, _ = await open_page()

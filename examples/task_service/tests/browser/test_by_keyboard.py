@@ -17,7 +17,7 @@ async def _press(page: Page, *keys: str) -> None:
 
 
 async def _tab_to(page: Page, role: str, name: str) -> None:
-    """Go on with Tab until the control has the focus, as somebody without a mouse does."""
+    """Press Tab until the control has the focus, as a user without a mouse does."""
     wanted = page.get_by_role(role, name=name).first
     for _ in range(60):
         await page.keyboard.press("Tab")

@@ -97,7 +97,7 @@ NEW_TASK = """async () => {
 
 
 async def _newcomer_states(page: Page, watch: Watch) -> AsyncIterator[str]:
-    """Somebody who has nothing yet, and no say in anything."""
+    """A user without tasks, keys and permissions."""
     watch.expected.add(403)
     await page.goto("/tasks")
     await log_in(page, NEWCOMER)
@@ -125,7 +125,7 @@ async def test_every_state_is_accessible_and_fits(
     await assert_every_state(page, states(page, watch))
 
 
-async def test_motion_stops_for_whoever_prefers_that(open_page: Open) -> None:
+async def test_motion_stops_if_the_user_prefers_reduced_motion(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
     script = "() => document.body.append(Object.assign(document.createElement('i'), {className: 'badge running'}))"

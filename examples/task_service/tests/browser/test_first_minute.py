@@ -97,7 +97,7 @@ async def test_from_the_link_to_a_revoked_key(browser: Browser, new_service: Liv
         await expect(page.get_by_role("log")).to_contain_text("Hello")
         await expect(page.get_by_text(f"with key {key[4:16]}")).to_be_visible()
 
-        # Rotated with an overlap: both work, the old one says what replaced it.
+        # Rotated with an overlap: both work, and the old one names its successor.
         await page.goto("/keys")
         await page.get_by_role("button", name="Rotate ci pipeline").click()
         await page.get_by_label("The old key keeps working for").select_option("1 hour")

@@ -1,6 +1,6 @@
 """The pictures of the documentation: `SCREENSHOTS=docs/assets pytest examples/…/browser/test_screenshots.py`.
 
-They are taken in every test run, so that they can be taken when somebody wants them; only then are they kept.
+Every test run takes them, so that they keep working; they are kept only on request.
 """
 
 from __future__ import annotations

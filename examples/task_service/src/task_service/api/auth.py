@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict
 
 from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service import login_cookie
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
 from task_service.accounts.sessions import LoginSession, Sessions
 from task_service.accounts.users import User
 from task_service.request_record import request_address
-from task_service.web import login_cookie
 
 from .json_route import JsonRoute
 

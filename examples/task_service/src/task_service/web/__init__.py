@@ -1,10 +1,10 @@
 """The pages: a Jinja shell per page, and small scripts that do everything else over the JSON API.
 
-One rule: a page holds no data. What a page shows it asks of the API like any other client, so what a person may see
-and do is decided in one place. The server renders only the frame: who is logged in, which page, the forms.
+One rule: a page holds no data. It fetches its data from the API like any other client, so permissions are decided in one
+place. The server renders only the frame: the logged-in user, the page, the forms.
 
-No request leaves this origin and nothing inline runs: :data:`CONTENT_SECURITY_POLICY` is what every page is sent with,
-and its Trusted Types directive makes the browser refuse any script that turns a string into markup.
+No request leaves this origin and no inline script runs: every page has the :data:`CONTENT_SECURITY_POLICY`, whose Trusted
+Types directive makes the browser refuse any script that turns a string into markup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
 PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-        # Pages name the user: no copy stays behind, so Back after logging out asks the server again.
+        # Pages name the user: browsers keep no copy, so Back after logging out requests the page again.
         "Cache-Control": "no-store",
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",

@@ -1,10 +1,10 @@
-"""Scripts and styles under an address that changes with their content, so that browsers keep them for a year.
+"""Scripts and styles under a path that changes with their content, so that browsers may cache them for a year.
 
-What is served is what a browser needs of a file: comments and indentation stay here, for whoever reads the sources.
+They are served without comments and indentation.
 
-The digest is a folder of the address and not a query: modules import each other by relative addresses and so stay
-within one version without a build step. All files together are smaller than one photograph, so they are read once and
-served from memory; an address is looked up in a table and never becomes a path of the disk.
+The digest is a folder of the path rather than a query: modules import each other by relative paths and so stay within
+one version without a build step. The files are small, so they are read once and served from memory; a requested path is
+looked up in a table and never becomes a path on the disk.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from starlette.responses import Response
 _FOREVER = "public, max-age=31536000, immutable"
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-# What a script is taken apart into: what stays as it is (strings, templates, regular expressions), comments, and gaps.
-# A slash begins a regular expression only where a value is expected; elsewhere it divides.
+# The tokens of a script: literals that stay as they are (strings, templates, regular expressions), comments, and gaps.
+# A slash begins a regular expression only where a value is expected; elsewhere it is a division.
 _SCRIPT = re.compile(
     r"""
     (?P<kept> "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' | `(?:[^`\\]|\\.)*`
@@ -32,7 +32,7 @@ _SCRIPT = re.compile(
     re.VERBOSE,
 )
 _MARKS = frozenset("{}()[]<>=,;:?&|!*%+-/.\"'`")
-# A line that ends or begins with one of these goes on, or its end is a statement's end anyway.
+# A line that ends or begins with one of these continues, or its end is a statement's end anyway.
 _GOES_ON = frozenset("{([,;:?&|=>")
 _CONTINUES = frozenset("})].,;:?&|=")
 _STYLE_COMMENT = re.compile(r"/\*[\s\S]*?\*/")
@@ -43,13 +43,13 @@ class Assets:
     """The files of one folder, as they were when the service started.
 
     Args:
-        folder: Where they lie.
-        base: The path they are served under, without a slash at the end.
+        folder: The folder.
+        base: The path they are served under, without a trailing slash.
 
     Attributes:
         version: A digest of every file's name and content.
         route: The path pattern for :meth:`serve`.
-        modules: The scripts that pages share; a page names them so that the browser fetches them all at once.
+        modules: The scripts that pages share; a page preloads them so that the browser fetches them all at once.
         stylesheets: In the order in which they apply.
     """
 
@@ -71,10 +71,10 @@ class Assets:
         self.stylesheets = tuple(path for path in self._files if path.endswith(".css"))
 
     def url(self, path: str) -> str:
-        """The address of a file.
+        """The URL path of a file.
 
         Args:
-            path: Where it lies in the folder.
+            path: The path in the folder.
 
         Raises:
             KeyError: There is no such file.
@@ -86,7 +86,7 @@ class Assets:
     async def serve(self, request: Request) -> Response:
         """Answer a request for a file.
 
-        A page of an older version that is still open gets today's file, but must not keep it under the old address.
+        An open page of an older version gets the present file, but must not cache it under the old path.
 
         Raises:
             HTTPException: 404, there is no such file.
@@ -108,14 +108,14 @@ class Assets:
 
 
 def lean(suffix: str, source: str) -> str:
-    """A file without its comments and without the gaps that mean nothing.
+    """A file without comments and insignificant white space.
 
-    Names stay names, and a line of a script ends where it ended unless it obviously goes on, so a script means what it
-    meant. That holds as long as no template of a script has another one inside and no string in a stylesheet holds
-    punctuation; tests see to both.
+    Names are kept, and a line of a script ends where it ended unless it obviously continues, so the script's meaning is
+    the same. This requires that no template literal contains another one and that no string in a stylesheet has
+    punctuation; tests check both.
 
     Args:
-        suffix: What kind of file it is, such as `.js`.
+        suffix: The type of file, such as `.js`.
         source: Its text.
     """
     if suffix == ".svg":
@@ -144,7 +144,7 @@ def _lean_script(source: str) -> str:
 
 
 def _needed(before: str, gap: str, after: str) -> str:
-    """What must stay of a gap between two characters."""
+    """The white space that must stay between two characters."""
     if not before or not gap:
         return ""
     if "\n" in gap:

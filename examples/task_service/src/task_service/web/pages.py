@@ -1,8 +1,4 @@
-"""The routes that people's browsers open. Everything else a page does goes through the JSON API.
-
-What the pages need of the service comes in through :class:`PageSessions` and one callable, so they can be mounted on
-anything that can log people in, and tested on a dozen lines.
-"""
+"""The routes of the pages. Everything else that a page does goes through the JSON API."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
 from fastapi import APIRouter
@@ -19,12 +14,25 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from msk_auth import KeyLimits, PermissionDenied, Problem
+from msk_auth import (
+    CredentialRefused,
+    CredentialsMissing,
+    InteractiveRequired,
+    KeyLimits,
+    PermissionDenied,
+    Problem,
+    require_interactive,
+)
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service import login_cookie
 from task_service.accounts.config import ServiceConfig
-from task_service.errors import CrossOriginRefused
-from task_service.origins import is_from_own_page
+from task_service.accounts.login import LoggedIn, Login
+from task_service.accounts.users import User
+from task_service.errors import CrossOriginRefused, SessionNotFound
+from task_service.login_cookie import is_same_origin
+from task_service.request_record import request_address
 
-from . import PAGE_HEADERS, login_cookie
+from . import PAGE_HEADERS
 from .assets import Assets
 
 _HERE = Path(__file__).parent
@@ -37,13 +45,13 @@ _USUAL_DAYS = 90
 # characters, so those could hide one.
 _LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
 
-# No key can do what these stand for, so a new key is not offered them.
+# No key can have these permissions, so the form for a new key does not offer them.
 _NEVER_FOR_KEYS = ("admin:", "keys:")
 
-# What the form of the configuration knows of each setting: title, default, limits, whether it can be empty.
+# The form of the configuration needs the title, default and limits of each setting, and whether it can be empty.
 _SETTINGS = ServiceConfig.model_json_schema()["properties"]
 
-# Why somebody who may be logged in is asked to log in. The address carries the name, never the sentence.
+# Why a page redirected to the login. The URL carries the name of the reason, never the text.
 _REASONS: Mapping[str, str] = {
     "session-ended": "Your session has ended. Log in to continue.",
     "password-set": "Your password was set. You can log in now.",
@@ -51,21 +59,8 @@ _REASONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoginResult:
-    """A login that succeeded.
-
-    Attributes:
-        token: The JWT for the login cookie.
-        max_age: Seconds that the cookie lives.
-    """
-
-    token: str
-    max_age: int
-
-
-@dataclass(frozen=True, slots=True)
 class PageUser:
-    """Whoever looks at a page, as far as its frame shows it.
+    """The logged-in user, as the frame of a page shows them.
 
     Attributes:
         username: Shown in the menu.
@@ -84,36 +79,51 @@ class PageUser:
         return ("".join(word[0] for word in words[:2]) or self.username[:1]).upper()
 
 
-class PageSessions(Protocol):
-    """What the pages need of the service's logins."""
+class PageLogins:
+    """The logins of :mod:`task_service.accounts`, for requests of pages.
 
-    async def log_in(self, username: str, password: str, *, request: Request) -> LoginResult:
-        """Check a password and begin a session.
+    Args:
+        auth: Authenticates requests.
+        login: Starts and ends sessions.
+    """
 
-        Raises:
-            Problem: The login is refused (401), throttled (429) or cannot be decided (503).
-        """
-        ...
+    def __init__(self, auth: FastAPIAuth[User], login: Login) -> None:
+        self._auth = auth
+        self._login = login
+
+    async def log_in(self, username: str, password: str, *, request: Request) -> LoggedIn:
+        """Start a session; raises as :meth:`Login.log_in`."""
+        return await self._login.log_in(
+            username,
+            password,
+            address=request_address(),
+            user_agent=request.headers.get("user-agent"),
+        )
 
     async def log_out(self, request: Request) -> None:
-        """End the session that the request's credential belongs to, if there is one."""
-        ...
+        """End the session of the request, if it has one."""
+        try:
+            await self._login.log_out(await self._auth.admit(request, require_interactive()))
+        except (CredentialsMissing, CredentialRefused, InteractiveRequired, SessionNotFound):
+            return
 
     async def current_user(self, request: Request) -> PageUser | None:
-        """Who is logged in, or None when nobody is.
+        """The logged-in user; None without a login.
 
         Raises:
-            Problem: It cannot be decided now (503).
+            StoreUnavailable: The database does not answer.
         """
-        ...
+        try:
+            principal = await self._auth.admit(request, require_interactive())
+        except (CredentialsMissing, CredentialRefused, InteractiveRequired):
+            return None
+        user = principal.user
+        return PageUser(user.username, principal.permissions, user.roles)
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page behind the login: the template decides everything that its address does not.
-
-    Whoever lacks `permission` is told so instead of being shown a page on which nothing works.
-    """
+    """A page that needs a login, and perhaps a permission; without the permission it is a 403."""
 
     path: str
     template: str
@@ -135,21 +145,21 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def pages_router(
-    sessions: PageSessions, *, key_limits: Callable[[], Awaitable[KeyLimits]]
+    logins: PageLogins, *, key_limits: Callable[[], Awaitable[KeyLimits]]
 ) -> APIRouter:
     """Every page of the service, with its static files; none appears in the OpenAPI document.
 
     Args:
-        sessions: Logs people in and out and knows who is logged in.
+        logins: Logs users in and out, and finds the logged-in user.
         key_limits: The limits for new API keys as they are now; the form for a new key offers nothing beyond them.
     """
-    return _Pages(sessions, key_limits).router()
+    return _Pages(logins, key_limits).router()
 
 
 def local_path(target: str | None) -> str:
-    """Where to go after logging in: `target` if it is a path of this origin and no log-in page, else the first page.
+    """The path to open after login: `target` if it is a path of this origin and no login page, else the first page.
 
-    An address that another site can choose must not lead away from this one (ASVS 5.0, 3.7.2).
+    Another site can choose the target, so it must not lead away from this origin (ASVS 5.0, 3.7.2).
     """
     if target is None or not _LOCAL_PATH.fullmatch(target):
         return _FIRST_PAGE
@@ -157,20 +167,17 @@ def local_path(target: str | None) -> str:
 
 
 def from_another_site(request: Request) -> bool:
-    """True if the browser says that another site sent this request.
+    """True if the browser declares that another site sent this request.
 
-    A log-in carries no cookie that could be abused, but a foreign form could log its victim in as somebody else
-    (login CSRF). Programs send neither header and are no browsers that could be misled. The scheme of the request is
-    that of the base URL, by :class:`~task_service.middleware.LoginCookie`.
+    A login request needs no cookie, but a form of another site could log its victim in to another account (login CSRF).
+    Programs send neither header, and are admitted. The scheme of the request is that of the base URL, set by :class:`~task_service.login_cookie.LoginCookie`.
     """
-    return is_from_own_page(request.headers.raw, request.url.scheme) is False
+    return is_same_origin(request.headers.raw, request.url.scheme) is False
 
 
 class _Pages:
-    def __init__(
-        self, sessions: PageSessions, key_limits: Callable[[], Awaitable[KeyLimits]]
-    ) -> None:
-        self._sessions = sessions
+    def __init__(self, logins: PageLogins, key_limits: Callable[[], Awaitable[KeyLimits]]) -> None:
+        self._logins = logins
         self._key_limits = key_limits
         self._assets = Assets(_HERE / "static")
         self._templates = Environment(
@@ -188,14 +195,14 @@ class _Pages:
             router.add_route(path, endpoint, methods=list(methods), include_in_schema=False)
 
         route("/", self._root, "GET")
-        route("/login", self._told(self._login_form), "GET")
-        route("/login", self._told(self._log_in), "POST")
-        route("/logout", self._told(self._log_out), "POST")
+        route("/login", self._with_problem_page(self._login_form), "GET")
+        route("/login", self._with_problem_page(self._log_in), "POST")
+        route("/logout", self._with_problem_page(self._log_out), "POST")
         route("/set-password", self._set_password, "GET")
         for page in _PAGES:
-            route(page.path, self._told(self._behind_login(page)), "GET")
+            route(page.path, self._with_problem_page(self._behind_login(page)), "GET")
         route(self._assets.route, self._assets.serve, "GET")
-        # Browsers ask for it on their own when they show an answer that is no page.
+        # Browsers request it themselves when they show a response that is not a page.
         route("/favicon.ico", self._icon, "GET")
         return router
 
@@ -205,17 +212,17 @@ class _Pages:
         content = self._templates.get_template(template).render(assets=self._assets, **context)
         return HTMLResponse(content, status_code=status, headers=dict(PAGE_HEADERS))
 
-    def _told(self, endpoint: _Endpoint) -> _Endpoint:
-        """Answer a problem with a page in words instead of a JSON document."""
+    def _with_problem_page(self, endpoint: _Endpoint) -> _Endpoint:
+        """Render a problem as a page instead of a JSON document."""
 
-        async def told(request: Request) -> Response:
+        async def with_problem_page(request: Request) -> Response:
             try:
                 return await endpoint(request)
             except Problem as problem:
                 response = self._render("problem.html", {"problem": problem}, problem.status)
                 return _with_retry_after(response, problem)
 
-        return told
+        return with_problem_page
 
     async def _root(self, request: Request) -> Response:
         return RedirectResponse(_FIRST_PAGE, HTTPStatus.SEE_OTHER)
@@ -226,7 +233,7 @@ class _Pages:
     async def _login_form(self, request: Request) -> Response:
         reason = _REASONS.get(request.query_params.get("reason", ""))
         target = local_path(request.query_params.get("next"))
-        if reason is None and await self._sessions.current_user(request) is not None:
+        if reason is None and await self._logins.current_user(request) is not None:
             return RedirectResponse(target, HTTPStatus.SEE_OTHER)
         return self._login_page(target, reason=reason)
 
@@ -267,7 +274,7 @@ class _Pages:
         if missing:
             return self._login_page(target, username=username, errors=missing, status=422)
         try:
-            login = await self._sessions.log_in(username, password, request=request)
+            login = await self._logins.log_in(username, password, request=request)
         except Problem as problem:
             response = self._login_page(
                 target, username=username, problem=problem, status=problem.status
@@ -276,14 +283,14 @@ class _Pages:
         answer = RedirectResponse(
             target, HTTPStatus.SEE_OTHER, headers={"Cache-Control": "no-store"}
         )
-        login_cookie.write(answer, login.token, max_age=login.max_age)
+        login_cookie.write(answer, login.token, max_age=login.expires_in)
         return answer
 
     async def _log_out(self, request: Request) -> Response:
         if from_another_site(request):
             raise CrossOriginRefused
-        await self._sessions.log_out(request)
-        # Back must not show what the browser still holds of the pages.
+        await self._logins.log_out(request)
+        # Otherwise Back would show cached pages.
         headers = {"Cache-Control": "no-store", "Clear-Site-Data": '"cache"'}
         answer = RedirectResponse("/login", HTTPStatus.SEE_OTHER, headers=headers)
         login_cookie.clear(answer)
@@ -294,7 +301,7 @@ class _Pages:
 
     def _behind_login(self, page: _Page) -> _Endpoint:
         async def show(request: Request) -> Response:
-            user = await self._sessions.current_user(request)
+            user = await self._logins.current_user(request)
             if user is None:
                 return self._to_login(request)
             if page.permission is not None and page.permission not in user.permissions:
@@ -312,8 +319,8 @@ class _Pages:
         return show
 
     def _to_login(self, request: Request) -> Response:
-        # The browser keeps a SameSite=Strict cookie to itself when a link on another site leads here. A page of our
-        # own that goes to the same address once more is not another site, so the cookie comes along the second time.
+        # The browser sends no SameSite=Strict cookie when a link on another site leads here. This page of our own loads
+        # the same address again, and the browser sends the cookie with that request.
         if request.headers.get("sec-fetch-site") == "cross-site":
             return self._render("continue.html", {"target": _address(request)})
         query = urlencode({"next": _address(request)})
@@ -327,7 +334,7 @@ def _address(request: Request) -> str:
 
 
 def _lifetimes(limits: KeyLimits) -> dict[str, object]:
-    """The lifetimes that the form for a new key offers, in days, and which of them is chosen at first."""
+    """The lifetimes that the form for a new key offers, in days, and the one that is selected at first."""
     longest, default = (
         None if limit is None else int(limit.total_seconds() // _DAY_SECONDS)
         for limit in (limits.max_lifetime, limits.default_lifetime)

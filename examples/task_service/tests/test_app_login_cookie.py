@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.responses import Response
 
-from task_service.web import login_cookie
+from task_service import login_cookie
 
 
 def test_it_is_bound_to_this_host_kept_from_scripts_and_never_sent_from_another_site() -> None:

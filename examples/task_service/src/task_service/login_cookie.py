@@ -1,0 +1,158 @@
+"""The login cookie of the pages: written, cleared and read here, and translated into `Authorization: Bearer …`.
+
+`__Host-` makes the browser insist on Secure, on Path=/ and on no Domain, so neither a subdomain nor plain HTTP can
+plant one (RFC 6265bis, section 4.1.3.2). Scripts cannot read it, and browsers do not send it from another site.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from msk_auth import RequestMalformed
+
+from .errors import CrossOriginRefused, MisdirectedRequest
+
+NAME: Final = "__Host-task_session"
+
+_JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def write(response: Response, token: str, *, max_age: int) -> None:
+    """Set the login cookie.
+
+    Args:
+        response: The answer to a successful login.
+        token: The JWT of the login.
+        max_age: Seconds after which the browser deletes it; the session may end earlier.
+    """
+    response.set_cookie(
+        NAME, token, max_age=max_age, path="/", secure=True, httponly=True, samesite="strict"
+    )
+
+
+def clear(response: Response) -> None:
+    """Delete the login cookie."""
+    response.delete_cookie(NAME, path="/", secure=True, httponly=True, samesite="strict")
+
+
+def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The token in a request's login cookie.
+
+    Args:
+        headers: The raw headers of an ASGI scope.
+
+    Returns:
+        None without such a cookie, and also with two of them: browsers never send two `__Host-` cookies of one name, so
+        the client tries to make two readers disagree.
+    """
+    found = [
+        value.strip()
+        for name, line in headers
+        if name == b"cookie"
+        for key, separator, value in (part.partition(b"=") for part in line.split(b";"))
+        if separator and key.strip() == NAME.encode()
+    ]
+    return found[0].decode("latin-1") if len(found) == 1 and found[0] else None
+
+
+def is_credential(request: Request) -> bool:
+    """Whether the request was authenticated by its login cookie, rather than by a header of its own."""
+    token = read(request.scope["headers"])
+    return token is not None and request.headers.get("authorization") == f"Bearer {token}"
+
+
+def is_same_origin(headers: Iterable[tuple[bytes, bytes]], scheme: str) -> bool | None:
+    """Whether a page of this service sent the request; None if no header shows it, as with programs.
+
+    Args:
+        headers: The request's, with lower-case names.
+        scheme: That of the base URL: behind a proxy that ends TLS, the request itself does not show what the browser
+            used, and a client could forge a header that does.
+    """
+    found: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
+    for name, value in headers:
+        if name in found:
+            found[name].append(value)
+    hosts, origins, sites = found.values()
+    if max(len(hosts), len(origins), len(sites)) > 1:
+        # No browser sends one of them twice.
+        return False
+    if sites:
+        return sites[0] in {b"same-origin", b"none"}
+    if not origins:
+        return None
+    return bool(hosts) and origins[0] == scheme.encode() + b"://" + hosts[0]
+
+
+class LoginCookie:
+    """Middleware that translates the login cookie into `Authorization: Bearer …`, for requests of our own pages only.
+
+    Browsers attach cookies to requests that any site makes them send, but no `Authorization` header. So the cookie
+    counts only where the browser declares the request same-origin: SameSite is the first defence, this the second
+    (ASVS 5.0, section 3.5). Only a login token may be in it: an API key in a cookie is ignored.
+
+    Args:
+        app: The application inside.
+        base_url: The service's origin for browsers.
+        loopback: Whether the service listens on this machine only. Then only this machine's names are served, because a
+            foreign name that resolves to this machine (DNS rebinding) would otherwise be one of our origins.
+
+    Raises:
+        RequestMalformed: The request has a bearer credential beside the cookie.
+        CrossOriginRefused: Another site may have sent it.
+        MisdirectedRequest: Its host is not this service.
+    """
+
+    def __init__(self, app: ASGIApp, *, base_url: str, loopback: bool) -> None:
+        self._app = app
+        parts = urlsplit(base_url)
+        self._scheme = parts.scheme
+        self._names = (_LOOPBACK_NAMES | {parts.hostname or ""}) if loopback else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http":
+            # The browser's scheme, which a proxy that ends TLS has hidden.
+            scope["scheme"] = self._scheme
+            token = read(scope["headers"])
+            if token is not None and _JWT_SHAPED.fullmatch(token) is not None:
+                self._translate(scope, token)
+        await self._app(scope, receive, send)
+
+    def _translate(self, scope: Scope, token: str) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        host = _single(headers, b"host")
+        if self._names is not None and _host_name(host) not in self._names:
+            raise MisdirectedRequest
+        if scope["method"] not in _SAFE_METHODS and not is_same_origin(headers, self._scheme):
+            raise CrossOriginRefused
+        sent = [value for name, value in headers if name == b"authorization"]
+        if any(value.strip().lower().startswith(b"bearer") for value in sent) or len(sent) > 1:
+            raise RequestMalformed(
+                "The request has a login cookie and an Authorization header. Send one of them."
+            )
+        # A remaining header is of another scheme, such as a proxy's own Basic login, and not meant for the service.
+        others = [header for header in headers if header[0] != b"authorization"]
+        scope["headers"] = [*others, (b"authorization", b"Bearer " + token.encode())]
+
+
+def _single(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    """The value of a header that was sent exactly once; None otherwise."""
+    values = [value for name, value in headers if name == wanted]
+    return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _host_name(host: str | None) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname if host else None
+    except ValueError:
+        return None

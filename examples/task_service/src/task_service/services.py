@@ -1,0 +1,276 @@
+"""Builds everything that a process which serves consists of, and connects the parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from argon2 import Parameters
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Clock,
+    CredentialUsed,
+    Event,
+    KeyHasher,
+    Refusal,
+    SystemClock,
+    TokenProfile,
+)
+
+from .accounts.attempts import DatabaseAttempts, RedisAttempts
+from .accounts.audit import Audit
+from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
+from .accounts.invitations import Invitations
+from .accounts.login import Login
+from .accounts.passwords import OWASP, Passwords
+from .accounts.sessions import Sessions
+from .accounts.throttle import LoginThrottle
+from .accounts.users import User, Users
+from .accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
+from .db.engine import Database
+from .deployment import agree_on_secrets, deployment_id
+from .handlers import HandlerRegistry
+from .ids import new_id
+from .observability import Metrics
+from .request_record import current_request
+from .secrets_file import load_or_create_secrets
+from .settings import Settings
+from .tasks.run_log import LogReader
+from .tasks.runs import Runs
+from .tasks.status import RunCounts, StatusReport, WorkerStatus
+from .tasks.tasks import Tasks
+from .trusted_proxies import UntrustedProxies
+from .worker import Worker, command_sandbox_of
+
+AUDIENCE: Final = "task-service"
+"""The beginning of the `aud` of login tokens; the id of the deployment follows."""
+ISSUER: Final = AUDIENCE
+"""Not the origin: processes that share a data folder accept each other's logins, whatever port each one listens on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a process that serves, for its routes, its command line and its tests."""
+
+    settings: Settings
+    clock: Clock
+    db: Database
+    attempts: DatabaseAttempts
+    redis: RedisAttempts | None
+    untrusted_proxies: UntrustedProxies
+    fingerprints: Mapping[str, str]
+    tokens: TokenProfile
+    metrics: Metrics
+    audit: Audit
+    config: ConfigStore
+    passwords: Passwords
+    users: Users
+    invitations: Invitations
+    sessions: Sessions
+    login: Login
+    key_store: WitnessedKeyStore
+    authenticator: AsyncAuthenticator[User]
+    registry: HandlerRegistry
+    worker: Worker
+    tasks: Tasks
+    runs: Runs
+    logs: LogReader
+    run_counts: RunCounts
+    status: StatusReport
+    stopping: asyncio.Event
+
+    @classmethod
+    def build(
+        cls,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        password_hashing: Parameters = OWASP,
+    ) -> Services:
+        """Build the parts. Makes the data folder and the secrets if they are missing, and connects to nothing.
+
+        Args:
+            settings: What is fixed while the service runs.
+            clock: Where the time comes from; the machine's own by default.
+            password_hashing: Argon2's cost; tests use less.
+
+        Raises:
+            ConfigurationError: A setting, the data folder or the secrets in it are invalid.
+        """
+        clock = SystemClock() if clock is None else clock
+        settings.create_data_dir()
+        secrets = load_or_create_secrets(settings.data_dir, clock.now())
+        tokens = TokenProfile(
+            issuer=ISSUER,
+            # No deployment's audience: no login is accepted until `join_deployment` has read the id.
+            audience=_audience_of(new_id("none")),
+            keys=secrets.token_keys,
+            max_lifetime=MAX_SESSION_LIFETIME,
+        )
+        db = Database.open(settings.database_url)
+
+        async def await_lease_expiry() -> None:
+            await authenticator.await_lease_expiry()
+
+        attempts = DatabaseAttempts(db, clock)
+        redis = None
+        if settings.redis_url is not None:
+            redis = RedisAttempts(settings.redis_url, clock, attempts)
+        metrics = Metrics()
+        audit = Audit(db, clock, left_out=metrics.audit_entry_left_out)
+        metrics.watch_audit_backlog(audit.backlog.__len__)
+        passwords = Passwords(password_hashing, concurrency=settings.hash_concurrency)
+        sandbox = command_sandbox_of(settings)
+        config = ConfigStore(
+            db,
+            clock,
+            audit=audit,
+            await_lease_expiry=await_lease_expiry,
+            # Other workers check the commands on their own machines.
+            command_sandbox=None if settings.execute_runs == "never" else sandbox,
+        )
+        users = Users(
+            db, clock, audit=audit, passwords=passwords, await_lease_expiry=await_lease_expiry
+        )
+        invitations = Invitations(
+            db,
+            clock,
+            users=users,
+            audit=audit,
+            passwords=passwords,
+            await_lease_expiry=await_lease_expiry,
+        )
+        sessions = Sessions(
+            db, clock, tokens=tokens, audit=audit, await_lease_expiry=await_lease_expiry
+        )
+        login = Login(
+            db,
+            clock,
+            users=users,
+            sessions=sessions,
+            passwords=passwords,
+            config=config,
+            audit=audit,
+            throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
+            await_lease_expiry=await_lease_expiry,
+        )
+        key_store = WitnessedKeyStore(db.engine, audit)
+        authenticator = WitnessedAuthenticator(
+            key_store,
+            find_owner=users.find_owner,
+            tokens=tokens,
+            find_session=sessions.find_session,
+            key_limits=config.key_limits,
+            hasher=KeyHasher(secrets.peppers),
+            on_event=_Hook(seen=sessions.seen, refused=metrics.refused),
+            realm=AUDIENCE,
+            clock=clock,
+            lease=timedelta(milliseconds=settings.lease_ms) if settings.lease_ms else None,
+        )
+
+        worker = Worker.on(db, config, settings, clock, sandbox, serving=True)
+        runs = Runs(
+            db,
+            clock,
+            config,
+            worker.events,
+            notifier=worker.queue.notifier,
+            on_change=audit.witness,
+        )
+        return cls(
+            settings=settings,
+            clock=clock,
+            db=db,
+            attempts=attempts,
+            redis=redis,
+            untrusted_proxies=UntrustedProxies(db, clock),
+            fingerprints=secrets.fingerprints,
+            tokens=tokens,
+            metrics=metrics,
+            audit=audit,
+            config=config,
+            passwords=passwords,
+            users=users,
+            invitations=invitations,
+            sessions=sessions,
+            login=login,
+            key_store=key_store,
+            authenticator=authenticator,
+            registry=worker.registry,
+            worker=worker,
+            tasks=Tasks(db, clock, worker.registry, worker.events, on_change=audit.witness),
+            runs=runs,
+            logs=LogReader(db, worker.events, clock),
+            run_counts=RunCounts(db, clock),
+            status=StatusReport(
+                db,
+                clock,
+                worker=WorkerStatus(id=worker.runner.worker_id, concurrency=settings.workers),
+                verification_lease_ms=settings.lease_ms,
+                count_live_workers=worker.queue.count_live_workers,
+            ),
+            stopping=asyncio.Event(),
+        )
+
+    async def close(self) -> None:
+        """Close the connections and stop the threads."""
+        self.passwords.close()
+        if self.redis is not None:
+            await self.redis.close()
+        await self.key_store.aclose()
+        await self.db.close()
+
+    async def join_deployment(self) -> None:
+        """Check the secrets against the other processes on the database, and name this deployment in login tokens.
+
+        Raises:
+            ConfigurationError: Other processes have other secrets.
+            StoreUnavailable: The database does not answer.
+        """
+        await self.agree_on_secrets()
+        self.tokens.audience = _audience_of(await deployment_id(self.db, self.clock.now()))
+
+    async def agree_on_secrets(self) -> None:
+        """See :func:`~task_service.deployment.agree_on_secrets`; does nothing on SQLite.
+
+        Raises:
+            ConfigurationError: Other processes have other secrets.
+            StoreUnavailable: The database does not answer.
+        """
+        if not self.settings.on_sqlite:
+            await agree_on_secrets(self.db, self.fingerprints)
+
+
+def _audience_of(deployment: str) -> str:
+    return f"{AUDIENCE}:{deployment}"
+
+
+class _Hook:
+    """The authenticator's hook, called for every request; it works in memory only.
+
+    Changes of keys are recorded in their own transactions: see :mod:`task_service.accounts.witnessed_keys`.
+
+    Args:
+        seen: Called with each used login session: `(session_id, at)`.
+        refused: Called with the code of each refused credential.
+    """
+
+    def __init__(
+        self, *, seen: Callable[[str, datetime], None], refused: Callable[[str], None]
+    ) -> None:
+        self._seen = seen
+        self._refused = refused
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, CredentialUsed):
+            record = current_request.get()
+            if record is not None:
+                record.principal = event.principal
+            if event.principal.session_id is not None:
+                self._seen(event.principal.session_id, event.at)
+        elif isinstance(event, Refusal):
+            self._refused(event.code)

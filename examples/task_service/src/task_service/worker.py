@@ -1,0 +1,221 @@
+"""The worker, which executes runs: a whole `task-service worker`, and a part of a process that serves.
+
+With several machines a queue notifies workers of runs, and a process that serves leaves the runs to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from msk_auth import (
+    Clock,
+    ConfigurationError,
+    SystemClock,
+)
+
+from .accounts.audit import Audit
+from .accounts.config import ConfigStore
+from .db.engine import Database
+from .handlers import HandlerEnvironment, HandlerRegistry
+from .handlers.command import refuse_unconfined
+from .handlers.sandbox import CommandSandbox
+from .settings import Settings
+from .tasks.notifications import LocalEvents, NullNotifier, WorkerNotifier
+from .tasks.runner import Runner
+
+_log = logging.getLogger(__name__)
+
+RUN_GRACE: Final = timedelta(seconds=5)
+"""How long runs may continue when the service stops; then they are released to the queue."""
+
+_RUNNER_PAUSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Executes runs.
+
+    It gets no secret: neither the peppers of keys nor the signing keys of logins are in the memory of a
+    `task-service worker`.
+    """
+
+    settings: Settings
+    db: Database
+    registry: HandlerRegistry
+    events: LocalEvents
+    queue: Queue
+    runner: Runner
+    config: ConfigStore
+    command_sandbox: CommandSandbox
+    serving: bool
+
+    @classmethod
+    def build(cls, settings: Settings, *, clock: Clock | None = None) -> Worker:
+        """A worker beside processes that serve. Reads and makes nothing in the data folder, and connects to nothing.
+
+        Args:
+            settings: What is fixed while it runs.
+            clock: Where the time comes from; the machine's own by default.
+
+        Raises:
+            ConfigurationError: A setting is invalid.
+        """
+        clock = SystemClock() if clock is None else clock
+        db = Database.open(settings.database_url)
+        config = ConfigStore(db, clock, audit=Audit(db, clock))
+        return cls.on(db, config, settings, clock, command_sandbox_of(settings), serving=False)
+
+    @classmethod
+    def on(
+        cls,
+        db: Database,
+        config: ConfigStore,
+        settings: Settings,
+        clock: Clock,
+        command_sandbox: CommandSandbox,
+        *,
+        serving: bool,
+    ) -> Worker:
+        """A worker on an open database.
+
+        Args:
+            db: Holds the runs.
+            config: The administrator's configuration.
+            settings: As :meth:`build`.
+            clock: As :meth:`build`.
+            command_sandbox: Confines its commands.
+            serving: Whether this process serves the API. If so, it leaves runs to other workers where there are any,
+                unless its settings prevent that.
+
+        Raises:
+            ConfigurationError: As :meth:`build`.
+        """
+
+        async def allowed_commands() -> tuple[str, ...]:
+            return (await config.current()).allowed_commands
+
+        registry = HandlerRegistry.load(
+            HandlerEnvironment(allowed_commands, settings.http_allowed_networks, command_sandbox)
+        )
+        events = LocalEvents()
+        queue = queue_of(settings, db, serving=serving)
+        runner = Runner(
+            db,
+            clock,
+            registry,
+            config,
+            events,
+            concurrency=settings.workers,
+            notifier=queue.notifier,
+            should_acquire=queue.should_acquire,
+        )
+        return cls(settings, db, registry, events, queue, runner, config, command_sandbox, serving)
+
+    async def check_commands(self) -> None:
+        """Refuse to start if an allowed command cannot be kept from the service's secrets on this machine.
+
+        Raises:
+            ConfigurationError: There is one; the message names it, and states what to do.
+            StoreUnavailable: The database does not answer.
+        """
+        if self.serving and self.settings.execute_runs == "never":
+            return
+        allowed = (await self.config.current()).allowed_commands
+        refusal = refuse_unconfined(allowed, self.command_sandbox)
+        if refusal is not None:
+            raise ConfigurationError(refusal)
+
+    async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
+        """Execute runs until `stop` is set; runs then get `grace`, :data:`RUN_GRACE` by default.
+
+        A process that serves and never executes runs only waits for `stop`.
+        """
+        if self.serving and self.settings.execute_runs == "never":
+            await stop.wait()
+            return
+        stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
+        listening = listen_to_queue(self.settings, self.runner, stop, serving=self.serving)
+        try:
+            while not stop.is_set():
+                working = asyncio.create_task(self.runner.run(), name="runner")
+                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    # Only a bug ends it. Other workers take its runs over, as those of any dead worker.
+                    _log.error("the runner failed; restarting it", exc_info=working.exception())
+                    await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
+                else:
+                    self.runner.stop(RUN_GRACE if grace is None else grace)
+                    await working
+        finally:
+            stopping.cancel()
+            if listening is not None:
+                await listening
+
+
+def command_sandbox_of(settings: Settings) -> CommandSandbox:
+    """The sandbox that confines the commands of this process."""
+    required = settings.command_sandbox == "required"
+    return CommandSandbox.hiding(settings.private_paths, required=required)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The access of a process to the workers of other processes.
+
+    Attributes:
+        notifier: Notifies them of runs.
+        should_acquire: Whether this process looks for runs itself now; None means always.
+        count_live_workers: Counts them; None where there is no queue.
+    """
+
+    notifier: WorkerNotifier
+    should_acquire: Callable[[], Awaitable[bool]] | None = None
+    count_live_workers: Callable[[Database], Awaitable[int]] | None = None
+
+
+def queue_of(settings: Settings, db: Database, *, serving: bool) -> Queue:
+    """The access of this process to the workers of other processes.
+
+    Args:
+        settings: Select the database, and what a process that serves executes.
+        db: Records which workers are alive.
+        serving: Whether this process serves.
+    """
+    if settings.on_sqlite:
+        return Queue(NullNotifier())
+    # SQLite needs no queue, so its packages are not imported.
+    from .tasks.queue import QueueNotifier, count_live_workers
+
+    async def no_worker_lives() -> bool:
+        return await count_live_workers(db) == 0
+
+    stands_in = serving and settings.execute_runs == "auto"
+    notifier = QueueNotifier(settings.database_url)
+    return Queue(notifier, no_worker_lives if stands_in else None, count_live_workers)
+
+
+def listen_to_queue(
+    settings: Settings, runner: Runner, stop: asyncio.Event, *, serving: bool
+) -> asyncio.Task[None] | None:
+    """Start listening to the queue until `stop` is set, if this process is a worker of the queue.
+
+    A process that executes runs only while there are no workers is none, and neither is a process on SQLite.
+    """
+    if settings.on_sqlite or (serving and settings.execute_runs != "always"):
+        return None
+    from .tasks.queue import listen
+
+    return asyncio.create_task(
+        listen(
+            settings.database_url,
+            runner.handle_notification,
+            concurrency=settings.workers,
+            stop=stop,
+        ),
+        name="queue",
+    )
