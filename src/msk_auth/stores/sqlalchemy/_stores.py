@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.model import ApiKey, KeyQuery
 from msk_auth.core.store import (
@@ -46,6 +47,7 @@ from ._standby import check_primary_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", Engine, AsyncEngine)
 
 _WRITE_SECONDS: Final = 10.0
 """How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it."""
@@ -72,29 +74,45 @@ class _Shared:
     A read that finds its pooled connection closed, by a server that was restarted for example, is made once more.
     """
 
-    def __init__(self, engine: Engine, table: Table | None) -> None:
-        table = api_key_table(MetaData()) if table is None else table
-        self._operations = KeyOperations(table, engine.dialect.name)
+    def __init__(self, table: Table | None) -> None:
+        self._table = api_key_table(MetaData()) if table is None else table
+        self._engine: Engine | None = None
+        after_fork_in_child(self._leave_the_parents_pool)
+
+    @property
+    def _operations(self) -> KeyOperations:
+        """What every use of the store begins with, and so the place where a late engine is bound."""
+        self._bind()
+        return self._bound_operations
+
+    def _bind(self) -> None:
+        """Prepare for the engine of the moment, unless that was done; threads that do so together do the same."""
+        raise NotImplementedError
+
+    def _prepare(self, engine: Engine) -> None:
+        self._bound_operations = KeyOperations(self._table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._is_mysql = engine.dialect.name in {"mysql", "mariadb"}
         # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
-        self._reader = SQLiteReader(table) if self._is_sqlite and table.schema is None else None
+        self._reader = (
+            SQLiteReader(self._table) if self._is_sqlite and self._table.schema is None else None
+        )
         self._is_psycopg = (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg")
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         if self._is_sqlite:
             note_file(engine)
-        # A database in memory is its connection: a child goes on with its copy.
-        if not isinstance(engine.pool, StaticPool | SingletonThreadPool):
-            self._engine = engine
-            after_fork_in_child(self._leave_the_parents_pool)
         self._for_reading = self._derive(engine, None if self._is_mysql else "AUTOCOMMIT")
         self._for_writing = self._derive(engine, "READ COMMITTED")
 
     def _leave_the_parents_pool(self) -> None:
+        engine = self._engine
+        # A database in memory is its connection: a child goes on with its copy.
+        if engine is None or isinstance(engine.pool, StaticPool | SingletonThreadPool):
+            return
         # As SQLAlchemy advises for a forked child. What the pool holds is not closed either: it is the parent's.
-        abandon(self._engine.pool)
-        self._engine.dispose(close=False)
+        abandon(engine.pool)
+        engine.dispose(close=False)
 
     def _derive(self, engine: Engine, isolation: str | None) -> Engine:
         # On SQLite the driver's mode stays as the application set it: `begin_immediate` copes with all of them.
@@ -152,7 +170,7 @@ class _Shared:
         return self._operations.find(connection, key_id)
 
     def _close(self) -> None:
-        if self._reader is not None:
+        if self._engine is not None and self._reader is not None:
             self._reader.close()
 
 
@@ -166,7 +184,10 @@ class SQLAlchemyKeyStore(_Shared):
     `prepare_threshold` to None, as for psycopg itself.
 
     Args:
-        engine: Of SQLite, PostgreSQL, MariaDB or MySQL. It stays the application's to dispose of.
+        engine: Of SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before the
+            engine. The function is called with each use of the store and must not make a new engine each time. When it
+            returns another engine than before, the store goes on with that one. An engine stays the application's to
+            dispose of.
         table: Made by :func:`api_key_table`; None means a table of the default name, as made by
             `msk_auth.stores.sqlalchemy.migrations`.
         on_change: Called in the transaction of each write that changes a key, with its connection and the event, before
@@ -174,27 +195,30 @@ class SQLAlchemyKeyStore(_Shared):
             neither end the transaction nor use the store, and be quick: other writers wait for it.
 
     Raises:
-        ConfigurationError: The database is not supported or the table was made otherwise.
+        ConfigurationError: The engine is of the wrong kind, the database is not supported, or the table was made otherwise.
+            With a function as `engine` the first use of the store raises it.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | Callable[[], Engine],
         table: Table | None = None,
         *,
         on_change: Callable[[Connection, KeyEvent], None] | None = None,
     ) -> None:
-        super().__init__(engine, table)
+        super().__init__(table)
         self.on_change: Final = on_change
         self._turn = threading.Lock()
         after_fork_in_child(self._renew)
-        self._postgres = (
-            BlockingReader(engine, self._operations.table) if self._is_plain_postgresql else None
-        )
+        self._postgres: BlockingReader | None = None
+        self._get_engine = _getter(engine, Engine)
+        if not callable(engine):
+            self._bind()
 
     def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
         deadline = CLOCK.monotonic() + READ_SECONDS
+        self._bind()
         try:
             if self._reader is not None:
                 return self._reader.find(key_id)
@@ -296,6 +320,14 @@ class SQLAlchemyKeyStore(_Shared):
         self._close()
         if self._postgres is not None:
             self._postgres.close()
+
+    def _bind(self) -> None:
+        engine = self._get_engine()
+        if engine is self._engine:
+            return
+        self._prepare(engine)
+        self._postgres = BlockingReader(engine, self._table) if self._is_plain_postgresql else None
+        self._engine = engine
 
     def _renew(self) -> None:
         self._turn = threading.Lock()
@@ -416,36 +448,37 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     Behind a pooler that keeps no prepared statements set psycopg's `prepare_threshold` to None, as for psycopg itself.
 
     Args:
-        engine: Of SQLite (aiosqlite), PostgreSQL (psycopg or asyncpg), MariaDB or MySQL (aiomysql or asyncmy).
-            It stays the application's to dispose of.
+        engine: Of SQLite (aiosqlite), PostgreSQL (psycopg or asyncpg), MariaDB or MySQL (aiomysql or asyncmy), or a
+            function that returns it, as for :class:`SQLAlchemyKeyStore`.
         table: As for :class:`SQLAlchemyKeyStore`.
         on_change: As for :class:`SQLAlchemyKeyStore`, and awaited.
 
     Raises:
-        ConfigurationError: The database is not supported or the table was made otherwise.
+        ConfigurationError: The engine is of the wrong kind, the database is not supported, or the table was made otherwise.
+            With a function as `engine` the first use of the store raises it.
     """
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: AsyncEngine | Callable[[], AsyncEngine],
         table: Table | None = None,
         *,
         on_change: Callable[[AsyncConnection, KeyEvent], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__(engine.sync_engine, table)
+        super().__init__(table)
         self.on_change: Final = on_change
-        self._read_engine = AsyncEngine(self._for_reading)
-        self._write_engine = AsyncEngine(self._for_writing)
         # A lock belongs to one event loop; on SQLite the database itself keeps those of several loops apart.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
-        self._postgres = (
-            AwaitingReader(engine, self._operations.table) if self._is_plain_postgresql else None
-        )
+        self._postgres: AwaitingReader | None = None
+        self._get_engine = _getter(engine, AsyncEngine)
+        if not callable(engine):
+            self._bind()
 
     async def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.KeyStore`."""
+        self._bind()
         if self._reader is not None:
             with suppress(FastPathUnavailable):
                 return self._reader.find(key_id)
@@ -457,6 +490,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.AsyncBatchStore`."""
+        self._bind()
         deadline = asyncio.get_running_loop().time() + READ_SECONDS
         if self._postgres is not None:
             with suppress(FastPathUnavailable):
@@ -547,6 +581,16 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         self._close()
         if self._postgres is not None:
             await self._postgres.aclose()
+
+    def _bind(self) -> None:
+        engine = self._get_engine()
+        if engine.sync_engine is self._engine:
+            return
+        self._prepare(engine.sync_engine)
+        self._read_engine = AsyncEngine(self._for_reading)
+        self._write_engine = AsyncEngine(self._for_writing)
+        self._postgres = AwaitingReader(engine, self._table) if self._is_plain_postgresql else None
+        self._engine = engine.sync_engine
 
     async def _read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -647,6 +691,23 @@ class AsyncSQLAlchemyKeyStore(_Shared):
             yield
         finally:
             turn.release()
+
+
+def _getter(engine: E | Callable[[], E], kind: type[E]) -> Callable[[], E]:
+    """A function that returns the engine of the moment."""
+    if callable(engine):
+        return lambda: _checked(engine(), kind)
+    given = _checked(engine, kind)
+    return lambda: given
+
+
+def _checked(engine: object, kind: type[E]) -> E:
+    if isinstance(engine, kind):
+        return engine
+    raise ConfigurationError(
+        f"A store cannot use {type(engine).__qualname__!r} as its engine. AsyncSQLAlchemyKeyStore takes an AsyncEngine of"
+        " SQLAlchemy, SQLAlchemyKeyStore an Engine, or a function that returns one."
+    )
 
 
 def _batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, datetime]]]:

@@ -1,0 +1,172 @@
+"""Stores that are made before their engine, and that go on with another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, Engine, StaticPool, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
+
+from msk_auth import Authenticator, ConfigurationError, Owner, RecordedLease, StoreUnavailable
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from msk_auth.testing import ChangeRecorder, StoreContract
+from msk_auth.testing._store_contract import NOW, OWNER, add, make_record
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    url: URL = request.getfixturevalue(
+        "postgres_url" if request.param == "postgres" else "mysql_url"
+    )
+    return url
+
+
+def in_memory() -> Engine:
+    """As the tests of applications have it: a database for each test."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    METADATA.create_all(engine)
+    return engine
+
+
+class TestAStoreWithAFunction(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[SQLAlchemyKeyStore]:
+        with engine_on(sqlite_url(tmp_path)) as engine:
+            yield SQLAlchemyKeyStore(lambda: engine)
+
+    @pytest.fixture
+    def audited_store(
+        self, tmp_path: Path, on_change: ChangeRecorder
+    ) -> Iterator[SQLAlchemyKeyStore]:
+        with engine_on(sqlite_url(tmp_path)) as engine:
+            yield SQLAlchemyKeyStore(lambda: engine, on_change=on_change)
+
+
+USES: dict[str, Any] = {
+    "find": lambda store: store.find("k"),
+    "insert": lambda store: store.insert(make_record("new"), max_active=None, now=NOW),
+    "revoke": lambda store: store.revoke("k", owner_id=OWNER, at=NOW),
+    "touch": lambda store: store.touch({"k": NOW}),
+    "recorded_leases": lambda store: store.recorded_leases(),
+    "record_lease": lambda store: store.record_lease(
+        RecordedLease(timedelta(seconds=1), "holder", 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_store_is_made_before_its_engine(url: URL, name: str) -> None:
+    engines: list[Engine] = []
+    store = SQLAlchemyKeyStore(lambda: engines[0])
+    with engine_on(url) as engine, closing(store):
+        engines.append(engine)
+        USES[name](store)
+        add(store, "k")
+        assert store.find("k") == make_record("k")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [*USES, "find_many"])
+async def test_an_asynchronous_store_is_made_before_its_engine(url: URL, name: str) -> None:
+    engines: list[Any] = []
+    store = AsyncSQLAlchemyKeyStore(lambda: engines[0])
+    engines.append(async_engine_on(url))
+    use = USES.get(name, lambda store: store.find_many(["k"]))
+    await use(store)
+    await store.insert(make_record("k"), max_active=None, now=NOW)
+    assert await store.find("k") == make_record("k")
+    assert list(await store.find_many(["k"])) == [make_record("k")]
+    await store.aclose()
+    await engines[0].dispose()
+
+
+def test_each_test_of_an_application_has_an_engine_of_its_own() -> None:
+    engines: list[Engine] = []
+    store = SQLAlchemyKeyStore(lambda: engines[-1])
+    for number in range(3):
+        engines.append(in_memory())
+        assert store.find("k") is None
+        add(store, "k", name=f"of test {number}")
+        assert store.find("k") == make_record("k", name=f"of test {number}")
+    engines.pop()
+    assert store.find("k") == make_record("k", name="of test 1")
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_store_goes_on_with_an_engine_of_another_database(
+    tmp_path: Path, postgres_url: URL, mysql_url: URL
+) -> None:
+    current: list[Engine] = []
+    store = SQLAlchemyKeyStore(lambda: current[-1])
+    with ExitStack() as stack:
+        for number, url in enumerate((postgres_url, sqlite_url(tmp_path), mysql_url, postgres_url)):
+            current.append(stack.enter_context(engine_on(url)))
+            add(store, f"k{number}")
+            assert store.find(f"k{number}") == make_record(f"k{number}")
+            assert store.find(f"k{number - 1}") is None
+        store.close()
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_store_goes_on_with_another_engine(
+    tmp_path: Path, postgres_url: URL
+) -> None:
+    current: list[Any] = []
+    store = AsyncSQLAlchemyKeyStore(lambda: current[-1])
+    for url in (postgres_url, sqlite_url(tmp_path)):
+        current.append(async_engine_on(url))
+        assert await store.find("k") is None
+        await store.insert(make_record("k"), max_active=None, now=NOW)
+        assert await store.find("k") == make_record("k")
+        await store.aclose()
+    await asyncio.gather(*(engine.dispose() for engine in current))
+
+
+def test_a_store_that_was_never_used_is_closed() -> None:
+    SQLAlchemyKeyStore(in_memory).close()
+    asyncio.run(AsyncSQLAlchemyKeyStore(lambda: pytest.fail("called")).aclose())
+
+
+WRONG = "cannot use 'NoneType' as its engine.*takes an AsyncEngine.*SQLAlchemyKeyStore an Engine"
+
+
+def test_an_engine_of_the_wrong_kind_is_refused_while_the_store_is_made() -> None:
+    none: Any = None
+    blocking: Any = create_engine("sqlite://")
+    awaited: Any = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(ConfigurationError, match=WRONG):
+        SQLAlchemyKeyStore(none)
+    with pytest.raises(ConfigurationError, match="cannot use 'AsyncEngine' as its engine"):
+        SQLAlchemyKeyStore(awaited)
+    with pytest.raises(ConfigurationError, match="cannot use 'Engine' as its engine"):
+        AsyncSQLAlchemyKeyStore(blocking)
+
+
+def test_a_function_that_returns_the_wrong_kind_is_refused_with_the_first_use() -> None:
+    none: Any = lambda: None  # noqa: E731
+    store = SQLAlchemyKeyStore(none)
+    for use in USES.values():
+        with pytest.raises(ConfigurationError, match=WRONG):
+            use(store)
+    blocking: Any = in_memory
+    with pytest.raises(ConfigurationError, match="cannot use 'Engine' as its engine"):
+        asyncio.run(AsyncSQLAlchemyKeyStore(blocking).find("k"))
+
+
+def test_no_request_passes_while_the_function_returns_the_wrong_kind() -> None:
+    none: Any = lambda: None  # noqa: E731
+    owner = Owner("ann", frozenset({"read"}), None)
+    authenticator = Authenticator(SQLAlchemyKeyStore(none), find_owner=lambda _: owner)
+    key = authenticator.rules.key_format.generate().reveal()
+    with pytest.raises(StoreUnavailable):
+        authenticator.authenticate([f"Bearer {key}"])
