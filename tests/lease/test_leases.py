@@ -1,0 +1,332 @@
+"""The cache and the flows that keep the rules of leases, step by step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from msk_auth import ConfigurationError, KeyFormat, Owner, Principal, local_principal
+from msk_auth.core.flows import Authenticated
+from msk_auth.core.store import RecordedLease
+from msk_auth.leases.cache import MAX_LEASE, LeaseCache, Leases, seconds_to_wait, usual_header
+from msk_auth.leases.register import DRIFT, LeaseRegisterView
+from msk_auth.leases.single_flight import SingleFlight
+from msk_auth.testing import FrozenClock
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND, MICROSECOND = timedelta(seconds=1), timedelta(microseconds=1)
+LEASE = timedelta(seconds=2)
+KEY = KeyFormat().generate()
+ANN: Principal[str] = local_principal(Owner("ann", frozenset(), "Ann"), at=NOW)
+HEADERS = ["Bearer one", "Bearer two", "Bearer three", "Bearer four"]
+
+
+class Event:
+    """What a request waits for; here nothing runs beside it."""
+
+    def __init__(self) -> None:
+        self.was_set = 0
+
+    def set(self) -> None:
+        self.was_set += 1
+
+
+class World:
+    def __init__(self, lease: timedelta | None = LEASE, *, has_register: bool = True) -> None:
+        self.clock = FrozenClock(NOW)
+        self.cache = (
+            None if lease is None else LeaseCache[str](lease, clock=self.clock, max_entries=3)
+        )
+        self.flights = SingleFlight(Event, lambda: "here")
+        self.leases = Leases[str](
+            self.cache, has_register=has_register, clock=self.clock, single_flight=self.flights
+        )
+        self.recorded: list[RecordedLease] = []
+        self.calls: list[object] = []
+        self.fails: Exception | None = None
+        self.takes = timedelta(0)
+        self.while_waiting: Callable[[], object] = lambda: None
+        self.outcome = Authenticated(ANN, None)
+
+    def recorded_leases(self) -> list[RecordedLease]:
+        self.calls.append("read")
+        if self.fails is not None:
+            raise self.fails
+        return list(self.recorded)
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        self.calls.append("record")
+        self.recorded.append(lease)
+
+    def wait_for(self, flight: Any) -> None:
+        self.calls.append("wait")
+        assert not flight.leads
+        self.while_waiting()
+
+    def sleep(self, seconds: float) -> None:
+        self.calls.append(seconds)
+
+    def verify_by_store(self) -> Generator[Callable[[Any], Any], Any, Authenticated]:
+        yield lambda world: world.calls.append("verify")
+        self.clock.advance(self.takes)
+        return self.outcome
+
+    def run(self, flow: Generator[Callable[[Any], Any], Any, Any]) -> Any:
+        ports = SimpleNamespace(
+            register=self, calls=self.calls, wait_for=self.wait_for, sleep=self.sleep
+        )
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    result = step(ports)
+                except Exception as error:  # noqa: BLE001 - as the drivers do
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(result)
+        except StopIteration as ended:
+            return ended.value
+
+    def verify(self) -> list[object]:
+        """What verifying the key did."""
+        self.calls.clear()
+        assert self.run(self.leases.verify(KEY, self.verify_by_store)) is ANN
+        return list(self.calls)
+
+    def wait(self) -> list[object]:
+        """What a writer did after its commit."""
+        self.calls.clear()
+        self.run(self.leases.await_expiry())
+        return list(self.calls)
+
+    def entries(self) -> list[bool]:
+        assert self.cache is not None
+        return [self.cache.find([header]) is not None for header in HEADERS]
+
+    def fill(self, header: str, *, began: float = 0.0, until: datetime | None = None) -> None:
+        assert self.cache is not None
+        self.cache.fill(self.cache.fingerprint(header), began, ANN, until)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# The cache.
+
+
+@pytest.mark.parametrize("duration", [timedelta(0), -MICROSECOND, MAX_LEASE + MICROSECOND])
+def test_a_lease_is_longer_than_nothing_and_bounded(duration: timedelta) -> None:
+    with pytest.raises(ConfigurationError, match="at most 5 seconds"):
+        LeaseCache(duration, clock=FrozenClock(NOW), max_entries=1)
+
+
+@pytest.mark.parametrize("duration", [MICROSECOND, MAX_LEASE])
+def test_the_shortest_and_the_longest_lease_work(duration: timedelta) -> None:
+    cache = LeaseCache[str](duration, clock=FrozenClock(NOW), max_entries=1)
+    assert cache.duration == duration
+    cache.fill(cache.fingerprint("Bearer one"), 0.0, ANN, None)
+    assert cache.find(["Bearer one"]) is ANN
+
+
+def test_a_cache_has_room_for_one() -> None:
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        LeaseCache(LEASE, clock=FrozenClock(NOW), max_entries=0)
+
+
+def test_a_full_cache_drops_the_entry_that_ends_first(world: World) -> None:
+    for began, header in enumerate(HEADERS[:3]):
+        world.fill(header, began=began / 10)
+    assert world.entries() == [True, True, True, False]
+    # One that is filled again ends last, and takes no other's place.
+    world.fill(HEADERS[0], began=0.3)
+    world.fill(HEADERS[3], began=0.4)
+    assert [world.entries()[0], world.entries()[3], len(world.cache or ())] == [True, True, 3]
+    assert world.entries()[1] is False
+
+
+def test_an_entry_ends_with_its_lease_counted_from_before_the_read(world: World) -> None:
+    world.clock.advance(SECOND)
+    world.fill("Bearer one", began=0.5)
+    world.clock.advance(timedelta(seconds=1.5) - MICROSECOND)
+    assert world.entries()[0]
+    world.clock.advance(MICROSECOND)
+    assert not world.entries()[0]
+
+
+def test_an_entry_ends_with_its_credential(world: World) -> None:
+    world.fill("Bearer one", until=NOW + SECOND)
+    world.clock.advance(SECOND - MICROSECOND)
+    assert world.entries()[0]
+    world.clock.advance(MICROSECOND)
+    assert not world.entries()[0]
+
+
+def test_a_read_that_began_earlier_replaces_no_newer_entry(world: World) -> None:
+    world.fill("Bearer one", began=1.0, until=NOW)
+    world.fill("Bearer one", began=0.999)
+    assert not world.entries()[0]
+    world.fill("Bearer one", began=1.0)
+    assert world.entries()[0]
+
+
+@pytest.mark.parametrize("headers", [[], ["Bearer one", "Bearer one"], ["bearer one"]])
+def test_other_headers_are_not_found(world: World, headers: list[str]) -> None:
+    world.fill("Bearer one")
+    assert world.cache is not None
+    assert world.cache.find(headers) is None
+    assert world.cache.find([b"Bearer one"]) is ANN
+
+
+def test_no_two_caches_digest_alike(world: World) -> None:
+    other = World()
+    assert world.cache is not None
+    assert other.cache is not None
+    fingerprint = world.cache.fingerprint("Bearer one")
+    assert len(world.cache._secret) == 32
+    assert fingerprint.digest != other.cache.fingerprint("Bearer one").digest
+    assert fingerprint == world.cache.fingerprint(b"Bearer one")
+    assert len(fingerprint.digest) == 64
+
+
+def test_a_child_begins_with_no_entry(world: World) -> None:
+    world.fill("Bearer one")
+    assert world.cache is not None
+    world.cache._renew()
+    assert len(world.cache) == 0
+    world.fill("Bearer one")
+    assert world.entries()[0]
+
+
+# The flows.
+
+
+def test_without_a_cache_each_request_is_verified_by_the_store() -> None:
+    world = World(None)
+    assert world.verify() == world.verify() == ["verify"]
+
+
+def test_a_cache_needs_a_register() -> None:
+    with pytest.raises(ConfigurationError, match=r"recorded_leases\(\)"):
+        World(has_register=False)
+    World(None, has_register=False)
+
+
+def test_a_verification_is_kept_and_reused_once_the_lease_is_recorded(world: World) -> None:
+    world.takes = SECOND
+    assert world.verify() == ["read", "record", "verify"]
+    assert world.recorded[0].duration == LEASE
+    assert world.verify() == []
+    assert usual_header(KEY) == f"Bearer {KEY.reveal()}"
+    # It ends two seconds after its read began, which took one of them.
+    world.clock.advance(SECOND)
+    assert world.verify() == ["read", "verify"]
+
+
+def test_a_look_at_the_register_serves_several_verifications(world: World) -> None:
+    world.verify()
+    assert world.cache is not None
+    world.cache.clear()
+    assert world.verify() == ["verify"]
+
+
+def test_an_outcome_ends_with_its_credential(world: World) -> None:
+    world.outcome = Authenticated(ANN, NOW + SECOND)
+    world.verify()
+    world.clock.advance(SECOND)
+    assert world.verify() == ["read", "verify"]
+
+
+def test_nothing_is_kept_while_the_register_is_out_of_reach(world: World) -> None:
+    world.fails = ConnectionError()
+    assert world.verify() == ["read", "verify"]
+    assert world.verify() == ["verify"]
+    assert len(world.cache or ()) == 0
+
+
+def test_a_request_waits_for_another_one_and_takes_its_outcome(world: World) -> None:
+    assert world.cache is not None
+    fingerprint = world.cache.fingerprint(usual_header(KEY))
+    other = world.flights.join(fingerprint.digest)
+    world.while_waiting = lambda: world.fill(usual_header(KEY))
+    assert world.verify() == ["wait"]
+    # It was not this request's to end.
+    assert other.finished.was_set == 0
+
+
+def test_a_request_that_waited_in_vain_verifies_by_itself(world: World) -> None:
+    assert world.cache is not None
+    other = world.flights.join(world.cache.fingerprint(usual_header(KEY)).digest)
+    assert world.verify() == ["wait", "read", "record", "verify"]
+    assert other.finished.was_set == 0
+
+
+def test_a_flight_ends_with_its_verification(world: World) -> None:
+    flights: list[Any] = []
+    join = world.flights.join
+    world.flights.join = lambda what: flights.append(join(what)) or flights[-1]  # type: ignore[method-assign, func-returns-value]
+    world.verify()
+    assert [(each.leads, each.finished.was_set) for each in flights] == [(True, 1), (True, 1)]
+    assert world.flights._flights == {}
+
+
+def test_the_register_is_confirmed_by_one_request_at_a_time(world: World) -> None:
+    other = world.flights.join(LeaseRegisterView)
+    assert world.verify() == ["wait", "verify"]
+    assert other.finished.was_set == 0
+    assert len(world.cache or ()) == 0
+
+
+# A writer waits for what other processes may use.
+
+
+@pytest.mark.parametrize(
+    ("longest", "seconds"),
+    [(timedelta(0), 0.0), (-SECOND, 0.0), (SECOND, DRIFT + 0.005), (None, 5 * DRIFT + 0.005)],
+)
+def test_a_writer_waits_for_the_longest_lease(longest: timedelta | None, seconds: float) -> None:
+    assert seconds_to_wait(longest) == pytest.approx(seconds, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("own", "recorded", "covered"),
+    [
+        (None, [], 0),
+        (None, [3], 3),
+        (LEASE, [], 2),
+        (LEASE, [1], 2),
+        (LEASE, [3, 1], 3),
+        (LEASE, [1, 4], 4),
+    ],
+)
+def test_the_longest_lease_is_that_of_any_process(
+    own: timedelta | None, recorded: list[int], covered: int
+) -> None:
+    world = World(own)
+    if own is not None:
+        world.fill("Bearer one")
+    world.recorded = [RecordedLease(timedelta(seconds=each), f"h{each}", 1) for each in recorded]
+    assert world.wait() == ["read", seconds_to_wait(timedelta(seconds=covered))]
+    assert len(world.cache or ()) == 0
+
+
+def test_without_a_register_there_are_no_leases_to_wait_for() -> None:
+    assert World(None, has_register=False).wait() == [0.0]
+
+
+def test_a_writer_that_cannot_read_the_register_waits_for_the_maximum(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fails = ValueError("no table")
+    assert world.wait() == ["read", seconds_to_wait(None)]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.exc_info is not None
+    assert record.exc_info[1] is world.fails
+    assert "longest lease" in record.getMessage()

@@ -1,0 +1,226 @@
+"""One process's view of the register, step by step: when it may grant leases, when it records itself, what it removes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Generator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from msk_auth.core.store import RecordedLease
+from msk_auth.leases.register import DRIFT, LOOK_SECONDS, RECORD_SECONDS, LeaseRegisterView
+from msk_auth.testing import FrozenClock
+
+LEASE = timedelta(seconds=2)
+OTHER = RecordedLease(timedelta(seconds=1), "other", 7)
+# From the first read that had a mark, until no lease that was granted on it can be in use.
+UNUSED = (RECORD_SECONDS + 1) * DRIFT
+
+
+class Register:
+    """A register whose reads and writes take one second, or fail."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        self.clock = clock
+        self.leases: list[RecordedLease] = []
+        self.calls: list[str] = []
+        self.fails: dict[str, Exception] = {}
+        self.takes = timedelta(seconds=1)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        self.clock.advance(self.takes)
+        if name in self.fails:
+            raise self.fails[name]
+
+    def recorded_leases(self) -> Collection[RecordedLease]:
+        self._call("read")
+        return list(self.leases)
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        self._call("record")
+        self.leases = [each for each in self.leases if each.holder != lease.holder] + [lease]
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        self._call("forget")
+        self.leases.remove(lease)
+
+
+class Process:
+    def __init__(self) -> None:
+        self.clock = FrozenClock()
+        self.register = Register(self.clock)
+        self.view = LeaseRegisterView(self.clock)
+
+    def run(self, flow: Generator[Callable[[Any], Any], Any, Any]) -> Any:
+        ports = SimpleNamespace(register=self.register)
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    result = step(ports)
+                except Exception as error:  # noqa: BLE001 - as the drivers do
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(result)
+        except StopIteration as ended:
+            return ended.value
+
+    def confirm(self) -> list[str]:
+        """What it asked of the register."""
+        self.register.calls.clear()
+        self.run(self.view.confirm(LEASE))
+        return list(self.register.calls)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+
+    @property
+    def own(self) -> list[RecordedLease]:
+        return [each for each in self.register.leases if each.holder != "other"]
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_no_lease_is_granted_before_the_process_is_recorded(process: Process) -> None:
+    assert not process.view.allows_leases(process.clock.monotonic())
+    assert process.confirm() == ["read", "record"]
+    (entry,) = process.own
+    assert (entry.duration, entry.mark) == (LEASE, 1)
+    assert len(entry.holder) == 16
+    assert int(entry.holder, 16) >= 0
+
+
+def test_a_lease_is_granted_shortly_after_a_look_by_the_time_before_it(process: Process) -> None:
+    process.advance(100)
+    process.confirm()
+    # The look began at 100 and took a second, and recording began at 101.
+    moments = (100, 100 + LOOK_SECONDS, 100 + LOOK_SECONDS + 0.001)
+    assert [process.view.allows_leases(at) for at in moments] == [True, True, False]
+
+
+def test_a_lease_is_granted_on_one_record_for_so_long(process: Process) -> None:
+    process.register.takes = timedelta(0)
+    process.confirm()
+    process.advance(RECORD_SECONDS / 2)
+    assert process.confirm() == ["read"]
+    # Looks alone do not prolong a record; here it is the record that ends.
+    process.view._confirmation = process.view._confirmation._replace(seen_at=RECORD_SECONDS)
+    assert process.view.allows_leases(RECORD_SECONDS)
+    assert not process.view.allows_leases(RECORD_SECONDS + 0.001)
+
+
+def test_a_record_is_renewed_with_the_next_mark_after_half_of_its_time(process: Process) -> None:
+    process.register.takes = timedelta(0)
+    process.confirm()
+    process.advance(RECORD_SECONDS / 2)
+    assert process.confirm() == ["read"]
+    process.advance(0.5)
+    assert process.confirm() == ["read", "record"]
+    assert [each.mark for each in process.own] == [2]
+    assert process.view.allows_leases(process.clock.monotonic())
+    process.advance(RECORD_SECONDS / 2)
+    assert process.confirm() == ["read"]
+
+
+def test_the_time_of_a_record_counts_from_before_it_is_written(process: Process) -> None:
+    process.confirm()  # read from 0 to 1, recorded from 1 to 2
+    process.advance(RECORD_SECONDS / 2 - 1)
+    assert process.confirm() == ["read"]  # half of the time after 1
+    assert process.confirm() == ["read", "record"]
+
+
+@pytest.mark.parametrize("left", [[], [RecordedLease(LEASE, "other", 1)]])
+def test_a_process_that_is_gone_from_the_register_records_itself_anew(
+    process: Process, left: list[RecordedLease]
+) -> None:
+    process.confirm()
+    (before,) = process.own
+    process.register.leases = list(left)
+    assert process.confirm() == ["read", "record"]
+    (entry,) = process.own
+    assert entry == before._replace(mark=2)
+
+
+def test_an_older_mark_of_its_own_is_not_the_one_that_it_wrote(process: Process) -> None:
+    process.confirm()
+    before = list(process.register.leases)
+    process.register.leases = []
+    process.confirm()
+    process.register.leases = before  # a restored backup
+    assert process.confirm() == ["read", "record"]
+    assert [each.mark for each in process.own] == [3]
+
+
+@pytest.mark.parametrize("failing", ["read", "record"])
+def test_a_failure_is_logged_and_the_register_left_alone_for_a_second(
+    process: Process, failing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = ValueError("no table")
+    process.register.fails[failing] = error
+    assert process.confirm()[-1] == failing
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+    assert not process.view.allows_leases(process.clock.monotonic())
+    del process.register.fails[failing]
+    process.advance(0.999)
+    assert process.confirm() == []
+    process.advance(0.001)
+    assert process.confirm() == ["read", "record"]
+
+
+def test_what_stands_still_is_in_use_until_no_lease_on_it_can_be(process: Process) -> None:
+    process.register.leases = [OTHER]
+    # Its time counts from the end of the first read to the beginning of the current one.
+    assert process.run(process.view.read()) == [OTHER]
+    process.advance(UNUSED)
+    assert process.run(process.view.read()) == [OTHER]
+    assert process.register.leases == [OTHER]
+    assert process.run(process.view.read()) == []
+    assert process.register.leases == []
+    assert process.run(process.view.read()) == []
+
+
+def test_a_mark_that_changes_is_in_use_anew(process: Process) -> None:
+    process.register.leases = [OTHER]
+    process.run(process.view.read())
+    process.advance(UNUSED + 1)
+    changed = OTHER._replace(mark=8)
+    process.register.leases = [changed]
+    assert process.run(process.view.read()) == [changed]
+    assert process.register.leases == [changed]
+
+
+def test_what_cannot_be_removed_is_logged_and_still_not_in_use(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.register.leases = [OTHER]
+    process.run(process.view.read())
+    process.advance(UNUSED + 1)
+    error = ValueError("read-only")
+    process.register.fails["forget"] = error
+    assert process.run(process.view.read()) == []
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_a_child_is_another_process_that_has_to_record_itself(process: Process) -> None:
+    process.confirm()
+    (of_parent,) = process.own
+    process.view._renew()
+    assert not process.view.allows_leases(process.clock.monotonic())
+    assert process.confirm() == ["read", "record"]
+    assert [each.mark for each in process.own] == [1, 1]
+    assert len({each.holder for each in process.own}) == 2
+    # What the parent has seen of others counts from the child's own first look.
+    assert of_parent in process.own
