@@ -93,7 +93,9 @@ class _BreakableMemory(MemoryKeyStore):
 
         def restore() -> None:
             with self._lock:
-                self._records = dict(kept)
+                # The same dictionary: a `BreakableStore` has it too.
+                self._records.clear()
+                self._records.update(kept)
                 self.broken, self.reads = None, 0
 
         return restore
@@ -107,8 +109,14 @@ class BreakableStore(AsyncMemoryKeyStore):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.blocking: _BreakableMemory = _BreakableMemory()
-        self._store = self.blocking
+        # The two stores are one: the same keys and the same locks.
+        shared = ("_records", "_leases", "_lock", "_lease_lock")
+        vars(self).update({name: vars(self.blocking)[name] for name in shared})
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        return self.blocking.find(key_id)
 
     @property
     def broken(self) -> BaseException | None:
