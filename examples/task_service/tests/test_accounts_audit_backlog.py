@@ -18,7 +18,7 @@ from examples.task_service.tests.accounts_support import (
     world,
 )
 from examples.task_service.tests.runs_support import failing
-from examples.task_service.tests.test_accounts_witnessed_keys import no_audit
+from examples.task_service.tests.test_accounts_key_audit import no_audit
 
 from msk_auth import StoreUnavailable
 from task_service.accounts import audit_backlog

@@ -34,7 +34,7 @@ from .accounts.users import User
 from .api.admin import admin_router
 from .api.auth import auth_router
 from .api.health import health_router
-from .api.key_trail import key_trail_router
+from .api.key_audit import key_audit_router
 from .api.leaks import GitHubKeys, leak_routers
 from .api.runs import runs_router
 from .api.tasks import tasks_router
@@ -108,7 +108,7 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
     return (
         auth_router(auth, it.login, it.sessions, it.invitations),
         auth.key_routes(prefix="/api/keys"),
-        key_trail_router(auth, it.audit),
+        key_audit_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry),
         runs_router(auth, it.runs, it.logs, stopping=it.stopping),
         admin_router(

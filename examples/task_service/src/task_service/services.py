@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,21 +16,24 @@ from msk_auth import (
     CredentialUsed,
     Event,
     KeyHasher,
+    KeyLeaked,
     Refusal,
     SystemClock,
     TokenProfile,
 )
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.attempts import DatabaseAttempts, RedisAttempts
 from .accounts.audit import Audit
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from .accounts.invitations import Invitations
+from .accounts.key_audit import KeyAudit
 from .accounts.login import Login
 from .accounts.passwords import OWASP, Passwords
 from .accounts.sessions import Sessions
 from .accounts.throttle import LoginThrottle
 from .accounts.users import User, Users
-from .accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
+from .db import schema
 from .db.engine import Database
 from .deployment import agree_on_secrets, deployment_id
 from .handlers import HandlerRegistry
@@ -72,7 +75,7 @@ class Services:
     invitations: Invitations
     sessions: Sessions
     login: Login
-    key_store: WitnessedKeyStore
+    key_store: AsyncSQLAlchemyKeyStore
     authenticator: AsyncAuthenticator[User]
     registry: HandlerRegistry
     worker: Worker
@@ -158,15 +161,18 @@ class Services:
             throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
             await_lease_expiry=await_lease_expiry,
         )
-        key_store = WitnessedKeyStore(db.engine, audit)
-        authenticator = WitnessedAuthenticator(
+        key_audit = KeyAudit(db, audit)
+        key_store = AsyncSQLAlchemyKeyStore(
+            db.engine, schema.api_keys, on_change=key_audit.on_change
+        )
+        authenticator = AsyncAuthenticator(
             key_store,
             find_owner=users.find_owner,
             tokens=tokens,
             find_session=sessions.find_session,
             key_limits=config.key_limits,
             hasher=KeyHasher(secrets.peppers),
-            on_event=_Hook(seen=sessions.seen, refused=metrics.refused),
+            on_event=_Hook(seen=sessions.seen, refused=metrics.refused, leaked=key_audit.on_leak),
             realm=AUDIENCE,
             clock=clock,
             lease=timedelta(milliseconds=settings.lease_ms) if settings.lease_ms else None,
@@ -179,7 +185,7 @@ class Services:
             config,
             worker.events,
             notifier=worker.queue.notifier,
-            on_change=audit.witness,
+            on_change=audit.record_change,
         )
         return cls(
             settings=settings,
@@ -202,7 +208,7 @@ class Services:
             authenticator=authenticator,
             registry=worker.registry,
             worker=worker,
-            tasks=Tasks(db, clock, worker.registry, worker.events, on_change=audit.witness),
+            tasks=Tasks(db, clock, worker.registry, worker.events, on_change=audit.record_change),
             runs=runs,
             logs=LogReader(db, worker.events, clock),
             run_counts=RunCounts(db, clock),
@@ -250,22 +256,28 @@ def _audience_of(deployment: str) -> str:
 
 
 class _Hook:
-    """The authenticator's hook, called for every request; it works in memory only.
+    """The authenticator's hook, called for every request; for a request it works in memory only.
 
-    Changes of keys are recorded in their own transactions: see :mod:`task_service.accounts.witnessed_keys`.
+    Changes of keys are recorded in their own transactions: see :mod:`task_service.accounts.key_audit`.
 
     Args:
         seen: Called with each used login session: `(session_id, at)`.
         refused: Called with the code of each refused credential.
+        leaked: Called with each report of a leaked key.
     """
 
     def __init__(
-        self, *, seen: Callable[[str, datetime], None], refused: Callable[[str], None]
+        self,
+        *,
+        seen: Callable[[str, datetime], None],
+        refused: Callable[[str], None],
+        leaked: Callable[[KeyLeaked], Awaitable[None]],
     ) -> None:
         self._seen = seen
         self._refused = refused
+        self._leaked = leaked
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event) -> Awaitable[None] | None:
         if isinstance(event, CredentialUsed):
             record = current_request.get()
             if record is not None:
@@ -274,3 +286,6 @@ class _Hook:
                 self._seen(event.principal.session_id, event.at)
         elif isinstance(event, Refusal):
             self._refused(event.code)
+        elif isinstance(event, KeyLeaked):
+            return self._leaked(event)
+        return None

@@ -25,9 +25,11 @@ from examples.task_service.tests.accounts_support import (
 )
 from examples.task_service.tests.runs_support import Config, registry
 
-from msk_auth import Principal, Problem, StoreUnavailable, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Principal, Problem, StoreUnavailable, TooManyAttempts
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
+from task_service.accounts.key_audit import KeyAudit
 from task_service.accounts.users import User
-from task_service.accounts.witnessed_keys import WitnessedAuthenticator, WitnessedKeyStore
+from task_service.db import schema
 from task_service.tasks.models import NewTask, RunState
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runs import Runs
@@ -58,7 +60,7 @@ class Client:
     def __init__(
         self,
         it: World,
-        keys: WitnessedAuthenticator,
+        keys: AsyncAuthenticator[User],
         runs: Runs,
         tasks: dict[User, str],
         seed: int,
@@ -161,16 +163,18 @@ async def test_concurrent_writes_do_not_deadlock(
             monkeypatch.setattr(it.throttle, "attempt", uncounted)
             worker = WorkerRuns(it.db, it.clock, config, worker_id=f"w{number}", lease=LEASE)
             workers.append(asyncio.create_task(execute_runs(worker, finished)))
-            store = WitnessedKeyStore(it.db.engine, it.audit)
+            store = AsyncSQLAlchemyKeyStore(
+                it.db.engine, schema.api_keys, on_change=KeyAudit(it.db, it.audit).on_change
+            )
             stack.push_async_callback(store.aclose)
-            keys = WitnessedAuthenticator(
+            keys = AsyncAuthenticator(
                 store,
                 find_owner=it.users.find_owner,
                 find_session=it.sessions.find_session,
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            runs = Runs(it.db, it.clock, config, events, on_change=it.audit.witness)
+            runs = Runs(it.db, it.clock, config, events, on_change=it.audit.record_change)
             clients += [
                 Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
             ]

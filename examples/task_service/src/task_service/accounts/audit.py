@@ -182,7 +182,7 @@ class Audit:
             self.backlog.keep(values)
             raise
 
-    async def witness(
+    async def record_change(
         self,
         connection: AsyncConnection,
         principal: Principal[Any],
@@ -190,7 +190,7 @@ class Audit:
         target: str,
         **details: object,
     ) -> None:
-        """Add an entry in the transaction of the change itself; see :class:`task_service.tasks.interfaces.OnChange`."""
+        """Add an entry in the transaction of a change of a task or run: a :class:`~task_service.tasks.interfaces.OnChange`."""
         await self.record(
             action, principal=principal, target=target, details=details, connection=connection
         )

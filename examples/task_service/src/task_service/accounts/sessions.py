@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, Final
 
 from sqlalchemy import (
-    Connection,
     Row,
     Select,
     bindparam,
@@ -346,11 +345,6 @@ class Sessions:
 async def require_open(
     connection: AsyncConnection, principal: Principal[Any], now: datetime
 ) -> None:
-    """:func:`check_open`, awaited."""
-    await connection.run_sync(check_open, principal, now)
-
-
-def check_open(connection: Connection, principal: Principal[Any], now: datetime) -> None:
     """Refuse to write for a login that has ended since its request was authenticated.
 
     The login then stays open until the transaction ends: every change that ends a session locks its user first.
@@ -363,8 +357,8 @@ def check_open(connection: Connection, principal: Principal[Any], now: datetime)
     Raises:
         TokenRevoked: The session has ended, or there is none.
     """
-    connection.execute(_locking(principal.owner.id))
-    session = connection.scalar(
+    await connection.execute(_locking(principal.owner.id))
+    session = await connection.scalar(
         select(_SESSIONS.id).where(
             _SESSIONS.id == principal.session_id,
             _SESSIONS.user_id == principal.owner.id,
@@ -379,7 +373,7 @@ def check_open(connection: Connection, principal: Principal[Any], now: datetime)
 async def end_open_session(
     connection: AsyncConnection, principal: Principal[Any], now: datetime
 ) -> None:
-    """End the principal's session, which must be open; raises as :func:`check_open`."""
+    """End the principal's session, which must be open; raises as :func:`require_open`."""
     await require_open(connection, principal, now)
     await connection.execute(
         update(schema.sessions).where(_SESSIONS.id == principal.session_id).values(ended_at=now)

@@ -1,4 +1,4 @@
-"""What happened to one API key and with it, for its owner."""
+"""The audit entries of one API key, for its owner."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -15,7 +15,7 @@ from .audit import AuditList, audit_list
 from .json_route import JsonRoute, Limit
 
 
-def key_trail_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
+def key_audit_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
     """The route beside the library's own under `/api/keys`."""
     router = APIRouter(prefix="/api/keys", tags=["API keys"], route_class=JsonRoute)
 
@@ -26,9 +26,9 @@ def key_trail_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
         cursor: str | None = None,
         limit: Limit = 50,
     ) -> AuditList:
-        """The audit trail of one of one's own keys, newest first."""
+        """The audit entries of one of your own keys, newest first."""
         record = await auth.authenticator.get_key(principal, key_id)
-        # Whoever did it: a leaked key is revoked by nobody who logged in.
+        # Of any actor: a leaked key is revoked without a login.
         query = AuditQuery(key_id=record.id)
         return audit_list(await audit.list(query, cursor=cursor, limit=limit))
 

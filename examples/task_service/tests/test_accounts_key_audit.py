@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,11 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from msk_auth import (
+    AsyncAuthenticator,
+    ConfigurationError,
+    Event,
     KeyFormat,
+    KeyLeaked,
     KeyNotActive,
     KeyNotFound,
     LeakedKey,
@@ -30,14 +35,11 @@ from msk_auth import (
     StoreUnavailable,
     TokenRevoked,
 )
-from task_service.accounts import witnessed_keys
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.audit import AuditEntry, AuditQuery
+from task_service.accounts.key_audit import MAX_LEAKS, KeyAudit
 from task_service.accounts.users import User
-from task_service.accounts.witnessed_keys import (
-    MAX_LEAKS,
-    WitnessedAuthenticator,
-    WitnessedKeyStore,
-)
+from task_service.db import schema
 from task_service.request_record import RequestRecord, current_request
 
 pytestmark = pytest.mark.anyio
@@ -48,8 +50,8 @@ class Keys:
     """A user who is logged in, and what they can do with their keys."""
 
     it: World
-    authenticator: WitnessedAuthenticator
-    store: WitnessedKeyStore
+    authenticator: AsyncAuthenticator[User]
+    store: AsyncSQLAlchemyKeyStore
     ann: Principal[User]
 
     async def trail(self) -> list[tuple[str, str | None, dict[str, Any]]]:
@@ -70,12 +72,19 @@ class Keys:
 @pytest.fixture(params=KINDS)
 async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Keys]:
     async with world(request.param, tmp_path) as it:
-        store = WitnessedKeyStore(it.db.engine, it.audit)
-        authenticator = WitnessedAuthenticator(
+        audit = KeyAudit(it.db, it.audit)
+        store = AsyncSQLAlchemyKeyStore(it.db.engine, schema.api_keys, on_change=audit.on_change)
+
+        async def on_event(event: Event) -> None:
+            if isinstance(event, KeyLeaked):
+                await audit.on_leak(event)
+
+        authenticator = AsyncAuthenticator(
             store,
             find_owner=it.users.find_owner,
             find_session=it.sessions.find_session,
             tokens=it.tokens,
+            on_event=on_event,
             clock=it.clock,
         )
         ann = await it.logged_in(await it.user("ann"))
@@ -163,20 +172,11 @@ async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
         with pytest.raises(KeyNotFound):
             await refused
     assert await authenticator.revoke_presented_key(KeyFormat().generate().reveal()) is None
-    # The store by itself: its caller has looked for the predecessor, which is gone a moment later.
-    successor = (await authenticator.create_key(ann, name="next")).record
-    later = keys.it.clock.now()
     await authenticator.revoke_key(ann, made.id)
     with pytest.raises(KeyNotActive):
-        await keys.store.rotate(
-            made.id, successor=successor, ends_at=later, max_active=None, now=later
-        )
-    rotated = await keys.store.rotate(
-        unknown, successor=successor, ends_at=later, max_active=None, now=later
-    )
-    assert rotated is None
+        await authenticator.rotate_key(ann, made.id)
     actions = [action for action, *_ in (await keys.trail())[len(before) :]]
-    assert actions == ["key.created", "key.revoked"]
+    assert actions == ["key.revoked"]
 
 
 async def test_no_key_is_made_for_a_login_that_has_ended_meanwhile(keys: Keys) -> None:
@@ -310,12 +310,79 @@ def _with_id(key_id: str) -> str:
     return body + str(keys_module.checksum(body))
 
 
-async def test_who_uses_the_store_without_a_login_is_the_service_itself(keys: Keys) -> None:
-    made = (await keys.authenticator.create_key(keys.ann, name="CI")).record
-    at = keys.it.clock.now()
-    await keys.store.revoke(made.id, owner_id=keys.ann.owner.id, at=at)
-    entry = (await keys.entries())[-1]
+async def test_forgetting_an_owner_is_recorded_as_done_by_the_service(keys: Keys) -> None:
+    active = (await keys.authenticator.create_key(keys.ann, name="active")).record.id
+    revoked = (await keys.authenticator.create_key(keys.ann, name="revoked")).record.id
+    await keys.authenticator.revoke_key(keys.ann, revoked)
+    keys.it.clock.sleep(1)
+    assert await keys.authenticator.forget_owner(keys.ann.owner.id) == 1
 
-    assert (entry.action, entry.credential_kind, entry.actor_id) == ("key.revoked", "system", None)
-    assert witnessed_keys._unwritten.get() is None
-    assert witnessed_keys._acting.get() is None
+    entries = (await keys.entries())[3:]
+    assert {(entry.action, entry.target, entry.details.get("cause")) for entry in entries} == {
+        ("key.revoked", active, "forgotten"),
+        ("key.deleted", revoked, None),
+    }
+    assert {(entry.credential_kind, entry.actor_id) for entry in entries} == {("system", None)}
+
+
+async def test_a_key_written_past_the_authenticator_is_refused(keys: Keys) -> None:
+    made = (await keys.authenticator.create_key(keys.ann, name="CI")).record
+    with pytest.raises(ConfigurationError, match="on_change"):
+        await keys.store.revoke(made.id, owner_id=keys.ann.owner.id, at=keys.it.clock.now())
+    assert (await keys.authenticator.get_key(keys.ann, made.id)).revoked_at is None
+
+
+@pytest.mark.parametrize("end", ["revoke_key", "delete_key"])
+async def test_a_leak_of_an_ended_key_is_recorded_when_the_database_is_back(
+    keys: Keys, end: str
+) -> None:
+    """The report changes no key, so nothing can be undone: its entry waits, as that of a refusal does."""
+    created = await keys.authenticator.create_key(keys.ann, name="CI")
+    await getattr(keys.authenticator, end)(keys.ann, created.record.id)
+    keys.it.clock.sleep(1)
+    place = LeakLocation("github", "commit", "https://example.com/a")
+    found = [LeakedKey(created.value.reveal(), place)]
+    with no_audit(keys.it) as refused:
+        (record,) = await keys.authenticator.revoke_leaked(found)
+    assert record is not None
+    assert len(refused) == 1
+    assert len(keys.it.audit.backlog) == 1
+    assert "key.leaked" not in [action for action, *_ in await keys.trail()]
+    await keys.it.audit.backlog.write()
+    # Reported again: it is known by now.
+    await keys.authenticator.revoke_leaked(found)
+    (entry,) = [entry for entry in await keys.entries() if entry.action == "key.leaked"]
+    assert (entry.target, entry.credential_kind) == (created.record.id, "none")
+    assert entry.details == {
+        "name": "CI",
+        "reporter": "github",
+        "source": "commit",
+        "url": "https://example.com/a",
+        "revoked": False,
+    }
+
+
+@pytest.mark.parametrize("change", ["create_key", "rotate_key", "revoke_key"])
+async def test_a_request_that_ends_between_key_and_entry_leaves_neither(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    made = (await keys.authenticator.create_key(keys.ann, name="CI")).record
+    before = await keys.records(), await keys.trail()
+    reached = asyncio.Event()
+
+    async def stop_here(*_: object, **__: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    arguments = {"name": "next"} if change == "create_key" else {"key_id": made.id}
+    with monkeypatch.context() as patch:
+        patch.setattr(keys.it.audit, "record", stop_here)
+        task = asyncio.create_task(getattr(keys.authenticator, change)(keys.ann, **arguments))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await keys.records(), await keys.trail()) == before
+    # The next change does not wait for the one that was lost.
+    await keys.authenticator.delete_key(keys.ann, made.id)
+    assert (await keys.trail())[-1][0] == "key.deleted"

@@ -1,0 +1,151 @@
+"""The audit log's entries of keys: each is written by the store's `on_change`, in the transaction of its change."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import (
+    ApiKey,
+    KeyCreated,
+    KeyDeleted,
+    KeyEvent,
+    KeyExpirySet,
+    KeyLeaked,
+    KeyRevocation,
+    KeyRotated,
+    Principal,
+    RevocationCause,
+    StoreUnavailable,
+)
+from task_service.db import schema
+from task_service.db.engine import Database
+
+from .audit import Audit
+from .sessions import require_open
+
+MAX_LEAKS: Final = 100
+"""How many places of one leaked key are recorded."""
+
+_AUDIT = schema.audit.c
+
+
+class KeyAudit:
+    """Writes the entries of keys.
+
+    Args:
+        db: The database of the keys and of the audit log.
+        audit: The audit log.
+    """
+
+    def __init__(self, db: Database, audit: Audit) -> None:
+        self._db = db
+        self._audit = audit
+
+    async def on_change(self, connection: AsyncConnection, event: KeyEvent) -> None:
+        """The hook of the key store. A key is created only while the login that creates it is open.
+
+        Args:
+            connection: In the transaction of the change.
+            event: The change.
+
+        Raises:
+            TokenRevoked: The login of the principal has ended since its request was authenticated.
+        """
+        match event:
+            case KeyCreated(principal=principal, record=record):
+                await self._created(connection, event, principal, record)
+            case KeyRotated(principal=principal, record=record, successor=successor):
+                # The entries of the new key begin with the key that it replaces.
+                await self._created(connection, event, principal, successor, predecessor=record.id)
+                await self._record(
+                    connection, "key.rotated", record, principal, successor=successor.id
+                )
+            case KeyRevocation(principal=principal, record=record, cause=cause):
+                details = {} if cause is RevocationCause.OWNER else {"cause": cause.value}
+                anonymous = cause is RevocationCause.POSSESSION
+                await self._record(
+                    connection, "key.revoked", record, principal, anonymous=anonymous, **details
+                )
+            case KeyDeleted(principal=principal, record=record):
+                await self._record(connection, "key.deleted", record, principal)
+            case KeyExpirySet(principal=principal, record=record):
+                end = None if record.expires_at is None else record.expires_at.isoformat()
+                await self._record(connection, "key.expiry_set", record, principal, expires_at=end)
+            case KeyLeaked():
+                await self._leaked(connection, event, revoked=True)
+
+    async def on_leak(self, event: KeyLeaked) -> None:
+        """Record a place that :meth:`on_change` has not: a report of a revoked key changes no key.
+
+        If the database does not take the entry, it is logged, kept and written later, as that of a refusal.
+        """
+        try:
+            async with self._db.write() as connection:
+                await self._leaked(connection, event, revoked=False)
+        except StoreUnavailable:
+            details = {"name": event.record.name, **_place(event, revoked=False)}
+            self._audit.backlog.keep(
+                self._audit.entry(
+                    "key.leaked", anonymous=True, target=event.record.id, details=details
+                )
+            )
+
+    async def _created(
+        self,
+        connection: AsyncConnection,
+        event: KeyCreated | KeyRotated,
+        principal: Principal[Any],
+        record: ApiKey,
+        **details: Any,
+    ) -> None:
+        # Code inside the process may create keys for a user without a login.
+        if principal.session_id is not None:
+            await require_open(connection, principal, event.at)
+        scopes = None if record.scopes is None else sorted(record.scopes)
+        await self._record(connection, "key.created", record, principal, scopes=scopes, **details)
+
+    async def _leaked(
+        self, connection: AsyncConnection, event: KeyLeaked, *, revoked: bool
+    ) -> None:
+        known = select(_AUDIT.details).where(
+            _AUDIT.action == "key.leaked", _AUDIT.target == event.record.id
+        )
+        urls = [details.get("url") for details in await connection.scalars(known.limit(MAX_LEAKS))]
+        # Neither a repeated report nor a key that is copied to many places fills the log.
+        if len(urls) < MAX_LEAKS and event.sighting.url not in urls:
+            place = _place(event, revoked=revoked)
+            await self._record(
+                connection, "key.leaked", event.record, None, anonymous=True, **place
+            )
+
+    async def _record(
+        self,
+        connection: AsyncConnection,
+        action: str,
+        key: ApiKey,
+        principal: Principal[Any] | None,
+        *,
+        anonymous: bool = False,
+        **details: Any,
+    ) -> None:
+        await self._audit.record(
+            action,
+            principal=principal,
+            anonymous=anonymous,
+            target=key.id,
+            details={"name": key.name, **details},
+            connection=connection,
+        )
+
+
+def _place(event: KeyLeaked, *, revoked: bool) -> dict[str, Any]:
+    place = event.sighting
+    return {
+        "reporter": place.reporter,
+        "source": place.source,
+        "url": place.url,
+        "revoked": revoked,
+    }
