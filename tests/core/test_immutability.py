@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntFlag, StrEnum
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -112,6 +112,23 @@ class SlottedText(str):
 
 class DjangoLike:
     _meta = "options"
+
+
+class MappedLike:
+    """As SQLAlchemy maps a class."""
+
+    __mapper__ = "mapper"
+
+
+class ModelLike:
+    """A model as of pydantic."""
+
+    __pydantic_fields__: ClassVar[dict[str, object]] = {}
+    model_config: ClassVar[dict[str, object]] = {}
+
+
+class FrozenModelLike(ModelLike):
+    model_config: ClassVar[dict[str, object]] = {"frozen": True}
 
 
 @immutable
@@ -294,8 +311,10 @@ def test_without_a_lease_each_request_has_a_user_of_its_own(make_world: MakeWorl
         (Owner[Thawed], "Thawed"),
         (Owner[dict] | None, "dict"),
         (Owner[DjangoLike] | None, "DjangoLike"),
+        (Owner[MappedLike] | None, "MappedLike"),
+        (Owner[ModelLike] | None, "ModelLike"),
     ],
-    ids=["an unfrozen dataclass", "a dictionary", "a Django model"],
+    ids=["an unfrozen dataclass", "a dictionary", "a Django model", "a mapped class", "a model"],
 )
 def test_a_look_up_that_returns_mutable_users_by_its_annotation_is_refused_under_a_lease(
     hint: object, kind: str
@@ -306,8 +325,15 @@ def test_a_look_up_that_returns_mutable_users_by_its_annotation_is_refused_under
 @pytest.mark.parametrize(
     "hint",
     # A subclass of `Plain` may be frozen, so each instance is checked later.
-    [Owner[Frozen] | None, Owner[Declared] | None, Owner[Plain] | None, Owner[Any] | None, None],
-    ids=["frozen", "declared", "unknown", "any", "no annotation"],
+    [
+        Owner[Frozen] | None,
+        Owner[FrozenModelLike] | None,
+        Owner[Declared] | None,
+        Owner[Plain] | None,
+        Owner[Any] | None,
+        None,
+    ],
+    ids=["frozen", "a frozen model", "declared", "unknown", "any", "no annotation"],
 )
 def test_a_look_up_that_may_return_immutable_users_is_accepted_under_a_lease(hint: object) -> None:
     start_with_users(hint, SHORT_LEASE)
