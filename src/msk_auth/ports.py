@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from ._failures import unavailable_because
 from ._fork import abandon, after_fork_in_child
@@ -23,6 +23,9 @@ from .core.steps import Flow, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
 from .leases.cache import LeaseCache, Leases
 from .leases.single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 AnyFlow: TypeAlias = Generator[Callable[[Any], Any], Any, T]
@@ -154,6 +157,11 @@ class SyncPorts(Generic[UserT]):
     def wait_for(self, flight: Flight) -> None:
         flight.finished.wait(MAX_WAIT_SECONDS)
 
+    def wait_for_future(self, future: Future[None], seconds: float) -> None:
+        from concurrent.futures import wait
+
+        wait([future], seconds)
+
     def await_lease_expiry(self) -> None:
         self.run(self.leases.await_expiry())
 
@@ -260,6 +268,12 @@ class AsyncPorts(Generic[UserT]):
         with suppress(TimeoutError):
             async with asyncio.timeout(MAX_WAIT_SECONDS):
                 await flight.finished.wait()
+
+    async def wait_for_future(self, future: Future[None], seconds: float) -> None:
+        import asyncio
+
+        # It cancels nothing: other requests wait for the same.
+        await asyncio.wait([asyncio.wrap_future(future)], timeout=seconds)
 
     async def await_lease_expiry(self) -> None:
         await self.run(self.leases.await_expiry())

@@ -49,6 +49,10 @@ class StubIssuer:
         self.authenticated_at = authenticated_at
         self.interactive = interactive
 
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
     def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
         yield from ()
         if token.claims["iss"] != PROVIDER:
@@ -216,7 +220,7 @@ def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
         look_ups = a_round.look_ups(keys_at_once=8)
         assert len(look_ups) == 1
         for look_up in look_ups:
-            look_up.note(await look_up.ask(authenticator._ports))
+            look_up.note(await look_up.read(authenticator._ports))
         a_round.settle(1.0)
         return watched.refusal
 

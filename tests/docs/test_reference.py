@@ -36,6 +36,7 @@ PUBLIC_MODULES = [
     "msk_auth.stores.sqlalchemy.migrations",
     "msk_auth.testing",
     "msk_auth.testing.adapter",
+    "msk_auth.tokens.issuers",
 ]
 
 

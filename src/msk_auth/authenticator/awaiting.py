@@ -15,7 +15,6 @@ from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
-from msk_auth.core.issuer import TokenIssuer
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import (
     ApiKey,
@@ -33,6 +32,7 @@ from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import AsyncKeyStore
 from msk_auth.ports import AsyncPorts
+from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
@@ -59,7 +59,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         store: Stores the keys.
         find_owner: Returns the application's user with an id, read anew on each call; None if there is none.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
-        issuers: Identity providers whose JWTs are accepted as well, such as `msk_auth.tokens.Auth0`.
+        issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
+            Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
             None if there is none. It may create one. Needed with `issuers`.
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
@@ -88,7 +89,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         *,
         find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
-        issuers: Sequence[TokenIssuer] = (),
+        issuers: Sequence[ExternalIssuer] = (),
         find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]]
         | None = None,
         find_session: Callable[[str], Awaitable[Session | None]] | None = None,
@@ -249,6 +250,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
     async def __aenter__(self) -> AsyncAuthenticator[UserT]:
         import asyncio
 
+        self._open_issuers()
         # An application and its adapter may both open it.
         if self._flusher is None:
             self._flusher = asyncio.create_task(self._flush_forever(), name="msk_auth flush")
@@ -262,6 +264,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
     ) -> None:
         import asyncio
 
+        self._close_issuers()
         if self._flusher is not None:
             self._flusher.cancel()
             # `wait` does not raise the task's errors, but a cancellation of the caller still has its effect.

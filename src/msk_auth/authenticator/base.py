@@ -14,12 +14,12 @@ from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
 from msk_auth.core.events import Refusal
 from msk_auth.core.flows import Authenticated, Rules
-from msk_auth.core.issuer import TokenIssuer
 from msk_auth.core.keys import KeyFormat, KeyValue
 from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Flow
 from msk_auth.leases.cache import LeaseCache, Leases
+from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 
 from .usage import UsageBuffer
@@ -65,7 +65,7 @@ class BaseAuthenticator(Generic[UserT]):
         key_limits: object,
         on_event: object,
         tokens: TokenProfile | Sequence[TokenProfile],
-        issuers: Sequence[TokenIssuer],
+        issuers: Sequence[ExternalIssuer],
         key_format: KeyFormat | None,
         hasher: KeyHasher | None,
         realm: str,
@@ -94,10 +94,11 @@ class BaseAuthenticator(Generic[UserT]):
         self.profiles: tuple[TokenProfile, ...] = (
             (tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens)
         )
+        self.issuers: tuple[ExternalIssuer, ...] = tuple(issuers)
         self.rules: Rules = Rules(
             key_format=KeyFormat() if key_format is None else key_format,
             hasher=KeyHasher() if hasher is None else hasher,
-            issuers=(*self.profiles, *issuers),
+            issuers=(*self.profiles, *self.issuers),
             checks_sessions=find_session is not None,
             shares_principals=lease is not None,
         ).check()
@@ -121,6 +122,14 @@ class BaseAuthenticator(Generic[UserT]):
         # Only the age of a login depends on the time, and most policies do not limit it.
         now = _ANY_TIME if policy.max_age is None else self.clock.now()
         policy.check(principal, now)
+
+    def _open_issuers(self) -> None:
+        for issuer in self.issuers:
+            issuer.open()
+
+    def _close_issuers(self) -> None:
+        for issuer in self.issuers:
+            issuer.close()
 
     def _verify(self, presented: KeyValue | ParsedToken) -> Flow[Principal[UserT]]:
         """The principal of a credential: under a lease what was verified before, otherwise by the store."""

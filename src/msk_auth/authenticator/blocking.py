@@ -15,7 +15,6 @@ from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.flows import Changed, CreatedKey, Lifetime
-from msk_auth.core.issuer import TokenIssuer
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.model import (
     ApiKey,
@@ -33,6 +32,7 @@ from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
 from msk_auth.core.store import KeyStore
 from msk_auth.ports import SyncPorts
+from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
@@ -49,7 +49,8 @@ class Authenticator(BaseAuthenticator[UserT]):
         store: Stores the keys.
         find_owner: Returns the application's user with an id, read anew on each call; None if there is none.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
-        issuers: Identity providers whose JWTs are accepted as well, such as `msk_auth.tokens.Auth0`.
+        issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
+            Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
             None if there is none. It may create one. Needed with `issuers`.
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
@@ -77,7 +78,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         *,
         find_owner: Callable[[str], Owner[UserT] | None],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
-        issuers: Sequence[TokenIssuer] = (),
+        issuers: Sequence[ExternalIssuer] = (),
         find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None = None,
         find_session: Callable[[str], Session | None] | None = None,
         key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
@@ -350,6 +351,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             self.flush()
 
     def __enter__(self) -> Authenticator[UserT]:
+        self._open_issuers()
         return self
 
     def __exit__(
@@ -358,6 +360,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close_issuers()
         self.flush()
 
     def _change(self, flow: Flow[Changed[T]]) -> T:

@@ -352,7 +352,7 @@ class SignatureInvalid(Problem):
 
 
 class SigningKeysUnavailable(Problem):
-    """The reporter's public keys could not be fetched, so no signature can be verified: fail closed.
+    """The public keys of an issuer or a reporter could not be fetched, so no signature can be verified: fail closed.
 
     Args:
         retry_after: Whole seconds until the next fetch.
@@ -361,9 +361,7 @@ class SigningKeysUnavailable(Problem):
     status = 503
     code = "signing_keys_unavailable"
     title = "The signature cannot be checked"
-    default_detail = (
-        "The reporter's public keys cannot be fetched right now. Send the report again later."
-    )
+    default_detail = "The public keys of the signer cannot be fetched right now. Try again later."
 
     def __init__(self, retry_after: int) -> None:
         super().__init__()

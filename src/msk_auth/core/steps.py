@@ -63,6 +63,7 @@ class Ports(Protocol):
     def register(self) -> RegisterPort: ...
     def sleep(self, seconds: float) -> Any: ...
     def wait_for(self, flight: Any) -> Any: ...
+    def wait_for_future(self, future: Any, seconds: float) -> Any: ...
     def await_lease_expiry(self) -> Any: ...
 
 
@@ -153,6 +154,10 @@ def forget_lease(lease: RecordedLease) -> Flow[None]:
 
 def wait_for(flight: Any) -> Flow[None]:
     yield lambda ports: ports.wait_for(flight)
+
+
+def wait_for_future(future: Any, seconds: float) -> Flow[None]:
+    yield lambda ports: ports.wait_for_future(future, seconds)
 
 
 def sleep(seconds: float) -> Flow[None]:

@@ -1,0 +1,425 @@
+"""Where the public keys of an issuer come from: pinned with the application, or fetched and kept fresh.
+
+A remote set is fetched by a thread of its own, so that no request waits for a network once the first fetch has succeeded,
+on whichever thread or event loop it runs. The rules:
+
+1. The set is fetched again every four minutes. A key that the issuer added is accepted, and one that it removed is refused,
+   within five minutes, as long as the issuer answers.
+2. If it does not, the last good set serves on for the time of an outage (an hour by default). Then, and before the first
+   fetch, requests get :class:`~msk_auth.SigningKeysUnavailable`.
+3. A key id that is not in the set makes the next fetch due, but no sooner than half a minute after the one before,
+   however many such ids are presented.
+4. A set that nobody tried to refresh for five minutes is not used: the process was suspended, or forked. A request then
+   waits for a fetch, as before the first one, for five seconds at most.
+5. A document is taken as a whole or not at all: what cannot be fetched or holds no usable key changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+
+from msk_auth._fork import after_fork_in_child
+from msk_auth.clock import Clock, SystemClock
+from msk_auth.core import steps
+from msk_auth.core.errors import ConfigurationError, SigningKeysUnavailable
+from msk_auth.core.steps import Flow
+
+if TYPE_CHECKING:
+    import ssl
+    from concurrent.futures import Future
+
+    from jwt.algorithms import Algorithm
+
+_log = logging.getLogger("msk_auth")
+
+REFRESH_SECONDS: Final = 240.0
+"""How often a remote set is fetched."""
+
+FRESH_SECONDS: Final = 300.0
+"""Within how many seconds a change of the issuer's keys takes effect here."""
+
+PAUSE_SECONDS: Final = 30.0
+"""How many seconds lie between two fetches at least."""
+
+_FIRST_RETRY_SECONDS: Final = 5.0
+_DISCOVERY_SECONDS: Final = 3600.0
+# Each of two documents; a request waits for both at most, and G5 allows it five seconds.
+_FETCH_SECONDS: Final = 2.0
+_WAIT_SECONDS: Final = 4.5
+_MAX_KEYS: Final = 200
+_MAX_SAME_KID: Final = 4
+MAX_KID: Final = 256
+"""The longest key id that is read, in characters."""
+
+# Verifying with longer keys takes long, and nobody signs with them.
+_RSA_BITS: Final = range(2048, 8193)
+_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_ED25519: Final = ("EdDSA", "Ed25519")
+# By type and curve (RFC 7518, section 6; RFC 8037, section 2).
+_ALGORITHMS_OF: Final[Mapping[tuple[object, object], tuple[str, ...]]] = {
+    ("RSA", None): _RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): _ED25519,
+}
+
+ALGORITHMS: Final = frozenset(name for names in _ALGORITHMS_OF.values() for name in names)
+"""The signature algorithms of issuers' tokens: none of them has a secret that two parties know."""
+
+
+class VerificationKey:
+    """One public key of an issuer.
+
+    Attributes:
+        kid: Its id.
+        algorithms: The names that a token's `alg` may have: one, both of Ed25519, or, where the issuer names none, those
+            of the key's type.
+    """
+
+    __slots__ = ("_key", "_schemes", "algorithms", "kid")
+
+    def __init__(self, kid: str, key: Any, schemes: Mapping[str, Algorithm]) -> None:
+        self.kid: str = kid
+        self.algorithms: frozenset[str] = frozenset(schemes)
+        self._key = key
+        self._schemes = schemes
+
+    def verify(self, algorithm: str, message: bytes, signature: bytes) -> bool:
+        """True if `signature` is this key's signature of `message`, by one of its algorithms."""
+        scheme = self._schemes.get(algorithm)
+        return scheme is not None and scheme.verify(message, self._key, signature)
+
+
+class Keys:
+    """The keys of one document, by their ids. What signs nothing here is left out (RFC 7517, section 5)."""
+
+    __slots__ = ("_by_kid",)
+
+    def __init__(self, jwks: Mapping[str, object]) -> None:
+        """Read a JWK set.
+
+        Args:
+            jwks: The JSON object, `{"keys": [...]}`.
+
+        Raises:
+            ValueError: It has another form, or no usable key.
+        """
+        listed = jwks.get("keys")
+        if not isinstance(listed, list):
+            raise ValueError("there is no list of keys")  # noqa: TRY004 - what was read, not what was passed
+        by_kid: dict[str, tuple[VerificationKey, ...]] = {}
+        for jwk in cast("list[object]", listed)[:_MAX_KEYS]:
+            key = _read_key(jwk)
+            if key is not None:
+                same = by_kid.get(key.kid, ())
+                by_kid[key.kid] = (*same, key)[:_MAX_SAME_KID]
+        if not by_kid:
+            raise ValueError("there is no usable key in the set")
+        self._by_kid = by_kid
+
+    def find(self, kid: str) -> tuple[VerificationKey, ...]:
+        """The keys with this id. There are several where an issuer gives two keys one id."""
+        return self._by_kid.get(kid, ())
+
+
+class KeySet(Protocol):
+    """Finds the public keys of an issuer."""
+
+    def find(self, kid: str) -> Flow[Sequence[VerificationKey]]:
+        """The keys with this id; none if the issuer has none.
+
+        Raises:
+            SigningKeysUnavailable: The keys are not there.
+        """
+        ...
+
+    def open(self) -> None:
+        """Begin to fetch ahead."""
+        ...
+
+    def close(self) -> None:
+        """End what :meth:`open` began."""
+        ...
+
+
+class PinnedKeySet:
+    """A JWK set (RFC 7517) that is deployed with the application.
+
+    Args:
+        jwks: The JSON object, `{"keys": [...]}`. Keys that sign nothing here are left out.
+
+    Raises:
+        ConfigurationError: It has another form, or no usable key.
+    """
+
+    def __init__(self, jwks: Mapping[str, object]) -> None:
+        try:
+            self._keys = Keys(jwks)
+        except ValueError as error:
+            raise ConfigurationError(f"This is no JWK set to verify with: {error}.") from error
+
+    def find(self, kid: str) -> Flow[Sequence[VerificationKey]]:
+        """See :class:`KeySet`."""
+        yield from ()
+        return self._keys.find(kid)
+
+    def open(self) -> None:
+        """Nothing is fetched."""
+
+    def close(self) -> None:
+        """Nothing is fetched."""
+
+
+class _State(NamedTuple):
+    """What is known, replaced as a whole.
+
+    Attributes:
+        keys: The last good set.
+        fetched_at: On the monotonic clock, before that was fetched.
+        tried_at: Before the last fetch that ended, good or not.
+    """
+
+    keys: Keys | None = None
+    fetched_at: float = -math.inf
+    tried_at: float = -math.inf
+
+
+class RemoteKeySet:
+    """An issuer's keys, fetched ahead and kept fresh by a thread that this object owns.
+
+    The thread starts when the authenticator is opened, or with the first token, and ends with :meth:`close`, which closing
+    the authenticator calls. It is a daemon thread. A forked child starts its own. One set serves several threads, event loops
+    and authenticators.
+
+    Args:
+        issuer: The `iss`. Its discovery document (OpenID Connect Discovery 1.0, section 4) has to name it and a `jwks_uri`.
+        jwks_uri: Where the keys are, for issuers without discovery.
+        outage: For how long the last good set serves while the issuer does not answer.
+        ssl_context: Which certificates are trusted; None for those of this machine.
+        headers: Called before each fetch for headers to send, such as a pod's token to its cluster.
+        clock: Where the time comes from.
+
+    Raises:
+        ConfigurationError: A URL is not https (or http to this machine), or the outage is out of range.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        jwks_uri: str | None = None,
+        outage: timedelta = timedelta(hours=1),
+        ssl_context: ssl.SSLContext | None = None,
+        headers: Callable[[], Mapping[str, str]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        from ._fetch import check_url
+
+        try:
+            check_url(issuer if jwks_uri is None else jwks_uri)
+        except ValueError as error:
+            raise ConfigurationError(f"Keys cannot be fetched: {error}.") from error
+        if not timedelta(0) <= outage <= timedelta(days=7):
+            raise ConfigurationError("outage must be between 0 and 7 days.")
+        self.issuer = issuer
+        self._configured_uri = jwks_uri
+        self._outage = outage.total_seconds()
+        self._context = ssl_context
+        self._headers = headers
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._state = _State()
+        self._discovered: tuple[str, float] | None = None
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def __repr__(self) -> str:
+        return f"<RemoteKeySet {self.issuer!r}>"
+
+    def _renew(self) -> None:
+        # Also in a forked child, which has no thread but the one that forked. What was fetched stays good there.
+        from concurrent.futures import Future
+
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = self._wake = threading.Event()
+        self._wanted = False
+        self._landed: Future[None] = Future()
+
+    def find(self, kid: str) -> Flow[Sequence[VerificationKey]]:
+        """See :class:`KeySet`."""
+        keys = self._usable()
+        if keys is None:
+            landed = self._fetch_soon()
+            if landed is not None:
+                yield from steps.wait_for_future(landed, _WAIT_SECONDS)
+                keys = self._usable()
+            if keys is None:
+                raise self._unavailable()
+        found = keys.find(kid)
+        if not found:
+            self._wanted = True
+            self._wake.set()
+        return found
+
+    def open(self) -> None:
+        """Begin to fetch ahead."""
+        with self._lock:
+            if self._thread is not None and not self._stop.is_set():
+                return
+            self._stop, self._wake = threading.Event(), threading.Event()
+            self._thread = threading.Thread(
+                target=self._keep_fresh,
+                args=(self._stop, self._wake),
+                name="msk_auth keys",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. The next token starts another one."""
+        with self._lock:
+            self._stop.set()
+            self._wake.set()
+            self._thread = None
+
+    def __enter__(self) -> RemoteKeySet:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _usable(self) -> Keys | None:
+        """The keys, if they may be used now (rules 2 and 4)."""
+        if self._thread is None:
+            self.open()
+        keys, fetched_at, tried_at = self._state
+        now = self._clock.monotonic()
+        if now - fetched_at <= FRESH_SECONDS:
+            return keys
+        was_tried = now - tried_at <= FRESH_SECONDS
+        return keys if was_tried and now - fetched_at <= FRESH_SECONDS + self._outage else None
+
+    def _fetch_soon(self) -> Future[None] | None:
+        """What is done when a fetch has ended that is under way; None if one has just failed."""
+        landed = self._landed
+        if self._clock.monotonic() - self._state.tried_at < _FIRST_RETRY_SECONDS:
+            return None
+        self._wanted = True
+        self._wake.set()
+        return landed
+
+    def _unavailable(self) -> SigningKeysUnavailable:
+        since = self._clock.monotonic() - self._state.tried_at
+        return SigningKeysUnavailable(max(1, math.ceil(_FIRST_RETRY_SECONDS - min(since, 5.0))))
+
+    def _keep_fresh(self, stop: threading.Event, wake: threading.Event) -> None:
+        while not stop.is_set():
+            began = self._clock.monotonic()
+            self._refresh(began)
+            self._wait(began, stop, wake)
+
+    def _wait(self, began: float, stop: threading.Event, wake: threading.Event) -> None:
+        """Return when the next fetch is due (rules 1 and 3)."""
+        state = self._state
+        if state.keys is None:
+            pause = due = _FIRST_RETRY_SECONDS
+        else:
+            pause = PAUSE_SECONDS
+            due = REFRESH_SECONDS if state.fetched_at == began else PAUSE_SECONDS
+        while not stop.is_set():
+            # Suspension included: the clock runs on while the machine sleeps.
+            elapsed = self._clock.monotonic() - began
+            remaining = (pause if self._wanted else due) - elapsed
+            if remaining <= 0:
+                break
+            wake.wait(remaining)
+            wake.clear()
+        self._wanted = False
+
+    def _refresh(self, began: float) -> None:
+        from concurrent.futures import Future
+
+        try:
+            keys = self._fetch(began)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the last good set stays
+            self._discovered = None
+            self._state = self._state._replace(tried_at=began)
+            _log.warning("the keys of the issuer %r could not be fetched: %s", self.issuer, error)
+        else:
+            self._state = _State(keys, began, began)
+        with self._lock:
+            landed, self._landed = self._landed, Future()
+        landed.set_result(None)
+
+    def _fetch(self, now: float) -> Keys:
+        from ._fetch import fetch_json
+
+        headers = None if self._headers is None else self._headers()
+
+        def fetch(url: str) -> dict[str, object]:
+            return fetch_json(url, seconds=_FETCH_SECONDS, context=self._context, headers=headers)
+
+        if self._configured_uri is not None:
+            return Keys(fetch(self._configured_uri))
+        if self._discovered is None or now - self._discovered[1] > _DISCOVERY_SECONDS:
+            document = fetch(self.issuer.rstrip("/") + "/.well-known/openid-configuration")
+            # OpenID Connect Discovery 1.0, section 4.3.
+            if document.get("issuer") != self.issuer:
+                raise ValueError(f"the discovery document is of {document.get('issuer')!r}")
+            uri = document.get("jwks_uri")
+            if not isinstance(uri, str):
+                raise ValueError("the discovery document has no jwks_uri")
+            self._discovered = uri, now
+        return Keys(fetch(self._discovered[0]))
+
+
+def _read_key(jwk: object) -> VerificationKey | None:
+    """A key of a set; None if it signs nothing here."""
+    if not isinstance(jwk, dict):
+        return None
+    members = cast("dict[str, Any]", jwk)
+    kid, operations = members.get("kid"), members.get("key_ops", ["verify"])
+    if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID:
+        return None
+    if members.get("use", "sig") != "sig" or "d" in members:
+        # A key for another use; or a private one, which everybody knows by now.
+        return None
+    if not isinstance(operations, list) or "verify" not in operations:
+        return None
+    kind, alg = members.get("kty"), members.get("alg")
+    curve = None if kind == "RSA" else members.get("crv")
+    if not isinstance(kind, str) or not isinstance(curve, str | None):
+        return None
+    names = _ALGORITHMS_OF.get((kind, curve), ())
+    # The two names of Ed25519 mean the same on this curve (RFC 9864, section 2.2).
+    if alg is not None and not (names is _ED25519 and alg in _ED25519):
+        names = tuple(name for name in names if name == alg)
+    return _load(kid, members, names) if names else None
+
+
+def _load(kid: str, members: dict[str, Any], names: tuple[str, ...]) -> VerificationKey | None:
+    from jwt import get_algorithm_by_name
+
+    schemes = {
+        name: get_algorithm_by_name("EdDSA" if name == "Ed25519" else name) for name in names
+    }
+    try:
+        key: Any = next(iter(schemes.values())).from_jwk(members)
+        if members["kty"] == "RSA" and key.key_size not in _RSA_BITS:
+            return None
+    except Exception:  # noqa: BLE001 - one broken key must not break the set, whatever is wrong with it
+        return None
+    return VerificationKey(kid, key, schemes)
