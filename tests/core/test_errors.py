@@ -160,3 +160,13 @@ def test_answers_have_what_they_were_made_with() -> None:
     assert TooManyAttempts(30).retry_after == 30
     (error,) = InputInvalid.of("name", "wrong").errors
     assert error == FieldError("name", "wrong")
+
+
+def test_a_problem_has_its_status_code_on_the_class_too() -> None:
+    """Litestar looks for it on the class of an exception, Starlette's tools on the exception."""
+
+    class Busy(Problem):
+        status = 418
+
+    assert (Busy.status_code, Busy().status_code) == (418, 418)
+    assert (KeyRevoked.status_code, KeyRevoked().status_code) == (401, 401)

@@ -221,3 +221,23 @@ async def test_a_list_holds_only_the_callers_keys(adapter: str) -> None:
     world = make_world()
     reply = await get(world, adapter, "GET /api/keys", "key_bob")
     assert [item["id"] for item in reply.json["items"]] == [world.names["key_bob_id"]]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "credential", "status"),
+    [
+        ("GET /me", "key_revoked", 401),
+        ("GET /admin/config", "key", 403),
+        ("POST /api/keys", "key", 403),
+        ("GET /api/keys/AAAAAAAAAAAA", "key", 404),
+        ("GET /busy", "key", 429),
+    ],
+)
+async def test_a_refusal_logs_no_traceback(
+    adapter: str, request_line: str, credential: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refusal is an answer, not an error of the application."""
+    with caplog.at_level(logging.DEBUG):
+        assert (await get(make_world(), adapter, request_line, credential)).status == status
+    assert [record for record in caplog.records if record.exc_info] == []
+    assert "Traceback" not in caplog.text

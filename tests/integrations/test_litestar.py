@@ -40,6 +40,7 @@ from litestar.exceptions import (
     TooManyRequestsException,
     ValidationException,
 )
+from litestar.logging import LoggingConfig
 from litestar.middleware import ASGIMiddleware
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
@@ -727,3 +728,34 @@ class TestDocumentation:
 
 def _config(**more: Any) -> OpenAPIConfig:
     return OpenAPIConfig(title="Tasks", version="1", **more)
+
+
+async def test_a_refusal_logs_no_traceback_where_litestar_logs_exceptions(world: World) -> None:
+    """ASVS 5.0, 16.2: what the application raises is logged as it says; refusals are answers."""
+    logged: list[str] = []
+
+    def note(_logger: Any, _scope: Any, lines: list[str]) -> None:
+        logged.append(lines[-1].strip())
+
+    shared = LoggingConfig(
+        log_exceptions="always", exception_logging_handler=note, configure_root_logger=False
+    )
+    auth = LitestarAuth(world.authenticator)
+
+    @get("/me", guards=[auth.require_interactive()])
+    async def me() -> None: ...
+
+    class Own(Problem):
+        status = 404
+
+    @get("/missing", opt=auth.public)
+    async def missing() -> None:
+        raise Own
+
+    app = Litestar([me, missing], plugins=[auth], logging_config=shared)
+    for headers, status in ([], 401), (world.bearer("key"), 403):
+        assert (await send(app, "GET", b"/me", headers)).status == status
+    assert logged == []
+    assert (await send(app, "GET", b"/missing")).status == 404
+    assert len(logged) == 1
+    assert shared.disable_stack_trace == set()

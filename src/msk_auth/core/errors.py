@@ -50,6 +50,11 @@ class ConfigurationError(MskAuthError):
     """An unsafe configuration. The message says what to write instead."""
 
 
+class _StatusCode:
+    def __get__(self, problem: Problem | None, kind: type[Problem]) -> int:
+        return kind.status if problem is None else problem.status
+
+
 class Problem(MskAuthError):
     """An answer other than success, independent of any web framework (RFC 9457).
 
@@ -58,6 +63,7 @@ class Problem(MskAuthError):
 
     Attributes:
         status: The HTTP status code.
+        status_code: The same, on the class too, under the name where the tools of Starlette and Litestar look for it.
         code: The stable, machine-readable name of this answer; also the anchor of its page in the
             docs.
         title: The same for every occurrence of this code.
@@ -71,6 +77,7 @@ class Problem(MskAuthError):
     default_detail: ClassVar[str] = "The request could not be handled."
 
     retry_after: int | None = None
+    status_code: ClassVar[_StatusCode] = _StatusCode()
 
     def __init__(self, detail: str | None = None) -> None:
         # Cheap, because a flood of requests makes many: no call of `super`, and the text is made only when it is read.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Literal, TypeAlias
 
@@ -21,13 +20,11 @@ PROBLEM_TYPE: Final = "application/problem+json"
 JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 
-# Nothing that speaks of a credential or a key may be kept by a cache (RFC 9111, section 5.2.2.5).
+# A cache may not keep an answer about a credential or a key (RFC 9111, section 5.2.2.5).
 NO_STORE: Final = ("cache-control", "no-store")
 
 _MAX_REASON: Final = 123  # bytes: RFC 6455, section 5.5
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
-# Longer ones hold something of the request, most likely, and are not kept.
-_MAX_KEPT_DETAIL: Final = 300
 _GENERIC_MEMBERS: Final = frozenset({"type", "title", "status", "detail"})
 _OWN_MEMBERS: Final = _GENERIC_MEMBERS | {"code"}
 
@@ -77,7 +74,7 @@ def answers_all(errors: Errors) -> bool:
     """Whether an adapter answers the errors of others too.
 
     Raises:
-        ConfigurationError: There is no such choice.
+        ConfigurationError: It is neither of the two.
     """
     if errors not in {"problems", "all"}:
         raise ConfigurationError(
@@ -89,7 +86,7 @@ def answers_all(errors: Errors) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProblemRenderer:
-    """How one application speaks in its errors.
+    """Writes the problem documents of one application.
 
     Attributes:
         realm: The protected space in challenges (RFC 9110, section 11.5).
@@ -100,20 +97,26 @@ class ProblemRenderer:
     problem_base: str
 
     def answer(self, problem: Problem) -> Answer:
-        """The answer that a problem stands for."""
+        """The answer of a problem."""
         challenge = problem.challenge()
         if challenge is None and problem.status == 401:
             # A 401 without a challenge is not HTTP (RFC 9110, section 15.5.2).
             challenge = _NO_PARAMETERS
-        return self._document(
-            problem.status,
-            problem.code,
-            problem.title,
-            problem.detail,
-            members=problem.members(),
-            challenge=challenge,
-            retry_after=problem.retry_after,
-        )
+        headers = [("content-type", PROBLEM_TYPE), NO_STORE]
+        if challenge is not None:
+            headers.append(("www-authenticate", bearer_challenge(self.realm, challenge)))
+        if problem.retry_after is not None:
+            headers.append(("retry-after", str(problem.retry_after)))
+        document: dict[str, object] = {
+            "type": f"{self.problem_base}#{problem.code}",
+            "title": problem.title,
+            "status": problem.status,
+            "detail": problem.detail,
+            "code": problem.code,
+        }
+        members = problem.members().items()
+        document |= {name: value for name, value in members if name not in _OWN_MEMBERS}
+        return Answer(problem.status, tuple(headers), to_json(document))
 
     def http_error(
         self,
@@ -125,11 +128,11 @@ class ProblemRenderer:
         """The document for an error that the library did not raise: the framework's, for an unknown path, or the application's.
 
         Its type is `about:blank` (RFC 9457, section 4.2.1), and it has no code and no challenge of this library's: those
-        stand for what this library found out, and nothing here was.
+        stand for what this library found out.
 
         Args:
             status: Its status code, 400 or above.
-            detail: What was said about it; None, or the mere name of the status, is left out.
+            detail: Its text; None, or the mere name of the status, is left out.
             members: Extension members of the document.
         """
         title = _title(status)
@@ -140,23 +143,6 @@ class ProblemRenderer:
         document |= {name: value for name, value in more.items() if name not in _GENERIC_MEMBERS}
         return Answer(status, (("content-type", PROBLEM_TYPE), NO_STORE), to_json(document))
 
-    def _document(
-        self,
-        status: int,
-        code: str,
-        title: str,
-        detail: str,
-        *,
-        members: Mapping[str, object],
-        challenge: Mapping[str, str] | None,
-        retry_after: int | None = None,
-    ) -> Answer:
-        parameters = None if challenge is None else tuple(challenge.items())
-        what = (status, code, title, detail, parameters, retry_after)
-        if members or len(detail) > _MAX_KEPT_DETAIL:
-            return _write(self, what, members)
-        return _write_once(self, what)
-
 
 def close_reason(answer: Answer) -> str:
     """The reason with which a websocket is closed after its handshake: the problem's code (RFC 6455, section 5.5.1).
@@ -165,33 +151,6 @@ def close_reason(answer: Answer) -> str:
     """
     document: dict[str, str] = json.loads(answer.body)
     return document["code" if "code" in document else "title"][:_MAX_REASON]
-
-
-_What: TypeAlias = tuple[int, str, str, str, tuple[tuple[str, str], ...] | None, int | None]
-
-
-def _write(renderer: ProblemRenderer, what: _What, members: Mapping[str, object]) -> Answer:
-    status, code, title, detail, challenge, retry_after = what
-    headers = [("content-type", PROBLEM_TYPE), NO_STORE]
-    if challenge is not None:
-        headers.append(("www-authenticate", bearer_challenge(renderer.realm, dict(challenge))))
-    if retry_after is not None:
-        headers.append(("retry-after", str(retry_after)))
-    document: dict[str, object] = {
-        "type": f"{renderer.problem_base}#{code}",
-        "title": title,
-        "status": status,
-        "detail": detail,
-        "code": code,
-    }
-    document |= {name: value for name, value in members.items() if name not in _OWN_MEMBERS}
-    return Answer(status, tuple(headers), to_json(document))
-
-
-@lru_cache(maxsize=256)
-def _write_once(renderer: ProblemRenderer, what: _What) -> Answer:
-    """The same words are the same answer: what refuses a flood of requests is written once."""
-    return _write(renderer, what, {})
 
 
 def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:

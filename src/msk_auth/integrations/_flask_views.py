@@ -159,14 +159,9 @@ _UNDECLARED: Final = None
 
 
 class Views:
-    """The views of the applications that one adapter guards.
-
-    Attributes:
-        version: Goes up whenever something was declared.
-    """
+    """The views of the applications that one adapter guards."""
 
     def __init__(self) -> None:
-        self.version = 0
         self._prepared: WeakSet[Flask] = WeakSet()
         self._checked: WeakSet[Flask] = WeakSet()
         self._protected: WeakKeyDictionary[object, Policy | None] = WeakKeyDictionary()
@@ -202,7 +197,6 @@ class Views:
             ConfigurationError: It is an application, and one of its views declares nothing.
         """
         self._protected[scope] = policy
-        self.version += 1
         if isinstance(scope, Flask):
             self._check_views(scope)
 
@@ -219,7 +213,6 @@ class Views:
                 " says everything."
             )
         declared[endpoint] = PUBLIC if policy is None else (policy,)
-        self.version += 1
         if endpoint in app.view_functions:
             self._check_view(app, endpoint)
 
@@ -235,13 +228,14 @@ class Views:
                 if registered in layers:
                     raise _exposed(endpoint)
 
-    def reader(self, app: Flask) -> Reader:
-        """Reads the policies of one application's views for its requests."""
-        return Reader(self, app)
+    def check_once(self, app: Flask) -> None:
+        """:meth:`check`, unless it has passed already.
 
-    def is_checked(self, app: Flask) -> bool:
-        """Whether :meth:`check` has found everything right."""
-        return app in self._checked
+        Raises:
+            ConfigurationError: As :meth:`check`.
+        """
+        if app not in self._checked:
+            self.check(app)
 
     def check(self, app: Flask) -> None:
         """Find out whether every view is guarded as declared.
@@ -299,45 +293,6 @@ class Views:
             raise _exposed(endpoint)
         for method in sorted(methods_of(app, endpoint)):
             self.policies_of(app, endpoint, method)
-
-
-class Reader:
-    """The policies of one application's views, each read once for as long as nothing changes.
-
-    Args:
-        views: What was declared.
-        app: The application.
-
-    Attributes:
-        is_checked: Whether :meth:`check` has found everything right.
-    """
-
-    def __init__(self, views: Views, app: Flask) -> None:
-        self._views = views
-        self._app = app
-        self.is_checked = False
-        self._version = -1
-        self._known: dict[tuple[str, str], tuple[object, tuple[Policy, ...] | None]] = {}
-
-    def check(self) -> None:
-        """:meth:`Views.check`, unless it has found everything right already."""
-        if not self._views.is_checked(self._app):
-            self._views.check(self._app)
-        self.is_checked = True
-
-    def __call__(self, endpoint: str, method: str) -> tuple[Policy, ...] | None:
-        """As :meth:`Views.policies_of`."""
-        if self._version != self._views.version:
-            self._version = self._views.version
-            self._known.clear()
-        view = self._app.view_functions.get(endpoint)
-        known = self._known.get((endpoint, method))
-        # Somebody may have put another view under the endpoint.
-        if known is None or known[0] is not view:
-            known = view, self._views.policies_of(self._app, endpoint, method)
-            # Methods are whatever clients send; only those of a rule get here, so there are few.
-            self._known[endpoint, method] = known
-        return known[1]
 
 
 def _exposed(endpoint: str) -> ConfigurationError:

@@ -64,10 +64,6 @@ _AUTHENTICATED: Final = Policy()
 Throttle: TypeAlias = Callable[[Request], object]
 """Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
 
-# What stands behind the proxies, which look it up each time that they are asked something.
-_current_request: Final[Callable[[], Request]] = cast("Any", request)._get_current_object  # noqa: SLF001 - documented
-_current_app: Final[Callable[[], Flask]] = cast("Any", current_app)._get_current_object  # noqa: SLF001 - documented
-
 
 class Decorator(Protocol):
     """What :meth:`FlaskAuth.require` returns: it decorates views, async or not, and keeps their types."""
@@ -108,7 +104,6 @@ class FlaskAuth(Generic[UserT]):
         self.authenticator = authenticator
         self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
         self._views = Views()
-        self._installed_on: Flask | None = None
         # Flask does not tell anybody that it ends.
         atexit.register(_flush, ref(authenticator))
         if app is not None:
@@ -143,7 +138,9 @@ class FlaskAuth(Generic[UserT]):
         app.extensions[_EXTENSION] = self
         self._views.watch(app)
         # Before whatever else the application does with a request.
-        app.before_request_funcs.setdefault(None, []).insert(0, self._admission(app))
+        app.before_request_funcs.setdefault(None, []).insert(
+            0, functools.partial(self._admit_request, app)
+        )
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
             app.register_error_handler(Problem, self._on_problem)
@@ -157,7 +154,7 @@ class FlaskAuth(Generic[UserT]):
         Raises:
             ConfigurationError: The view has no guard.
         """
-        principal = known_principal(_current_request().environ, self.authenticator)
+        principal = known_principal(request.environ, self.authenticator)
         if principal is None:
             raise ConfigurationError(
                 "current_principal was asked in a view without a guard. Decorate the view with"
@@ -406,56 +403,23 @@ class FlaskAuth(Generic[UserT]):
         return run_blocking(flow, self.authenticator)
 
     def _check_installed(self) -> None:
-        app = _current_app()
-        if app is self._installed_on:
-            return
-        if app.extensions.get(_EXTENSION) is not self:
+        if current_app.extensions.get(_EXTENSION) is not self:
             raise ConfigurationError(
                 "A guarded view is served by an application without its FlaskAuth. Call"
                 " auth.init_app(app) on the application that the view belongs to."
             )
-        # An adapter is installed once and for all, so the next request need not ask again.
-        self._installed_on = app
 
-    def _admission(self, app: Flask) -> Callable[[], Response | None]:
-        """What Flask calls before each request. A function, because Flask asks each time whether it is async."""
-        policies_of = self._views.reader(app)
-
-        def admit_request() -> Response | None:
-            if not policies_of.is_checked:
-                policies_of.check()
-            if self.authenticator.is_flush_due:
-                after_this_request(self._flush_after)
-            current = _current_request()
-            rule = current.url_rule
-            # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
-            if rule is None or (current.method == "OPTIONS" and _is_preflight(current, rule)):
-                return None
-            try:
-                for policy in policies_of(rule.endpoint, current.method) or ():
-                    self._verify(policy)
-            except Problem as problem:
-                if not self._has_the_say(app, current, problem):
-                    raise
-                return self._on_problem(problem)
-            return None
-
-        return admit_request
-
-    def _has_the_say(self, app: Flask, current: Request, problem: Problem) -> bool:
-        """True if Flask would have this adapter answer a problem, and no handler of the application's.
-
-        Raised, it would come to the same answer through Flask's search for a handler, at a higher cost: what refuses
-        a flood should be cheap.
-        """
-        dispatch = getattr(app.handle_user_exception, "__func__", None)
-        if dispatch is not Flask.handle_user_exception:
-            # An extension looks at every error itself.
-            return False
-        handlers = (app.error_handler_spec[name][None] for name in (*current.blueprints, None))
-        kinds = cast("tuple[Any, ...]", type(problem).__mro__)
-        found = (each[kind] for each in handlers for kind in kinds if kind in each)
-        return next(found, None) == self._on_problem
+    def _admit_request(self, app: Flask) -> None:
+        """Verify a request before its view is called; Flask calls it for each request."""
+        self._views.check_once(app)
+        if self.authenticator.is_flush_due:
+            after_this_request(self._flush_after)
+        rule = request.url_rule
+        # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
+        if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
+            return
+        for policy in self._views.policies_of(app, rule.endpoint, request.method) or ():
+            self._verify(policy)
 
     def _flush_after(self, response: Response) -> Response:
         response.call_on_close(self.authenticator.flush_if_due)
@@ -514,22 +478,20 @@ def _read_body(limit: int) -> bytes:
     return bytes(body)
 
 
-def _is_preflight(current: Request, rule: Any) -> bool:
+def _is_preflight(rule: Any) -> bool:
     """True for an OPTIONS request that is a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers by itself."""
     return (
         getattr(rule, "provide_automatic_options", False)
-        and "Origin" in current.headers
-        and "Access-Control-Request-Method" in current.headers
+        and "Origin" in request.headers
+        and "Access-Control-Request-Method" in request.headers
     )
 
 
 def _to_response(answer: Answer) -> Response:
-    headers = Headers(answer.headers)
-    response = Response(status=answer.status, headers=headers)
-    response.response = [answer.body]
+    response = Response(answer.body, answer.status, Headers(answer.headers))
     if answer.media_type is None:
-        # Without the type that Flask gives to whatever has none.
-        del headers["content-type"]
+        # Without the type that Flask gives to every response.
+        del response.headers["content-type"]
     return response
 
 

@@ -39,6 +39,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.logging.config import BaseLoggingConfig
 from litestar.openapi.spec import Components, OpenAPI, Operation, SecurityScheme
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
@@ -266,6 +267,13 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
         self._errors.add_to(config.exception_handlers)
         config.after_exception.append(self._errors.remember)
         config.lifespan.append(self._lifespan)
+        if isinstance(config.logging_config, BaseLoggingConfig):
+            # Applications may share it. A refusal is an answer, not an error of the application: Litestar is not to log its traceback.
+            config.logging_config = copy(config.logging_config)
+            config.logging_config.disable_stack_trace = {
+                *config.logging_config.disable_stack_trace,
+                *_kinds(Problem),
+            }
         return app_config
 
     def receive_route(self, route: BaseRoute) -> None:
@@ -430,6 +438,12 @@ def _path(request: Request[Any, Any, Any]) -> str:
 
 def _with_problems(kind: type[OpenAPI], generate: Callable[[], OpenAPI]) -> OpenAPI:
     return kind(**vars(generate()))
+
+
+def _kinds(kind: type[Problem]) -> set[type[Problem]]:
+    """The problems of the library: those of the application are logged as it says."""
+    kinds = {kind} if kind.__module__.startswith("msk_auth.") else set[type[Problem]]()
+    return kinds.union(*(_kinds(each) for each in kind.__subclasses__()))
 
 
 def _misused(message: str) -> ConfigurationError:
