@@ -143,7 +143,7 @@ def test_what_ends_the_process_or_the_task_passes_through(
     ids=repr,
 )
 @pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
-def test_an_answer_of_another_type_lets_nobody_in(world: World, where: str, answer: Any) -> None:
+def test_a_result_of_another_type_is_refused(world: World, where: str, answer: Any) -> None:
     credential = place(world, where, RuntimeError())
     world.store.fails = {}
     world.store.answers = {"find": answer} if where == "store" else {}
@@ -167,7 +167,7 @@ def test_an_answer_of_another_type_lets_nobody_in(world: World, where: str, answ
     ],
     ids=repr,
 )
-def test_a_record_with_members_of_other_types_lets_nobody_in(
+def test_a_record_with_members_of_other_types_is_refused(
     world: World, changes: dict[str, Any]
 ) -> None:
     created = world.create()
@@ -177,7 +177,7 @@ def test_a_record_with_members_of_other_types_lets_nobody_in(
 
 
 @pytest.mark.parametrize("permissions", [None, "tasks:read", {"tasks:read": 1}, [1], 1])
-def test_permissions_of_another_type_let_nobody_in(make_world: MakeWorld, permissions: Any) -> None:
+def test_permissions_of_another_type_are_refused(make_world: MakeWorld, permissions: Any) -> None:
     world = make_world(find_owner=lambda owner_id: Owner(owner_id, permissions, "Ann"))
     with pytest.raises(StoreUnavailable):
         world.enter(token())
@@ -877,7 +877,7 @@ class Measured(MemoryKeyStore):
 
 
 @pytest.mark.parametrize("store", [Proxy(MemoryKeyStore()), Measured(), Proxy(Measured())])
-def test_a_store_is_asked_whether_it_can_record_leases(store: Any) -> None:
+def test_a_store_behind_a_proxy_can_record_leases(store: Any) -> None:
     auth: Authenticator[str] = Authenticator(
         store, find_owner=World("sync").owners.get, lease=LEASE
     )

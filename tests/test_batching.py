@@ -142,7 +142,7 @@ async def test_the_task_of_a_shared_read_is_held_until_it_has_ended(here: World)
     assert held == set()
 
 
-async def test_nobody_joins_a_read_that_has_begun(here: World) -> None:
+async def test_no_look_up_joins_a_read_that_has_begun(here: World) -> None:
     first = await here.look_up("k1")
     here.database.version = 2
     second = await here.look_up("k1")
@@ -167,7 +167,9 @@ async def test_a_round_trip_asks_for_a_bounded_number_of_keys(here: World) -> No
     assert names(tasks) == ["version 1"] * (MAX_BATCH + 10)
 
 
-async def test_an_error_reaches_everybody_who_shared_the_read_and_nobody_else(here: World) -> None:
+async def test_an_error_reaches_the_look_ups_that_shared_the_read_and_no_others(
+    here: World,
+) -> None:
     await here.look_up("k0")
     failing = await here.look_up("k1", "k2", "k2")
     await here.database.answer(0)
@@ -188,7 +190,7 @@ async def test_an_error_of_the_first_one_is_its_own(here: World) -> None:
     assert names(later) == ["version 1"]
 
 
-async def test_giving_up_cancels_nobody_else(here: World) -> None:
+async def test_cancelling_a_look_up_cancels_no_other(here: World) -> None:
     (first,) = await here.look_up("k1")
     impatient, patient = await here.look_up("k1", "k1")
     first.cancel()
@@ -233,7 +235,7 @@ async def test_a_batch_of_which_all_gave_up_holds_up_no_other(
     assert names([waiting]) == ["version 1"]
 
 
-async def test_nobody_waits_for_ever_when_the_reading_task_is_cancelled(here: World) -> None:
+async def test_no_look_up_waits_for_ever_when_the_reading_task_is_cancelled(here: World) -> None:
     await here.look_up("k0")
     during = await here.look_up("k1")
     await here.database.answer(0)

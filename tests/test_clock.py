@@ -48,7 +48,7 @@ async def test_sleeping_on_a_loop_ends_when_the_time_has_passed_and_not_before()
     assert clock.monotonic() - before >= 0.02
 
 
-def test_a_sleep_that_ends_too_early_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sleep_that_ends_too_early_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     # The machine slept: `time.sleep` counts only the time it was awake, or a signal came.
     passed = [0.0]
     slept: list[float] = []

@@ -103,7 +103,7 @@ def test_inspect_nothing(run: Run) -> None:
         ("x", "it does not begin with msk_"),
     ],
 )
-def test_inspect_says_what_is_wrong(run: Run, key: str, problem: str) -> None:
+def test_inspect_prints_the_problems_of_a_malformed_key(run: Run, key: str, problem: str) -> None:
     ran = run("inspect", stdin=key)
     assert ran.code == 1
     assert ran.out.splitlines() == ["well-formed  no", f"problem      {problem}"]
@@ -255,7 +255,7 @@ def test_routes_in_another_folder(
         (["{}:make"], "The routes of builtins.function cannot be read."),
     ],
 )
-def test_routes_of_what_does_not_load_is_told_in_one_line(
+def test_an_application_that_does_not_load_is_reported_in_one_line(
     run: Run, module: str, target: list[str], said: str
 ) -> None:
     ran = run("routes", *(each.format(module) for each in target))
@@ -342,7 +342,7 @@ def test_the_hook_for_pre_commit_runs_the_scan(run: Run, tmp_path: Path) -> None
     assert f"entry: {hook['entry']}" in documented
 
 
-def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_prints_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_text: str) -> None:
         raise KeyboardInterrupt
 

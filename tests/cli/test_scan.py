@@ -102,7 +102,7 @@ def test_standard_input(run: Run) -> None:
     assert (ran.code, ran.out) == (1, f"standard input:2:1: {MASK}\n")
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_scanned(
+def test_an_unreadable_file_is_reported_and_the_rest_is_scanned(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "a").write_text("x")

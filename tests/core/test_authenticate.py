@@ -73,7 +73,9 @@ def told(world: World, credential: str) -> Problem:
 
 
 @pytest.mark.parametrize("headers", [[], [""], ["Basic abc"]])
-def test_no_credentials_are_told_to_send_some(world: World, headers: list[str]) -> None:
+def test_the_refusal_without_credentials_names_the_header_to_send(
+    world: World, headers: list[str]
+) -> None:
     with pytest.raises(CredentialsMissing) as refused:
         world.call("authenticate", headers)
     assert refused.value.challenge() == {}
@@ -160,7 +162,7 @@ HASHERS = {
 
 
 @pytest.mark.parametrize("hasher", HASHERS.values(), ids=HASHERS)
-def test_an_unknown_key_and_a_wrong_secret_cannot_be_told_apart(
+def test_an_unknown_key_and_a_wrong_secret_are_indistinguishable(
     make_world: MakeWorld, hasher: KeyHasher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(hasher=hasher)
@@ -206,7 +208,9 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_keys_state_is_told_only_to_the_right_secret(world: World, state: str) -> None:
+def test_only_a_client_with_the_right_secret_learns_the_state_of_a_key(
+    world: World, state: str
+) -> None:
     created = world.create()
     world.store.put(replace(created.record, **STATES[state]))
     world.owners["ann"] = replace(world.owners["ann"], disabled=True)
@@ -510,7 +514,7 @@ def test_a_token_of_a_session_that_is_not_open_is_revoked(world: World, session:
     assert world.asked_owners == []
 
 
-def test_who_was_idle_for_too_long_is_told_so(world: World) -> None:
+def test_an_idle_session_is_refused_with_its_reason(world: World) -> None:
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW)
     assert told(world, token()).detail == (
         "This login was idle for too long or has reached its longest time. Log in again."
@@ -526,7 +530,7 @@ def test_a_token_without_a_session_is_refused_where_sessions_are_kept(world: Wor
     assert type(told(world, token(sid=None))) is TokenInvalid
 
 
-def test_sessions_are_not_asked_for_where_none_are_kept(make_world: MakeWorld) -> None:
+def test_sessions_are_not_read_without_a_find_session(make_world: MakeWorld) -> None:
     world = make_world(find_session=None)
     world.sessions.clear()
     assert world.enter(token()).session_id == "s1"

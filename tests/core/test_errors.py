@@ -104,7 +104,7 @@ def test_the_table_is_complete_and_every_code_its_own() -> None:
     assert len(set(titles)) == len(titles)
 
 
-def test_a_detail_can_be_said_differently() -> None:
+def test_a_detail_can_be_replaced() -> None:
     assert TokenRevoked("Idle for too long.").detail == "Idle for too long."
     assert TokenRevoked().detail == "This login has ended. Log in again."
 
@@ -133,7 +133,7 @@ def test_other_answers_have_no_further_members() -> None:
     assert NotFound().members() == {}
 
 
-def test_numbers_are_said_where_they_help() -> None:
+def test_a_detail_contains_the_numbers_that_help() -> None:
     assert KeyLimitReached(5).detail == (
         "An account may have 5 active API keys. Revoke one that is no longer used first."
     )

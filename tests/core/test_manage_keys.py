@@ -371,7 +371,7 @@ LIFETIMES = [
 
 
 @pytest.mark.parametrize(("default", "longest", "asked", "expected"), LIFETIMES)
-def test_a_lifetime_is_what_was_asked_for_within_the_limits(
+def test_a_requested_lifetime_is_used_within_the_limits(
     world: World,
     default: timedelta | None,
     longest: timedelta | None,
@@ -406,7 +406,7 @@ def test_a_lifetime_beyond_the_limits_is_refused(
     )
 
 
-def test_everything_that_is_wrong_is_said_at_once(world: World) -> None:
+def test_all_invalid_fields_are_reported_together(world: World) -> None:
     errors = wrong_fields(world, "create_key", name="", scopes=["x"], lifetime=timedelta(0))
     assert [error.field for error in errors] == ["name", "scopes", "expires_in_days"]
 
@@ -431,14 +431,16 @@ def test_the_limit_of_active_keys_counts_active_ones_of_the_same_owner(world: Wo
     world.create()
 
 
-def test_a_limit_of_none_at_all_lets_nobody_create(world: World) -> None:
+def test_a_limit_of_zero_refuses_every_new_key(world: World) -> None:
     world.limits = KeyLimits(max_active=0)
     with pytest.raises(KeyLimitReached):
         world.create()
 
 
 @pytest.mark.parametrize("limits", [KeyLimits(max_active=1), None])
-def test_limits_are_a_value_or_asked_for_each_time(make_world: MakeWorld, limits: Any) -> None:
+def test_limits_are_a_value_or_a_function_called_for_each_key(
+    make_world: MakeWorld, limits: Any
+) -> None:
     world = make_world() if limits is None else make_world(key_limits=limits)
     world.limits = KeyLimits(max_active=1)
     world.create()
@@ -482,7 +484,7 @@ def test_a_deleted_key_is_revoked_unlisted_and_remembered(world: World) -> None:
         world.enter(created.value.reveal())
 
 
-def test_a_keys_end_is_brought_forward_and_never_put_off(world: World) -> None:
+def test_a_key_can_be_made_to_expire_earlier_and_never_later(world: World) -> None:
     created = world.create(lifetime=10 * DAY)
     world.forget_calls()
     sooner = world.call("expire_key", world.login(), created.record.id, at=NOW + DAY)
@@ -626,7 +628,7 @@ def test_rotation_counts_towards_the_limit_while_both_live(world: World) -> None
     world.call("rotate_key", world.login(), created.record.id)
 
 
-def test_rotation_gives_nobody_more_than_before(world: World) -> None:
+def test_rotation_grants_nothing_new(world: World) -> None:
     created = world.create(scopes=["tasks:read"])
     world.owners["ann"] = Owner("ann", frozenset({"admin:config"}), "Ann")
     successor = world.call("rotate_key", world.login(), created.record.id)
@@ -689,7 +691,7 @@ def test_a_page_size_out_of_range_is_refused(world: World, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 200])
-def test_the_store_is_asked_for_one_more_than_the_page(world: World, limit: int) -> None:
+def test_the_store_reads_one_item_more_than_the_page(world: World, limit: int) -> None:
     world.create()
     world.call("list_keys", world.login(), limit=limit)
     ((query,), _) = world.store.arguments[-1]

@@ -163,7 +163,7 @@ def test_a_login_is_fresh_up_to_its_greatest_age(
     assert outcome(FRESH, principal(age=age)) is expected
 
 
-def test_a_stale_login_is_told_the_age_that_would_do() -> None:
+def test_the_refusal_of_an_old_login_names_the_maximum_age() -> None:
     # RFC 9470, section 3.
     with pytest.raises(LoginTooOld) as refused:
         require_interactive(max_age=timedelta(seconds=90, microseconds=5)).check(
@@ -176,7 +176,7 @@ def test_a_stale_login_is_told_the_age_that_would_do() -> None:
     }
 
 
-def test_who_lacks_a_permission_is_told_all_that_are_needed() -> None:
+def test_a_missing_permission_is_refused_with_all_that_are_needed() -> None:
     # RFC 6750, section 3.1: `scope` is what is necessary, not what is missing.
     with pytest.raises(PermissionDenied) as refused:
         require("tasks:run", "tasks:read").check(principal(API_KEY, "tasks:read"), NOW)
@@ -211,7 +211,7 @@ def test_the_longest_permission_works() -> None:
 
 
 @pytest.mark.parametrize("max_age", [timedelta(0), -HOUR, SECOND - MICROSECOND])
-def test_an_age_that_nobody_can_meet_is_refused_while_starting(max_age: timedelta) -> None:
+def test_an_age_that_no_login_can_meet_is_refused_at_start(max_age: timedelta) -> None:
     with pytest.raises(ConfigurationError, match="at least one second"):
         require_interactive(max_age=max_age)
 

@@ -29,7 +29,7 @@ LEASE = timedelta(milliseconds=250)
 PLACE = LeakLocation("github", "commit", "https://example.com/a/b/blob/main/.env")
 
 
-def test_whoever_holds_a_key_may_end_it(world: World) -> None:
+def test_a_client_that_presents_a_key_can_revoke_it(world: World) -> None:
     created = world.create()
     world.forget_calls()
     world.clock.advance(SECOND)
@@ -101,7 +101,7 @@ def test_without_the_secret_nothing_happens_and_nothing_is_learnt(
 @pytest.mark.parametrize(
     "wrong", ["", "msk_", "x", "\x00", "a.b.c", "msk_AAAAAAAAAAAA_", "cut", "typo"]
 )
-def test_what_is_no_key_is_told_without_the_store(world: World, wrong: str) -> None:
+def test_a_malformed_key_is_refused_without_a_look_up(world: World, wrong: str) -> None:
     key = world.create().value.reveal()
     world.forget_calls()
     shown = {"cut": key[:-1], "typo": key[:-6] + "000000"}.get(wrong, wrong)

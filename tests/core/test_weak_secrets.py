@@ -223,7 +223,7 @@ def test_a_modulus_is_no_secret_in_any_encoding() -> None:
     number = RSA.public_key().public_numbers().n
     for raw in (number.to_bytes(256), number.to_bytes(257)):
         for encode in ENCODINGS.values():
-            assert "and may have 128: more adds nothing" in weakness(encode(raw))
+            assert "and may have 128: more add nothing" in weakness(encode(raw))
     assert "and may have 128" in weakness(str(number).encode())
 
 

@@ -112,7 +112,7 @@ TALKS: dict[str, tuple[str, str | None, list[str]]] = {
     "a key for a login": ("/ws/admin", "key_admin", []),
     "missing": ("/ws/missing", "jwt", []),
     "opened": ("/ws", "key", []),
-    "closed": ("/ws/talk", "jwt", ["hello", "administer", "go on"]),
+    "closed": ("/ws/talk", "jwt", ["hello", "administer", "continue"]),
     # These two revoke the key that they use.
     "watched": ("/ws/watch", "key_nothing", []),
     "verified again": ("/ws/again", "key_bob", []),

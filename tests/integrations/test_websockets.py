@@ -31,7 +31,7 @@ async def connect(
     path: str,
     headers: list[tuple[bytes, bytes]],
     extensions: dict[str, Any] | None = None,
-    says: Sequence[str] = (),
+    texts: Sequence[str] = (),
     query: bytes = b"",
 ) -> list[dict[str, Any]]:
     """What the application sends to a websocket that connects, says these things and then leaves."""
@@ -53,7 +53,7 @@ async def connect(
     }
     incoming: list[dict[str, Any]] = [
         {"type": "websocket.connect"},
-        *({"type": "websocket.receive", "text": text} for text in says),
+        *({"type": "websocket.receive", "text": text} for text in texts),
         {"type": "websocket.disconnect", "code": 1000},
     ]
     sent: list[dict[str, Any]] = []
@@ -82,11 +82,11 @@ class Driver:
         self._extensions = DENIAL if can_deny else {}
 
     def converse(
-        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], says: Sequence[str]
+        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], texts: Sequence[str]
     ) -> Conversation:
         path, _, query = target.partition(b"?")
         sent = self._loop.run(
-            connect(self._app, path.decode(), list(headers), self._extensions, says, query=query)
+            connect(self._app, path.decode(), list(headers), self._extensions, texts, query=query)
         )
         first, *rest = sent
         if first["type"] == "websocket.http.response.start":
@@ -100,11 +100,11 @@ class Driver:
         assert first["type"] == "websocket.accept"
         last = rest.pop() if rest and rest[-1]["type"] == "websocket.close" else None
         assert all(message["type"] == "websocket.send" for message in rest)
-        said = tuple(message["text"] for message in rest)
+        received = tuple(message["text"] for message in rest)
         if last is None:
-            return Conversation(opened=True, said=said)
+            return Conversation(opened=True, received=received)
         return Conversation(
-            opened=True, said=said, close_code=last["code"], close_reason=last["reason"]
+            opened=True, received=received, close_code=last["code"], close_reason=last["reason"]
         )
 
 
@@ -219,6 +219,6 @@ OPEN = {"fastapi": _fastapi, "starlette": _starlette, "litestar": _litestar}
 async def test_a_guard_of_an_open_websocket_is_told_no_old_truth(name: str) -> None:
     world = make_world()
     app = OPEN[name](world.authenticator)
-    accepted, closed = await connect(app, "/ws", world.bearer("key"), says=["hello"])
+    accepted, closed = await connect(app, "/ws", world.bearer("key"), texts=["hello"])
     assert accepted["type"] == "websocket.accept"
     assert (closed["code"], closed["reason"]) == (POLICY_VIOLATION, "key_revoked")

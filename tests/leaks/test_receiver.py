@@ -56,7 +56,7 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_leaked_key_is_revoked_and_its_place_told(world: World) -> None:
+def test_a_leaked_key_is_revoked_and_its_event_has_the_location(world: World) -> None:
     key_id, key = world.create()
     unknown = KeyFormat().generate().reveal()
     place = f"https://github.com/o/r/blob/1/{key}.env?token={key}#L1"
@@ -256,7 +256,7 @@ def test_old_keys_are_not_used_when_new_ones_cannot_be_fetched(world: World) -> 
         send(world, BODY)
 
 
-def test_a_fetch_that_is_called_off_says_nothing_about_the_next(world: World) -> None:
+def test_a_cancelled_fetch_does_not_delay_the_next_one(world: World) -> None:
     world.fetches = [KeyboardInterrupt(), GITHUB.document()]
     with pytest.raises(KeyboardInterrupt):
         send(world, BODY)

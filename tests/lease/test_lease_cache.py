@@ -74,7 +74,7 @@ def test_garbage_is_not_digested() -> None:
 
 
 @pytest.mark.parametrize("header", ["Bearer \udcff", "Bearer é", "Bearer \U0001f511"])
-def test_text_that_nobody_could_send_is_found_nowhere(header: str) -> None:
+def test_an_id_that_cannot_exist_is_not_found(header: str) -> None:
     cache, began = a_cache(), FrozenClock(NOW).monotonic()
     fill(cache, SharesItsSlot(b"Bearer one"), "ada", began=began)
     assert found(cache, TextThatSharesItsSlot(header)) is None

@@ -117,7 +117,7 @@ def _values(headers: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
     return [value for _, value in headers]
 
 
-def test_a_class_without_its_fixture_is_told_what_is_missing(pytester: pytest.Pytester) -> None:
+def test_a_class_without_its_fixture_fails_with_its_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "from msk_auth.testing import AdapterContract\n\nclass TestIt(AdapterContract):\n    pass\n"
     )

@@ -99,7 +99,7 @@ def test_the_contract_finds_the_fault(pytester: pytest.Pytester, fault: str) -> 
     assert outcomes["passed"] > 10
 
 
-def test_a_store_without_leases_is_told_so(pytester: pytest.Pytester) -> None:
+def test_a_store_without_a_register_is_refused_with_a_lease(pytester: pytest.Pytester) -> None:
     make_test(pytester, "record_lease = property()")
     outcomes = pytester.runpytest("-q").parseoutcomes()
     assert outcomes.keys() == {"passed", "skipped"}
@@ -116,7 +116,7 @@ def test_a_store_without_a_hook_skips_its_tests(pytester: pytest.Pytester) -> No
 
 
 @pytest.mark.parametrize("contract", ["StoreContract", "AsyncStoreContract"])
-def test_a_class_without_its_fixture_is_told_what_is_missing(
+def test_a_class_without_its_fixture_fails_with_its_name(
     pytester: pytest.Pytester, contract: str
 ) -> None:
     pytester.makepyfile(

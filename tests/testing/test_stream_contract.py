@@ -47,7 +47,7 @@ def holds(test: Callable[[World, AdapterDriver], None], reply: Reply) -> bool:
     return True
 
 
-def test_it_finds_a_stream_that_goes_on_or_never_begins() -> None:
+def test_it_finds_a_stream_that_does_not_end_or_never_begins() -> None:
     test = CONTRACT.test_a_stream_ends_when_its_credential_is_revoked
     assert holds(test, STREAMED)
     assert not holds(test, replace(STREAMED, body=b"first\nsecond\n"))
@@ -55,7 +55,7 @@ def test_it_finds_a_stream_that_goes_on_or_never_begins() -> None:
     assert not holds(test, REFUSED)
 
 
-def test_it_finds_a_request_that_believes_what_it_was_told_before() -> None:
+def test_it_finds_a_request_that_reuses_an_older_verification() -> None:
     test = CONTRACT.test_a_request_that_verifies_again_is_refused_as_a_new_one
     assert holds(test, REFUSED)
     assert not holds(test, replace(REFUSED, status=200))
@@ -72,7 +72,7 @@ def test_what_its_routes_stream_is_more_than_a_revoked_key_may_read() -> None:
         world.blocking.authenticate([header])
 
 
-def test_its_routes_are_asked_with_a_key() -> None:
+def test_its_routes_need_a_request_with_a_key() -> None:
     world = make_world()
     (header,) = [value for _, value in world.bearer("jwt")]
     principal = world.blocking.authenticate([header])
@@ -83,7 +83,7 @@ def test_its_routes_are_asked_with_a_key() -> None:
         loop.run(revoke(world.authenticator, principal))
 
 
-def test_a_class_without_its_fixture_is_told_what_is_missing(pytester: pytest.Pytester) -> None:
+def test_a_class_without_its_fixture_fails_with_its_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "from msk_auth.testing import StreamContract\n\nclass TestIt(StreamContract):\n    pass\n"
     )

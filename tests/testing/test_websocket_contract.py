@@ -27,7 +27,7 @@ WORLD = make_world()
 CONTRACT = WebSocketContract()
 REVOKED = next(case for case in _REFUSED if case.code == "key_revoked")
 CLOSED = Conversation(
-    opened=True, said=("alice",), close_code=POLICY_VIOLATION, close_reason="key_revoked"
+    opened=True, received=("alice",), close_code=POLICY_VIOLATION, close_reason="key_revoked"
 )
 
 
@@ -38,7 +38,7 @@ class Says:
         self.held = held
 
     def converse(
-        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], says: Sequence[str]
+        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], texts: Sequence[str]
     ) -> Conversation:
         return self.held
 
@@ -53,7 +53,7 @@ def check_refusal(case: Case, held: Conversation) -> None:
 
 def check_close(held: Conversation) -> None:
     CONTRACT.test_a_problem_after_the_handshake_closes_with_its_code(
-        "jwt", "go on", "key_revoked", WORLD, Says(held)
+        "jwt", "continue", "key_revoked", WORLD, Says(held)
     )
 
 
@@ -68,8 +68,8 @@ def test_what_the_table_asks_for_passes(case: Case) -> None:
     "held",
     [
         Conversation(opened=True),
-        Conversation(opened=True, said=("alice",)),
-        replace(refused(ideal(REVOKED)), said=("alice",)),
+        Conversation(opened=True, received=("alice",)),
+        replace(refused(ideal(REVOKED)), received=("alice",)),
         refused(replace(ideal(REVOKED), status=403)),
         refused(replace(ideal(REVOKED), raw_headers=())),
         refused(replace(ideal(REVOKED), body=b'{"code": "key_revoked"}')),
@@ -89,7 +89,7 @@ def test_a_close_with_the_code_passes() -> None:
     "held",
     [
         refused(None),
-        replace(CLOSED, said=("alice", "alice")),
+        replace(CLOSED, received=("alice", "alice")),
         replace(CLOSED, close_code=4500),
         replace(CLOSED, close_code=None),
         replace(CLOSED, close_reason=""),
@@ -111,13 +111,17 @@ def fails(test: Callable[[World, WebSocketDriver], None], held: Conversation) ->
 
 def test_the_contract_finds_doors_that_are_open_or_closed_by_mistake() -> None:
     alice = json.dumps({"owner": "alice", "kind": "api_key"})
-    opened = Conversation(opened=True, said=(alice,))
+    opened = Conversation(opened=True, received=(alice,))
     assert fails(CONTRACT.test_a_store_that_cannot_answer_opens_nothing, opened)
     assert fails(CONTRACT.test_a_store_that_cannot_answer_opens_nothing, refused(ideal(REVOKED)))
     assert fails(CONTRACT.test_a_login_opens_what_is_for_logins, refused(None))
     assert fails(CONTRACT.test_without_a_problem_it_goes_on, CLOSED)
     CONTRACT.test_an_accepted_credential_opens_it("key", WORLD, Says(opened))
-    for held in (refused(None), Conversation(opened=True), replace(opened, said=(alice, alice))):
+    for held in (
+        refused(None),
+        Conversation(opened=True),
+        replace(opened, received=(alice, alice)),
+    ):
         with pytest.raises((AssertionError, ValueError)):
             CONTRACT.test_an_accepted_credential_opens_it("key", WORLD, Says(held))
     with pytest.raises(AssertionError):
@@ -145,7 +149,7 @@ def test_the_contract_finds_a_websocket_that_outstays_its_credential(held: Conve
         )
 
 
-def test_a_class_without_its_fixture_is_told_what_is_missing(pytester: pytest.Pytester) -> None:
+def test_a_class_without_its_fixture_fails_with_its_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "from msk_auth.testing import WebSocketContract\n\nclass TestIt(WebSocketContract):\n    pass\n"
     )

@@ -62,7 +62,7 @@ def refused(text: str, at: datetime = NOW, **options: Any) -> type[TokenInvalid 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_an_issued_token_is_accepted_with_everything_it_says(algorithm: AlgorithmName) -> None:
+def test_an_issued_token_is_accepted_with_all_its_claims(algorithm: AlgorithmName) -> None:
     issuer = profile(signing_key(algorithm))
     logged_in = NOW - timedelta(minutes=5)
     claims = issuer.verify(
@@ -412,7 +412,7 @@ def test_without_a_rule_the_applications_own_tokens_are_logins(
 @pytest.mark.parametrize(
     ("answer", "expected"), [(True, True), (False, False), (None, False), (1, False), ("no", False)]
 )
-def test_a_rule_of_the_application_says_which_tokens_are_logins(
+def test_a_rule_of_the_application_decides_which_tokens_are_logins(
     answer: Any, expected: bool
 ) -> None:
     # Nothing but True makes a token a login: a rule that forgets to answer makes none.
@@ -422,7 +422,7 @@ def test_a_rule_of_the_application_says_which_tokens_are_logins(
     assert asked == ["ann"]
 
 
-def test_the_rule_is_asked_about_genuine_claims_only() -> None:
+def test_the_rule_sees_genuine_claims_only() -> None:
     asked: list[object] = []
     external = profile(interactive=lambda claims: asked.append(claims) or True)
     for wrong in (token()[:-2], token(aud="other"), token(exp=T)):

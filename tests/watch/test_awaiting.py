@@ -82,7 +82,7 @@ async def test_access_ends_when_a_new_request_would_be_refused(
     assert watch.refusal is raised.value
 
 
-async def test_it_may_go_on_with_the_permissions_that_the_policy_names(site: Site) -> None:
+async def test_access_lasts_with_the_permissions_that_the_policy_names(site: Site) -> None:
     watch = site.awaiting().watch(site.key(), require("tasks:read"))
     with pytest.raises(Problem, match="tasks:read"):
         async with watch:
@@ -143,7 +143,7 @@ async def test_a_timeout_inside_or_outside_stays_one(site: Site) -> None:
             await for_ever()
 
 
-async def test_of_two_blocks_the_one_whose_access_ends_is_told(site: Site) -> None:
+async def test_of_two_blocks_the_one_whose_access_ended_raises(site: Site) -> None:
     auth = site.awaiting()
     inner, outer = site.key(), site.key("bob")
     async with auth.watch(outer):
@@ -243,7 +243,7 @@ async def test_a_stream_of_anything_that_can_be_iterated(site: Site) -> None:
     assert [n async for n in watch.stream(Countdown())] == [2, 1, 0]
 
 
-async def test_a_stream_asks_for_an_item_when_it_is_asked_for_one(site: Site) -> None:
+async def test_a_stream_reads_an_item_of_its_source_on_request(site: Site) -> None:
     made: list[int] = []
 
     async def source() -> AsyncIterator[int]:
@@ -272,7 +272,7 @@ async def test_a_stream_that_its_reader_drops_is_watched_no_more(site: Site) -> 
     await until(lambda: not auth._watches._of_this_loop().watched)
 
 
-async def test_whoever_ends_things_by_itself_can_wait_for_the_reason(site: Site) -> None:
+async def test_code_that_closes_its_connection_itself_can_wait_for_the_reason(site: Site) -> None:
     principal = site.key()
     waiting = asyncio.create_task(site.awaiting().watch(principal).wait())
     await rounds(site, "owner ann")

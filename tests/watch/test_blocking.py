@@ -61,7 +61,7 @@ def test_it_is_over_for_good(site: Site) -> None:
         watch.check()
 
 
-def test_it_may_go_on_with_the_permissions_that_the_policy_names(site: Site) -> None:
+def test_access_lasts_with_the_permissions_that_the_policy_names(site: Site) -> None:
     watch = site.blocking.watch(site.key(), require("tasks:read"))
     site.change_owner(permissions=frozenset({"tasks:read", "more"}))
     site.clock.advance(SECOND)
@@ -72,7 +72,7 @@ def test_it_may_go_on_with_the_permissions_that_the_policy_names(site: Site) -> 
         watch.check()
 
 
-def test_a_fresh_login_is_asked_for_as_long_as_the_policy_asks(site: Site) -> None:
+def test_a_login_is_accepted_up_to_the_maximum_age_of_the_policy(site: Site) -> None:
     watch = site.blocking.watch(site.login(), require_interactive(max_age=timedelta(minutes=15)))
     site.clock.advance(timedelta(minutes=15))
     watch.check()

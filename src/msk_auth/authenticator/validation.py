@@ -45,7 +45,7 @@ def validate_components(
     issuers: object,
     awaits: bool,
 ) -> None:
-    """Refuse components of the wrong kind. `awaits` tells whether the authenticator awaits the store and the look-ups.
+    """Refuse components of the wrong kind. `awaits`: whether the authenticator awaits the store and the look-ups.
 
     Raises:
         ConfigurationError: A component is of the wrong kind; the message says what to write.
@@ -130,7 +130,7 @@ def _takes(method: Any, keyword: str) -> bool:
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):
-        # What is built in does not always say.
+        # Built-in functions do not always show it.
         return True
     return keyword in parameters or any(
         parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()

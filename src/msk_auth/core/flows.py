@@ -94,7 +94,7 @@ class Rules(NamedTuple):
         key_format: The prefixes of the keys.
         hasher: How keys are digested.
         issuers: Those whose JWTs are accepted.
-        checks_sessions: Whether the application can be asked for a login session.
+        checks_sessions: Whether the application has a `find_session`.
         shares_principals: Whether several requests may get the same principal, as they do under a lease.
     """
 

@@ -79,18 +79,18 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Owner(Generic[UserT]):
-    """The application's user as this library needs to see it, read afresh for every verification.
+    """The application's user, as far as this library needs it, read anew for each verification.
 
-    Under a lease one owner serves many requests, so it must not be possible to change it: `permissions` are frozen
-    whatever you hand over, and a `user` that can change is refused (see :func:`~msk_auth.immutable`).
+    Under a lease one owner serves many requests, so it must be immutable: `permissions` are frozen, and a `user` that can
+    change is refused (see :func:`~msk_auth.immutable`).
 
     Attributes:
-        id: What `ApiKey.owner_id` and a JWT's `sub` hold.
-        permissions: Everything the user may do now; any iterable of texts is taken.
-        user: The application's own object, handed through to request handlers with its type.
+        id: The value of `ApiKey.owner_id` and of a JWT's `sub`.
+        permissions: Everything the user may do now, from any iterable of strings.
+        user: The application's own object, which request handlers get with its type.
         disabled: True refuses every key and login of this user.
-        since: When this user came to be, with a time zone. A key that is older, and a login from before, belong to a
-            predecessor with the same id and are refused. None means that no id is ever given out again.
+        since: When this user was created, with a time zone. An older key or login belongs to a predecessor with the same
+            id and is refused. None means that your application never reuses an id.
 
     Raises:
         ConfigurationError: `permissions` is one string, or contains something other than strings; `since` has no time zone.
@@ -173,12 +173,12 @@ class Principal(Generic[UserT]):
             scopes.
         authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
             renewing does not move; for a key the moment of this verification. None if the issuer of
-            a login does not tell: it fails every `max_age`, and nothing else.
+            a login does not state it: the login then fails every `max_age`, and nothing else.
         key_id: The key that was presented, if it was one.
         session_id: The login session (`sid`), if there is one; None for a token whose profile has no
             sessions.
-        expires_at: When the credential itself ends, as it said at this verification; None means that
-            it does not.
+        expires_at: When the credential itself ends, as of this verification; None means that it
+            does not.
         identity: Who the token of another issuer stands for; None for a key and for a token of this
             application.
     """

@@ -80,7 +80,7 @@ def call_on_change(
             if iscoroutine(answer):
                 answer.close()
             raise ConfigurationError(
-                "on_change is async, and this store blocks: hand in a plain function, or use the async store."
+                "on_change is async, and this store blocks: pass a plain function, or use the async store."
             )
 
 

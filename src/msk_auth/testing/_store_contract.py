@@ -666,7 +666,7 @@ class StoreContract:
         assert audited_store.find("k") == record
         assert audited_store.find("new") is None
         assert ids(audited_store) == ["k"]
-        # The store goes on.
+        # The store still works.
         on_change.error = None
         WRITES[write](audited_store, revocation_of)
         assert len(on_change.events) == 2

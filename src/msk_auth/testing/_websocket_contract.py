@@ -21,20 +21,20 @@ POLICY_VIOLATION: Final = 1008
 
 @dataclass(frozen=True)
 class Conversation:
-    """What became of a websocket.
+    """The course of a websocket connection.
 
     Attributes:
         opened: The handshake was accepted.
-        refusal: What was answered in its place; None if it was accepted, or the server can only send a status of its
+        refusal: The response in its place; None if it was accepted, or if the server can only send a status of its
             own.
-        said: Every text that the application sent.
-        close_code: The code that the application closed with; None if it did not.
-        close_reason: The reason it gave.
+        received: Every text that the application sent.
+        close_code: The code with which the application closed; None if it did not.
+        close_reason: The reason with which it closed.
     """
 
     opened: bool
     refusal: Reply | None = None
-    said: tuple[str, ...] = ()
+    received: tuple[str, ...] = ()
     close_code: int | None = None
     close_reason: str = ""
 
@@ -43,32 +43,32 @@ class WebSocketDriver(Protocol):
     """Opens websockets to an application."""
 
     def converse(
-        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], says: Sequence[str]
+        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], texts: Sequence[str]
     ) -> Conversation:
-        """Open a websocket, say something, and leave.
+        """Open a websocket, send texts, and close it.
 
         Args:
             target: Path and query.
             headers: Of the handshake, besides its own.
-            says: Texts, sent one after the other.
+            texts: Texts, sent one after the other.
         """
         ...
 
 
-def talk(heard: str, principal: Principal[User]) -> str:
-    """What the route `/ws/talk` answers to a text.
+def talk(text: str, principal: Principal[User]) -> str:
+    """The response of the route `/ws/talk` to a text.
 
     Raises:
-        Problem: The text asks for one.
+        Problem: The text demands one.
     """
-    match heard:
+    match text:
         case "find it":
             raise TaskNotFound
         case "administer":
             require_interactive().check(principal, START)
-        case "go on":
+        case "continue":
             raise KeyRevoked
-        case "ask the store":
+        case "read the store":
             raise StoreUnavailable
         case _:
             pass
@@ -149,10 +149,10 @@ class WebSocketContract:
     ) -> None:
         held = driver.converse(b"/ws", world.bearer(credential), [])
         assert held.opened
-        (said,) = held.said
-        told: dict[str, Any] = json.loads(said)
-        assert told["owner"] == "alice"
-        assert told["kind"] == ("interactive" if credential == "jwt" else "api_key")
+        (received,) = held.received
+        described: dict[str, Any] = json.loads(received)
+        assert described["owner"] == "alice"
+        assert described["kind"] == ("interactive" if credential == "jwt" else "api_key")
 
     def test_a_login_opens_what_is_for_logins(self, world: World, driver: WebSocketDriver) -> None:
         assert driver.converse(b"/ws/admin", world.bearer("jwt_admin"), []).opened
@@ -164,7 +164,7 @@ class WebSocketContract:
         headers = [(name.encode(), world.fill(value)) for name, value in case.headers]
         held = driver.converse(world.fill(case.request.removeprefix("WS ")), headers, ["hello"])
         assert not held.opened
-        assert held.said == ()
+        assert held.received == ()
         if held.refusal is not None:
             check(case, held.refusal, world)
 
@@ -183,8 +183,8 @@ class WebSocketContract:
         [
             ("key", "find it", "task_not_found"),
             ("key", "administer", "interactive_required"),
-            ("jwt", "go on", "key_revoked"),
-            ("jwt", "ask the store", "store_unavailable"),
+            ("jwt", "continue", "key_revoked"),
+            ("jwt", "read the store", "store_unavailable"),
         ],
     )
     def test_a_problem_after_the_handshake_closes_with_its_code(
@@ -192,12 +192,12 @@ class WebSocketContract:
     ) -> None:
         held = driver.converse(b"/ws/talk", world.bearer(credential), ["hello", heard, "more"])
         assert held.opened
-        assert held.said == ("alice",)
+        assert held.received == ("alice",)
         assert (held.close_code, held.close_reason) == (POLICY_VIOLATION, code)
 
     def test_without_a_problem_it_goes_on(self, world: World, driver: WebSocketDriver) -> None:
         held = driver.converse(b"/ws/talk", world.bearer("jwt"), ["hello", "administer", "more"])
-        assert held.said == ("alice", "alice", "alice")
+        assert held.received == ("alice", "alice", "alice")
 
     @pytest.mark.parametrize("target", [b"/ws/watch", b"/ws/again"])
     def test_a_websocket_is_closed_when_its_credential_is_revoked(
