@@ -83,12 +83,12 @@ def read_record(row: Sequence[Any]) -> ApiKey:
         owner_id,
         digest,
         None if scopes is None else _parse_scopes(scopes),
-        _from_microseconds(created),
-        None if expires is None else _from_microseconds(expires),
-        None if used is None else _from_microseconds(used),
-        None if revoked is None else _from_microseconds(revoked),
+        from_microseconds(created),
+        None if expires is None else from_microseconds(expires),
+        None if used is None else from_microseconds(used),
+        None if revoked is None else from_microseconds(revoked),
         replaced_by,
-        None if deleted is None else _from_microseconds(deleted),
+        None if deleted is None else from_microseconds(deleted),
     )
 
 
@@ -132,7 +132,8 @@ def _optional(moment: datetime | None) -> int | None:
     return None if moment is None else to_microseconds(moment)
 
 
-def _from_microseconds(value: int) -> datetime:
+def from_microseconds(value: int) -> datetime:
+    """The moment, in UTC."""
     return _EPOCH + timedelta(0, 0, value)  # by position: it is done for every record that is read
 
 
