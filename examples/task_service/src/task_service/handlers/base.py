@@ -46,7 +46,7 @@ class HandlerEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class HandlerResult:
-    """How a run ended by itself.
+    """The result of a run that was not stopped from outside.
 
     Attributes:
         exit_code: The handler's own number for the outcome, 0 for success; None if it has none.

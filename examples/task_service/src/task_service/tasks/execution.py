@@ -1,6 +1,6 @@
 """One run while this process executes it: its handler works, its log and progress are saved, its outcome is written.
 
-An execution waits for whatever comes first: the handler's end, the run's timeout, or a reason to stop from the runner's
+An execution waits for the first of three: the handler's end, the run's timeout, or a reason to stop from the runner's
 loops. Then it writes the outcome, and retries while the database does not answer.
 """
 

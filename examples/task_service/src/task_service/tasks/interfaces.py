@@ -35,7 +35,7 @@ class RunSettings(Protocol):
 
 
 class RunConfig(Protocol):
-    """The source of the settings. Each decision reads them anew, so that a change takes effect at once."""
+    """The source of the settings. Each decision reads them again, so that a change takes effect at once."""
 
     async def current(self) -> RunSettings:
         """The settings now."""

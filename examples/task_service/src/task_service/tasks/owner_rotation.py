@@ -46,7 +46,7 @@ class Lane(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RotationEnd:
-    """The last turn of each lane when a worker began to look. Later turns belong to owners who came or were served since."""
+    """The last turn of each lane at the start of a search. Later turns are of owners who joined or were served since."""
 
     urgent: int
     normal: int

@@ -169,7 +169,7 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps no owner
                 # Without regard to notifications: there may be many, and the database needs the rest.
                 backoff = min(MAX_BACKOFF_SECONDS, max(self._poll, 2 * backoff))
-                log_failure("the runner cannot look for work", error)
+                log_failure("the runner cannot look for runs; it will retry", error)
                 await wait_for_event(self._stopping, backoff)
             else:
                 backoff = 0.0

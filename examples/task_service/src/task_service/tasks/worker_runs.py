@@ -110,7 +110,7 @@ class WorkerRuns:
     Args:
         db: The service's database.
         clock: For the times that users see.
-        config: For the limit of concurrent runs, read anew for each run.
+        config: For the limit of concurrent runs, read for each run.
         worker_id: Unique for each start of a worker, on all machines; 64 characters at most.
         lease: How long a run is held without being renewed.
         notifier: Notifies workers elsewhere of runs that are queued again.
