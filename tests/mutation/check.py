@@ -25,7 +25,14 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / ".mutants"
 PACKAGE = ROOT / "src" / "msk_auth"
-AREAS = ("core/**/*.py", "tokens/**/*.py", "leases/**/*.py", "batching.py")
+AREAS = (
+    "core/**/*.py",
+    "tokens/interactive.py",
+    "tokens/profile.py",
+    "tokens/signing.py",
+    "leases/**/*.py",
+    "batching.py",
+)
 LEAST = 0.95
 KILLED = frozenset({"killed", "timeout", "segfault"})
 
