@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from tests.core.support import SECRET, signing_key
+from tests.core.support import AUDIENCE, NOW, SECRET, profile, signing_key
 
 from msk_auth import AlgorithmName, ConfigurationError, KeyRing, SigningKey
 
@@ -263,7 +263,7 @@ def test_a_jwk_has_the_public_members_and_no_others(
     jwk = key.jwk()
     assert jwk is not None
     assert jwk.keys() == members | {"kid", "alg", "use"}
-    assert (jwk["kid"], jwk["alg"], jwk["use"]) == ("k1", algorithm, "sig")
+    assert (jwk["kid"], jwk["alg"], jwk["use"]) == ("k1", signing_key(algorithm).header_name, "sig")
 
 
 @pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
@@ -287,3 +287,39 @@ def test_secret_keys_are_never_published() -> None:
     assert signing_key("HS256").jwk() is None
     assert [jwk["kid"] for jwk in ring.jwks()["keys"]] == ["k2"]
     assert KeyRing([signing_key("HS256")]).jwks() == {"keys": []}
+
+
+# The two names of Ed25519 (RFC 8037, RFC 9864).
+
+
+@pytest.mark.parametrize("name", ["EdDSA", "Ed25519"])
+def test_the_name_of_ed25519_is_a_choice_and_both_are_read(name: Any) -> None:
+    generated = SigningKey.generate("k1", "Ed25519")
+    key = SigningKey("k1", "Ed25519", generated.export(), ed25519_name=name)
+    assert (key.algorithm, key.header_name) == ("Ed25519", name)
+    assert (key.jwk() or {})["alg"] == name
+    assert [each for each in ("EdDSA", "Ed25519", "Ed448", None, []) if key.is_named(each)] == [
+        "EdDSA",
+        "Ed25519",
+    ]
+
+
+def test_ed25519_has_the_name_that_other_libraries_read_unless_it_is_chosen() -> None:
+    key = signing_key("Ed25519")
+    assert key.header_name == "EdDSA"
+    issued = profile(key).issue(subject="ann", now=NOW, lifetime=timedelta(hours=1))
+    (jwk,) = profile(key).jwks()["keys"]
+    read = jwt.decode(
+        issued,
+        jwt.PyJWK(jwk),
+        algorithms=["EdDSA"],
+        audience=AUDIENCE,
+        options={"verify_exp": False},
+    )
+    assert read["sub"] == "ann"
+
+
+def test_a_name_that_ed25519_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="ed25519_name must be one of"):
+        SigningKey("k", "Ed25519", signing_key("Ed25519").export(), ed25519_name="EDDSA")  # type: ignore[arg-type]
+    assert SigningKey("k", "ES256", signing_key("ES256").export()).header_name == "ES256"

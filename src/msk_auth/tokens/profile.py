@@ -6,7 +6,7 @@ A token is compact, signed, and nothing else. Its rules, in the order in which t
    spelling.
 2. The header has `alg`, `kid` and `typ` and no other member: no embedded or remote key, no `crit`,
    `b64` or `zip`. `typ` is `at+jwt`. `kid` names a key of the ring, and `alg` is that key's only
-   algorithm.
+   algorithm, which for Ed25519 has two names.
 3. The signature is right. Nothing of the claims is believed before this.
 4. `iss` and `aud` are ours. `sub` and `jti` are non-empty text; `iat`, `exp` and `auth_time` are
    whole seconds with `auth_time <= iat < exp`; `exp - iat` is within the longest lifetime; `nbf`
@@ -191,7 +191,7 @@ class TokenProfile:
         if interactive is not True:
             claims[_KIND] = CredentialKind.TOKEN.value
         key = self.keys.signing_key
-        header = {"alg": key.algorithm, "kid": key.kid, "typ": _TYPE}
+        header = {"alg": key.header_name, "kid": key.kid, "typ": _TYPE}
         message = f"{encode_segment(header)}.{encode_segment(claims)}".encode()
         return f"{message.decode()}.{b64encode(key.sign(message))}"
 
@@ -281,7 +281,7 @@ class TokenProfile:
             raise TokenInvalid
         kid = header["kid"]
         key = self.keys.find(kid) if isinstance(kid, str) else None
-        if key is None or header["alg"] != key.algorithm:
+        if key is None or not key.is_named(header["alg"]):
             raise TokenInvalid
         if not key.verify(token.message, token.signature):
             raise TokenInvalid

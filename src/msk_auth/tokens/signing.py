@@ -22,6 +22,7 @@ AlgorithmName: TypeAlias = Literal["HS256", "ES256", "Ed25519", "RS256"]
 """The algorithms of the profile, by their names in a token's header (RFC 7518; RFC 9864 for Ed25519)."""
 
 _ALGORITHMS = ("HS256", "ES256", "Ed25519", "RS256")
+_ED25519_NAMES = ("EdDSA", "Ed25519")
 _KID = re.compile(r"[0-9A-Za-z._-]{1,64}")
 _GENERATED_SECRET = 32
 _MIN_RSA_BITS = 2048
@@ -37,14 +38,25 @@ class SigningKey:
             keys are refused. Otherwise a PEM: a private key signs and verifies, a public key
             verifies only.
 
+        ed25519_name: What an Ed25519 key is called in headers and in the JWKS. `EdDSA` (RFC 8037) is
+            what PyJWT, authlib and node's `jose` read; `Ed25519` is its newer name (RFC 9864). Both
+            are read here. Other algorithms have one name.
+
     Raises:
         ConfigurationError: The key is too weak, cannot be read, or is of another kind than the
             algorithm's.
     """
 
-    __slots__ = ("_public", "_scheme", "_secret", "algorithm", "can_sign", "kid")
+    __slots__ = ("_public", "_scheme", "_secret", "algorithm", "can_sign", "header_name", "kid")
 
-    def __init__(self, kid: str, algorithm: AlgorithmName, key: bytes) -> None:
+    def __init__(
+        self,
+        kid: str,
+        algorithm: AlgorithmName,
+        key: bytes,
+        *,
+        ed25519_name: Literal["EdDSA", "Ed25519"] = "EdDSA",
+    ) -> None:
         if _KID.fullmatch(kid) is None:
             raise ConfigurationError(f"The key id {kid!r} needs 1 to 64 characters of 0-9A-Za-z._-")
         if algorithm not in _ALGORITHMS:
@@ -55,6 +67,11 @@ class SigningKey:
             raise ConfigurationError(f"The key {kid!r} is not of type bytes: use text.encode().")
         self.kid: str = kid
         self.algorithm: AlgorithmName = algorithm
+        if ed25519_name not in _ED25519_NAMES:
+            raise ConfigurationError(
+                f"ed25519_name must be one of {_ED25519_NAMES}, not {ed25519_name!r}."
+            )
+        self.header_name: str = ed25519_name if algorithm == "Ed25519" else algorithm
         self._scheme = _scheme(algorithm)
         if algorithm == "HS256":
             check_secret(f"secret of the key {kid!r}", key)
@@ -93,13 +110,19 @@ class SigningKey:
         """True if `signature` is this key's signature of `message`."""
         return self._scheme.verify(message, self._public, signature)
 
+    def is_named(self, algorithm: object) -> bool:
+        """True if a token's `alg` means this key's algorithm."""
+        if self.algorithm == "Ed25519":
+            return algorithm in _ED25519_NAMES
+        return algorithm == self.algorithm
+
     def jwk(self) -> dict[str, object] | None:
         """The public key as a JWK (RFC 7517), or None for a secret key."""
         if self.algorithm == "HS256":
             return None
         jwk = cast("dict[str, object]", self._scheme.to_jwk(self._public, as_dict=True))
         jwk.pop("key_ops", None)
-        return {**jwk, "kid": self.kid, "alg": self.algorithm, "use": "sig"}
+        return {**jwk, "kid": self.kid, "alg": self.header_name, "use": "sig"}
 
 
 class KeyRing:
