@@ -13,6 +13,7 @@ import pytest
 
 from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, batching, local_principal
 from msk_auth.batching import MAX_BATCH, BatchedReader, _Queue
+from msk_auth.core.steps import WrongRecord
 from msk_auth.core.store import READ_SECONDS
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
@@ -312,6 +313,26 @@ async def test_a_look_up_waits_no_longer_than_the_time_of_a_look_up(
     assert here.database.asked == [("k1",), ("k3",)]
     await here.database.answer(1)
     assert names(later) == ["version 1"]
+
+
+async def test_records_that_were_not_asked_for_answer_no_look_up() -> None:
+    """The result of another statement decides nothing: neither that a key is good nor that it is unknown."""
+    reads = asyncio.Event()
+
+    async def find(key_id: str) -> ApiKey | None:
+        await reads.wait()
+        return record(key_id)
+
+    async def find_many(key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        return [record("k2"), record("another")]
+
+    reader = BatchedReader(find, find_many)
+    tasks = [asyncio.ensure_future(reader.find(key_id)) for key_id in ("k1", "k2", "k3")]
+    await settle()
+    reads.set()
+    first, *wrong = await asyncio.gather(*tasks, return_exceptions=True)
+    assert first == record("k1")
+    assert [type(error) for error in wrong] == [WrongRecord, WrongRecord]
 
 
 class Timers:

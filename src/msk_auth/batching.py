@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Final
 
 from .core.model import ApiKey
+from .core.steps import WrongRecord
 from .core.store import READ_SECONDS
 
 MAX_BATCH: Final = 256
@@ -189,6 +190,10 @@ class _Queue:
         except BaseException:
             _settle(batch, ConnectionAbortedError("the event loop has ended"))
             raise
+        if not found.keys() <= batch.keys():
+            # The result of another statement. That it lacks a key does not mean that there is no such key.
+            _settle(batch, WrongRecord("keys"))
+            return
         for key_id, waiters in batch.items():
             for waiter in waiters:
                 if not waiter.done():

@@ -125,7 +125,7 @@ class _Records:
         if before is None:
             return None, {}
         after = update(before)
-        return after, {} if after == before else {key_id: after}
+        return after, {} if after is before else {key_id: after}
 
     def _added(
         self,
