@@ -39,7 +39,7 @@ else
 	$(ALL_TESTS)
 endif
 
-test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none
+test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none; pinned and oldest versions
 	.ci/environments
 
 test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newest Python

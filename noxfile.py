@@ -21,12 +21,16 @@ ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 PROJECTS = {"msk_auth": ROOT, "task_service": ROOT / "examples" / "task_service"}
 PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
-RESOLUTIONS = ["lowest-direct", "highest"]
+# The oldest dependencies are older than the newest Pythons, and only promised where they were released for.
+VERSIONS = [
+    *((python, "lowest-direct") for python in PYTHONS if python < "3.14"),
+    *((python, "highest") for python in PYTHONS),
+]
 EXTRAS = ["none", "argon2", "fastapi", "flask", "litestar", "sqlalchemy", "starlette", "all"]
 
 TEST_TOOLS = [
-    "anyio", "httpx2", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "sybil",
-    "aiomysql", "aiosqlite", "flask[async]", "psycopg[binary]", "pymysql",
+    "anyio", "httpx", "httpx2", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "sybil",
+    "advanced-alchemy", "aiomysql", "aiosqlite", "flask[async]", "flask-migrate", "psycopg[binary]", "pymysql", "sqlmodel",
 ]  # fmt: skip
 TESTS = [
     "tests/core", "tests/integrations", "tests/leaks", "tests/security", "tests/stores", "tests/testing", "tests/tokens",
@@ -126,8 +130,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@nox.session(python=PYTHONS)
-@nox.parametrize("resolution", RESOLUTIONS)
+@nox.session
+@nox.parametrize("python,resolution", VERSIONS)
 def install(session: nox.Session, resolution: str) -> None:
     """Install with each extra, and with none, into an environment of its own, and use what came."""
     for extra in session.posargs or EXTRAS:
@@ -140,8 +144,8 @@ def install(session: nox.Session, resolution: str) -> None:
         session.run(str(python), "-I", "-W", "error", "tests/smoke.py", extra, external=True)
 
 
-@nox.session(python=PYTHONS)
-@nox.parametrize("resolution", RESOLUTIONS)
+@nox.session
+@nox.parametrize("python,resolution", VERSIONS)
 def suite(session: nox.Session, resolution: str) -> None:
     """Run the library's tests against the installed wheel, with the oldest and the newest of its dependencies."""
     python = Path(session.virtualenv.bin) / "python"
@@ -150,8 +154,8 @@ def suite(session: nox.Session, resolution: str) -> None:
     session.run("pytest", "-q", "-n", "auto", *PYTEST, *(session.posargs or TESTS))
 
 
-@nox.session(python=PYTHONS)
-@nox.parametrize("resolution", RESOLUTIONS)
+@nox.session
+@nox.parametrize("python,resolution", VERSIONS)
 def service(session: nox.Session, resolution: str) -> None:
     """Install the task service from built wheels into a clean environment, and let it answer."""
     python = Path(session.virtualenv.bin) / "python"

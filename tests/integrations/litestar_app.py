@@ -5,9 +5,9 @@
 from typing import Any
 
 from litestar import Litestar, Request, WebSocket, get, post, route, websocket
-from litestar.di import NamedDependency
 from litestar.enums import HttpMethod
 from litestar.response import Stream
+from tests.integrations.litestar_di import NamedDependency
 
 from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth

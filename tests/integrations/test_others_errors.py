@@ -90,7 +90,7 @@ def starlette_app(world: World | None) -> Any:
 def litestar_app(world: World | None) -> Any:
     from litestar import Litestar, Request, Response, get
     from litestar.exceptions import HTTPException, NotFoundException
-    from litestar.params import FromPath, FromQuery
+    from tests.integrations.litestar_di import FromPath, FromQuery
 
     from msk_auth.integrations.litestar import LitestarAuth
 
