@@ -5,6 +5,8 @@
 import functools
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +40,8 @@ from msk_auth import (
     require,
     require_interactive,
 )
+from msk_auth._route_audit import audit
+from msk_auth._route_audit.audit import register_reader
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.integrations.litestar import LitestarAuth
@@ -644,3 +648,36 @@ def test_litestar_without_the_plugin_is_undeclared() -> None:
         "GET /sub/x",
         "OPTIONS /sub/x",
     }
+
+
+def test_an_adapter_registers_its_reader() -> None:
+    """A new adapter needs no change here: importing it is enough."""
+
+    class Framework:
+        """An application of a framework that is not known."""
+
+    class Application(Framework):
+        pass
+
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        list_routes(Application())
+    found = AuditedRoute("/x", ("GET",), "route", "x", ())
+    register_reader(Framework, lambda _app, _prefix: iter([found]))
+    try:
+        assert list_routes(Application()).routes == (found,)
+    finally:
+        del audit._readers[Framework]
+
+
+def test_an_application_whose_adapter_was_not_imported_is_read() -> None:
+    program = (
+        "from starlette.applications import Starlette\n"
+        "from starlette.routing import Route\n"
+        "from msk_auth._route_audit.audit import list_routes\n"
+        "app = Starlette(routes=[Route('/x', lambda request: None)])\n"
+        "print(*list_routes(app).undeclared)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "GET,HEAD /x\n"

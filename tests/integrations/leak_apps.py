@@ -1,4 +1,4 @@
-"""One small application in every framework, with the two routes that ask nobody to log in."""
+"""One small application in every framework, with the two routes that need no login."""
 
 from __future__ import annotations
 

@@ -344,7 +344,7 @@ class TestMethodsAndMounts:
             ]
             assert sent[0]["status"] == 404
 
-    async def test_what_nobody_expected_on_a_websocket_and_a_close_of_its_own(
+    async def test_an_unexpected_exception_on_a_websocket_and_a_close_of_its_own(
         self, site: Site
     ) -> None:
         @websocket("/boom", opt=site.auth.public)
@@ -431,7 +431,7 @@ class TestSetUpsThatCannotWork:
         with pytest.raises(ConfigurationError, match="is not a permission"):
             site.auth.require_interactive("")
 
-    async def test_a_guard_on_an_application_without_the_plugin_lets_nobody_in(
+    async def test_a_guard_on_an_application_without_the_plugin_refuses(
         self, site: Site, caplog: pytest.LogCaptureFixture
     ) -> None:
         handler = get("/", guards=[site.auth.require()])(forgotten.fn)

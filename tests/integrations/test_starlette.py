@@ -227,7 +227,9 @@ class TestDecorators:
         with pytest.raises(ConfigurationError, match="not on 'tasks:read'"):
             auth.require()("tasks:read")  # type: ignore[call-overload]
 
-    async def test_without_a_request_nobody_comes_in(self, auth: StarletteAuth[User]) -> None:
+    async def test_an_endpoint_called_without_a_request_refuses(
+        self, auth: StarletteAuth[User]
+    ) -> None:
         with pytest.raises(ConfigurationError, match="without a request"):
             await auth.require()(ok)({"type": "http"})  # type: ignore[arg-type]
 

@@ -59,7 +59,7 @@ class TestSetUpsThatCannotWork:
         kind = type(app.state.msk_auth)
         with pytest.raises(ConfigurationError, match=r"has a .*Auth already"):
             kind(world.authenticator).install(app)
-        # The same one twice is no harm.
+        # Installing the same adapter twice changes nothing.
         app.state.msk_auth.install(app)
 
     async def test_installed_too_late(self, starlette_based: str) -> None:
@@ -72,7 +72,7 @@ class TestSetUpsThatCannotWork:
             auth.install(app)
 
     @pytest.mark.parametrize("request_line", GUARDED)
-    async def test_a_guard_on_an_application_without_install_lets_nobody_in(
+    async def test_a_guard_on_an_application_without_install_refuses(
         self, starlette_based: str, request_line: str
     ) -> None:
         world = make_world()

@@ -1,9 +1,10 @@
-"""The way in: which reader an application takes."""
+"""The way in: the readers that adapters registered, and which of them reads an application."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
 from msk_auth.core.errors import ConfigurationError
@@ -12,22 +13,23 @@ from .report import AuditedRoute, RouteAuditFailed, RouteReport, judge
 
 Reader: TypeAlias = Callable[[Any, str], Iterator[AuditedRoute]]
 
-# By the class that a framework's applications descend from. Naming it loads no framework: whoever has an
-# application has loaded its framework.
-_READERS: Final = {
-    "fastapi.applications.FastAPI": "fastapi",
-    "fastapi.routing.APIRouter": "fastapi",
-    "starlette.applications.Starlette": "starlette",
-    "starlette.routing.Router": "starlette",
-    "flask.app.Flask": "flask",
-    "litestar.app.Litestar": "litestar",
-}
+_readers: Final[dict[type, Reader]] = {}
+
+
+def register_reader(kind: type, reader: Reader) -> None:
+    """Register what reads the routes of a framework's applications or routers. An adapter calls it when it is imported.
+
+    Args:
+        kind: Their class; subclasses are read the same way.
+        reader: Called with one of them and the path that it is mounted under.
+    """
+    _readers[kind] = reader
 
 
 def audit_routes(
     app: object, *, public: Collection[str] = (), accepted: Collection[str] = ()
 ) -> RouteReport:
-    """Demand that every route of an application says whom it is for; for a test of the application.
+    """Check that every route of an application declares whom it is for; for a test of the application.
 
     ::
 
@@ -49,7 +51,7 @@ def audit_routes(
     Raises:
         RouteAuditFailed: A route declares nothing, or looks like administration and lets API keys pass; or
             `public` or `accepted` name what needs no mention. It is an `AssertionError`.
-        ConfigurationError: It is no application of a framework that is known here.
+        ConfigurationError: No adapter reads applications of this kind.
     """
     report = list_routes(app, public=public, accepted=accepted)
     if not report.ok:
@@ -63,7 +65,7 @@ def list_routes(
     """What :func:`audit_routes` finds, without failing.
 
     Raises:
-        ConfigurationError: It is no application of a framework that is known here.
+        ConfigurationError: No adapter reads applications of this kind.
     """
     for name, given in (("public", public), ("accepted", accepted)):
         if isinstance(given, str):
@@ -78,10 +80,20 @@ def list_routes(
 
 
 def read_routes(app: object, prefix: str) -> Iterator[AuditedRoute] | None:
-    """The routes of an application, or None if it cannot be looked into."""
-    for ancestor in type(app).__mro__:
-        reader = _READERS.get(f"{ancestor.__module__}.{ancestor.__qualname__}")
+    """The routes of an application, or None if no adapter registered a reader for it."""
+    for kind in type(app).__mro__:
+        _import_adapter(kind.__module__.partition(".")[0])
+        reader = _readers.get(kind)
         if reader is not None:
-            read: Reader = import_module(f"{__package__}.{reader}").read
-            return read(app, prefix)
+            return reader(app, prefix)
     return None
+
+
+def _import_adapter(framework: str) -> None:
+    """Import the adapter for a framework, so that it registers its reader: it has the name of the framework's package.
+
+    It loads no framework: a program that has an application of one has loaded it.
+    """
+    name = f"msk_auth.integrations.{framework}"
+    if not framework.startswith("_") and find_spec(name) is not None:
+        import_module(name)

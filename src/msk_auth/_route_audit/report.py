@@ -102,7 +102,7 @@ class RouteReport:
 
     @property
     def undeclared(self) -> tuple[AuditedRoute, ...]:
-        """Routes of which nobody said whom they are for."""
+        """Routes that declare no policy and are not declared public."""
         return tuple(route for route in self.routes if route.policies is None)
 
     @property
@@ -130,7 +130,7 @@ class RouteReport:
 
 
 class RouteAuditFailed(AssertionError):
-    """An application serves something that it should not, as far as can be told.
+    """The route audit found routes with problems.
 
     Attributes:
         report: All of its routes.
@@ -194,7 +194,7 @@ def _entries_for(route: AuditedRoute, entries: Collection[str]) -> set[str]:
         if method == "HEAD":
             names.add(f"GET {route.path}")
     if route.methods == ("OPTIONS",):
-        # It is answered about another method; whoever speaks of that one speaks of it too.
+        # It is answered about another method: a declaration of that one covers it too.
         names |= {entry for entry in entries if entry.partition(" ")[2] == route.path}
     return {entry for entry in entries if entry in names}
 

@@ -307,7 +307,7 @@ def _how_to_declare(endpoint: str) -> str:
     by_name = f"auth.declare_view(app, {endpoint!r}, require(…)), or None to let everybody in"
     if endpoint.rpartition(".")[2] != "static":
         return (
-            "Decorate it with @auth.require(…) or @auth.public, below its route. If somebody else"
+            "Decorate it with @auth.require(…) or @auth.public, below its route. If other code"
             f" registers it, write before that: {by_name}."
         )
     return f"It serves files. Turn it off with static_folder=None, or write before that: {by_name}."

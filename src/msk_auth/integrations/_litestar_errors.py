@@ -1,7 +1,7 @@
 """Errors as Litestar answers them: every one a problem document, on HTTP and before a websocket's handshake.
 
 Litestar hands exceptions of websockets to no handler: it closes with a code of its own (4500). So what is raised there is
-remembered as it passes, and the close that follows is said in our words.
+remembered as it passes, and the close that follows gets the code and reason of the problem.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ErrorAnswers:
         return to_response(self._answer(error).with_headers(headers.items()))
 
     def on_exception(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """What nobody expected. Whether it is logged is up to the application's `logging_config`."""
+        """An unexpected exception. Whether it is logged is up to the application's `logging_config`."""
         if request.app.debug:
             shown: Response[Any] = _untyped_responses.create_debug_response(request, error)
             return shown
@@ -89,7 +89,7 @@ class ErrorAnswers:
         ):
             memory[_RAISED] = self._answer(error)
 
-    def in_our_words(self, scope: Memory, send: Send) -> Send:
+    def closing_with_codes(self, scope: Memory, send: Send) -> Send:
         """A `send` for a websocket that closes as the other adapters do when its handler raised something."""
         handshake = scope[HANDSHAKE] = Handshake()
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Host, Mount, Router, WebSocketRoute
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from msk_auth._route_audit.audit import read_routes, register_reader
+from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
 from msk_auth.core.policy import Policy
@@ -245,3 +253,103 @@ class _Handshakes:
             await send(message)
 
         await self._app(scope, receive, send_and_note)
+
+
+# The route audit.
+
+_HANDLED: Final = ("get", "head", "post", "put", "patch", "delete", "options")
+_CONTRADICTION: Final = "is declared public and guarded as well. Take off one of the two."
+
+
+@dataclass(frozen=True, slots=True)
+class RouteEntry:
+    """A route to be read.
+
+    Attributes:
+        route: What the framework routes by.
+        shown: Where its path, methods and endpoint are, as they are served.
+        guards: The policies of guards that are not on the endpoint itself.
+    """
+
+    route: BaseRoute
+    shown: Any
+    guards: tuple[Policy, ...] = ()
+
+
+def read_starlette(app: Any, prefix: str) -> Iterator[AuditedRoute]:
+    """The routes of a Starlette application or a router, for the route audit."""
+    yield from read_entries((RouteEntry(route, route) for route in app.routes), prefix)
+    yield from read_default(getattr(app, "router", app), prefix)
+
+
+def read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[AuditedRoute]:
+    """The routes, mounts and hosts that these entries stand for."""
+    for entry in entries:
+        shown = entry.shown
+        path = prefix + (getattr(shown, "path", None) or "")
+        match entry.route:
+            case StarletteRoute():
+                yield from _read_route(entry, path)
+            case WebSocketRoute():
+                yield _read_websocket(entry, path)
+            case Mount():
+                yield from _read_inner(getattr(shown, "_base_app", shown.app), path)
+            case Host():
+                yield from _read_inner(shown.app, f"{prefix}//{shown.host}")
+            case _:
+                yield AuditedRoute(
+                    path or "/", (ANY_METHOD,), "route", type(entry.route).__name__, None
+                )
+
+
+def read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
+    """What answers where no route does, if the application has put something there."""
+    default: object = router.default
+    if getattr(default, "__func__", None) is not Router.not_found:
+        yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route", ())
+
+
+def _read_inner(app: Any, path: str) -> Iterator[AuditedRoute]:
+    routes = read_routes(app, path)
+    if routes is None:
+        yield _found(app, path or "/", (ANY_METHOD,), "mount", ())
+    else:
+        yield from routes
+
+
+def _read_route(entry: RouteEntry, path: str) -> Iterator[AuditedRoute]:
+    endpoint: Any = entry.shown.endpoint
+    methods = tuple(sorted(entry.shown.methods or ()))
+    if not (inspect.isclass(endpoint) and issubclass(endpoint, HTTPEndpoint)):
+        yield _found(endpoint, path, methods or (ANY_METHOD,), "route", entry.guards)
+        return
+    # Each method has a guard of its own; others than these are answered 405 by the class.
+    for name in _HANDLED:
+        handler = getattr(endpoint, name, None)
+        if name == "head" and handler is None:
+            handler = getattr(endpoint, "get", None)
+        if handler is not None and (not methods or name.upper() in methods):
+            yield _found(handler, path, (name.upper(),), "route", entry.guards)
+
+
+def _read_websocket(entry: RouteEntry, path: str) -> AuditedRoute:
+    endpoint: Any = entry.shown.endpoint
+    if inspect.isclass(endpoint) and issubclass(endpoint, WebSocketEndpoint):
+        endpoint = endpoint.on_connect
+    return _found(endpoint, path, (), "websocket", entry.guards)
+
+
+def _found(
+    endpoint: Any, path: str, methods: tuple[str, ...], kind: Any, guards: tuple[Policy, ...]
+) -> AuditedRoute:
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+    own = declared_policies(endpoint)
+    policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own
+    name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+    problems = (_CONTRADICTION,) if policies and is_public(endpoint) else ()
+    return AuditedRoute(path, methods, kind, name, policies, problems)
+
+
+register_reader(Starlette, read_starlette)
+register_reader(Router, read_starlette)

@@ -20,11 +20,12 @@ pages are no part of a router's or an application's `dependencies`.
 
 # No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeGuard, cast
 
+import fastapi.routing
 from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.encoders import jsonable_encoder
@@ -47,6 +48,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.report import AuditedRoute
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
@@ -58,7 +61,14 @@ from msk_auth.http.openapi import BEARER_DESCRIPTION, SCHEME_NAME, document_prob
 from msk_auth.http.routes import Route, check_path
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from ._starlette import AppT, StarletteBase, Throttle
+from ._starlette import (
+    AppT,
+    RouteEntry,
+    StarletteBase,
+    Throttle,
+    read_default,
+    read_entries,
+)
 
 __all__ = ["FastAPIAuth", "Guard"]
 
@@ -309,8 +319,11 @@ def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
     """The guards of the route that a request was for, except those that a test replaced."""
     # A route that is not FastAPI's own has no dependencies.
     dependant: Dependant | None = getattr(scope.get("route"), "dependant", None)
+    return _guards_in(dependant, scope["app"].dependency_overrides)
+
+
+def _guards_in(dependant: Dependant | None, replaced: Collection[object]) -> Iterator[Guard[Any]]:
     pending = [] if dependant is None else [dependant]
-    replaced: Mapping[object, object] = scope["app"].dependency_overrides
     while pending:
         dependant = pending.pop(0)
         call: object = dependant.call
@@ -321,3 +334,52 @@ def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
 
 def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
     return isinstance(value, Guard)
+
+
+# The route audit.
+
+
+def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
+    """The routes of a FastAPI application or a router: Starlette's, with the guards among their dependencies.
+
+    Newer versions of FastAPI keep an included router as one entry of its table, and the files of a front end in a table of
+    their own; older ones have neither. Both are looked up by name, so that every version is read.
+    """
+    router = app.router if isinstance(app, FastAPI) else app
+    # A guard that a test has replaced guards nothing.
+    replaced = app.dependency_overrides if isinstance(app, FastAPI) else {}
+    yield from read_entries(_entries(router, replaced), prefix)
+    yield from _front_ends(router, replaced, prefix)
+    yield from read_default(router, prefix)
+
+
+def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteEntry]:
+    flatten = getattr(fastapi.routing, "iter_route_contexts", None)
+    if flatten is None:
+        for route in router.routes:
+            yield RouteEntry(route, route, _guards(route, replaced))
+        return
+    for context in flatten(router.routes):
+        yield RouteEntry(context.original_route, context, _guards(context, replaced))
+
+
+def _front_ends(
+    router: APIRouter, replaced: Collection[object], prefix: str
+) -> Iterator[AuditedRoute]:
+    groups: Any = getattr(router, "_iter_low_priority_routes", tuple)
+    for group in groups():
+        above = prefix + getattr(group, "frontend_prefix", "").rstrip("/")
+        guards = _guards(group, replaced)
+        for front_end in getattr(group, "original_route", group).routes:
+            path = above + front_end.path
+            methods = tuple(sorted(front_end.methods))
+            yield AuditedRoute(path, methods, "mount", "frontend", guards or None)
+
+
+def _guards(route: Any, replaced: Collection[object]) -> tuple[Policy, ...]:
+    found = _guards_in(getattr(route, "dependant", None), replaced)
+    return tuple(dict.fromkeys(guard.policy for guard in found))
+
+
+register_reader(FastAPI, _read)
+register_reader(APIRouter, _read)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 from weakref import ref
@@ -35,7 +35,10 @@ from flask import Blueprint, Flask, Request, Response, after_this_request, curre
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, HTTPException, default_exceptions
+from werkzeug.routing import Rule
 
+from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.report import AuditedRoute, RouteKind
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
@@ -51,7 +54,16 @@ from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.ports import run_blocking
 from msk_auth.watch import Watch
 
-from ._flask_views import Views, ViewT, check_view, declare_guard, declare_public, declare_view
+from ._flask_views import (
+    Views,
+    ViewT,
+    check_view,
+    declare_guard,
+    declare_public,
+    declare_view,
+    declared_policies,
+    is_exposed,
+)
 
 __all__ = ["FlaskAuth"]
 
@@ -104,7 +116,7 @@ class FlaskAuth(Generic[UserT]):
         self.authenticator = authenticator
         self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
         self._views = Views()
-        # Flask does not tell anybody that it ends.
+        # Flask has no hook for the end of an application.
         atexit.register(_flush, ref(authenticator))
         if app is not None:
             self.init_app(app, errors=errors)
@@ -157,7 +169,7 @@ class FlaskAuth(Generic[UserT]):
         principal = known_principal(request.environ, self.authenticator)
         if principal is None:
             raise ConfigurationError(
-                "current_principal was asked in a view without a guard. Decorate the view with"
+                "current_principal was read in a view without a guard. Decorate the view with"
                 " @auth.require(), below its route."
             )
         return principal
@@ -508,3 +520,33 @@ def _flush(authenticator: ref[Authenticator[Any]]) -> None:
     alive = authenticator()
     if alive is not None:
         alive.flush()
+
+
+# The route audit.
+
+
+def _read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
+    """The rules of a Flask application, method by method."""
+    for rule in app.url_map.iter_rules():
+        host = rule.host or rule.subdomain
+        path = f"{prefix}//{host}{rule.rule}" if host else prefix + rule.rule
+        exposed = is_exposed(app.view_functions.get(rule.endpoint))
+        problems = ("its guard stands above the route and protects nothing.",) if exposed else ()
+        for method in sorted(rule.methods or {"GET"}):
+            policies = None if exposed else _read_policies(app, rule, method)
+            methods = () if rule.websocket else (method,)
+            kind: RouteKind = "websocket" if rule.websocket else "route"
+            yield AuditedRoute(path, methods, kind, rule.endpoint, policies, problems)
+
+
+def _read_policies(app: Flask, rule: Rule, method: str) -> tuple[Policy, ...] | None:
+    auth = app.extensions.get("msk_auth")
+    if not isinstance(auth, FlaskAuth):
+        return declared_policies(app.view_functions.get(rule.endpoint), method)
+    try:
+        return auth.policies_of(app, rule.endpoint, method)
+    except ConfigurationError:
+        return None
+
+
+register_reader(Flask, _read)

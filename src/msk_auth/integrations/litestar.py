@@ -26,7 +26,7 @@ the path do.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from copy import copy
 from datetime import timedelta
@@ -38,13 +38,20 @@ from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
-from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.handlers import (
+    ASGIRouteHandler,
+    BaseRouteHandler,
+    HTTPRouteHandler,
+    WebsocketRouteHandler,
+)
 from litestar.logging.config import BaseLoggingConfig
 from litestar.openapi.spec import Components, OpenAPI, Operation, SecurityScheme
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
 from msk_auth.authenticator import AsyncAuthenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
@@ -259,7 +266,7 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
                 "This application has several LitestarAuth plugins. Use one for all of its handlers."
             )
         # Before whatever else the application does with a request.
-        app_config.middleware.insert(0, self._stand_before)
+        app_config.middleware.insert(0, self._middleware)
         app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
         self._describe(app_config)
         config = cast("Any", app_config)  # the types of these two are not complete
@@ -317,10 +324,10 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
         return tuple(guard.policy for guard in guards)
 
     # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
-    def _stand_before(self, app: ASGIApp) -> ASGIApp:
+    def _middleware(self, app: ASGIApp) -> ASGIApp:
         """Verify a request before anything else of the application sees it, whatever kind of handler it is for."""
 
-        async def admit_and_go_on(scope: Scope, receive: Receive, send: Send) -> None:
+        async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
             policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
             try:
@@ -332,10 +339,10 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
                 await self._errors.deny_websocket(connection, send, problem)
                 return
             if connection["type"] == "websocket":
-                send = self._errors.in_our_words(connection, send)
+                send = self._errors.closing_with_codes(connection, send)
             await app(scope, receive, send)
 
-        return admit_and_go_on
+        return admit_and_continue
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
@@ -447,7 +454,7 @@ def _kinds(kind: type[Problem]) -> set[type[Problem]]:
 
 
 def _misused(message: str) -> ConfigurationError:
-    # Litestar logs no exceptions unless told to, and nobody should have to look for this one.
+    # Litestar logs no exceptions by default, and this one has to be easy to find.
     _log.error(message)
     return ConfigurationError(message)
 
@@ -473,3 +480,34 @@ def _answers_options(handler: HTTPRouteHandler) -> bool:
 
 def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
     return isinstance(value, Guard)
+
+
+# The route audit.
+
+
+def _read(app: Litestar, prefix: str) -> Iterator[AuditedRoute]:
+    """The routes of a Litestar application."""
+    for each in app.routes:
+        path = prefix + each.path
+        if isinstance(each, HTTPRoute):
+            # Their order differs from one start to the next.
+            for handler in sorted(each.route_handlers, key=_methods_of):
+                yield _found(handler, path, _methods_of(handler), "route")
+            continue
+        handler = cast("Any", each).route_handler
+        if isinstance(handler, WebsocketRouteHandler):
+            yield _found(handler, path, (), "websocket")
+        else:
+            is_mount = isinstance(handler, ASGIRouteHandler) and handler.is_mount
+            yield _found(handler, path, (ANY_METHOD,), "mount" if is_mount else "route")
+
+
+def _methods_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
+    return tuple(sorted(handler.http_methods))
+
+
+def _found(handler: Any, path: str, methods: tuple[str, ...], kind: RouteKind) -> AuditedRoute:
+    return AuditedRoute(path, methods, kind, handler.handler_name, declared_policies(handler))
+
+
+register_reader(Litestar, _read)
