@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from msk_auth import AsyncAuthenticator, Authenticator, Event, Owner, local_principal
+from msk_auth import ApiKey, AsyncAuthenticator, Authenticator, Event, Owner, local_principal
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver, LeakLabel
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock
@@ -92,8 +92,19 @@ class World:
         async def find_owner(_: str) -> Owner[str]:
             return ANN
 
-        store = AsyncMemoryKeyStore()
-        store._store = self.store
+        blocking = self.store
+
+        class SameKeys(AsyncMemoryKeyStore):
+            """The keys of the blocking store."""
+
+            async def find(self, key_id: str) -> ApiKey | None:
+                return blocking.find(key_id)
+
+            async def revoke(self, *args: Any, **options: Any) -> ApiKey | None:
+                return blocking.revoke(*args, **options)
+
+        store = SameKeys()
+        store._records = blocking._records
         return AsyncAuthenticator(
             store, find_owner=find_owner, on_event=self.events.append, clock=self.clock
         )
