@@ -15,6 +15,7 @@ from tests.mutation.check import (
     ROOT,
     Mutant,
     Outcome,
+    are_enough,
     function_of,
     is_same_anywhere,
     modules,
@@ -73,16 +74,23 @@ def test_each_accepted_survivor_is_of_the_code_as_it_is_and_has_a_reason() -> No
         (19, [OTHER], [LISTED], ["survived, and is not listed", "listed, but did not survive"]),
         (38, [LISTED, LISTED], [LISTED], ["survived, and is not listed"]),
         (38, [LISTED, LISTED], [LISTED, LISTED], []),
-        (18, [LISTED], [LISTED], ["less than 95% of the mutants were killed"]),
         (0, [], [], []),
     ],
 )
-def test_a_module_is_judged_by_its_share_and_by_each_survivor(
+def test_a_module_is_judged_by_each_survivor(
     killed: int, survivors: list[Mutant], listed: list[Mutant], found: list[str]
 ) -> None:
     outcome = Outcome(killed, Counter(survivors))
     assert outcome.total == killed + len(survivors)
     assert [each.partition(":")[0] for each in problems(outcome, Counter(listed))] == found
+
+
+def test_the_share_counts_over_all_modules() -> None:
+    small, large = Outcome(1, Counter([LISTED])), Outcome(18, Counter())
+    assert not are_enough([small])
+    assert are_enough([small, large])
+    assert not are_enough([small, Outcome(17, Counter())])
+    assert are_enough([])
 
 
 def test_a_mutant_is_known_by_its_function_and_its_change() -> None:
