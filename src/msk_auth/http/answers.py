@@ -6,6 +6,7 @@ An adapter turns an :class:`Answer` into its framework's response and adds nothi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,6 +24,8 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 # A cache may not keep an answer about a credential or a key (RFC 9111, section 5.2.2.5).
 NO_STORE: Final = ("cache-control", "no-store")
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=str)
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _MAX_REASON: Final = 123  # bytes: RFC 6455, section 5.5
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
 _GENERIC_MEMBERS: Final = frozenset({"type", "title", "status", "detail"})
@@ -159,7 +162,7 @@ def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:
     text = "Bearer " + ", ".join(f'{name}="{_escape(value)}"' for name, value in pairs)
     # An application's own problem may repeat what a client sent. A line break in it would begin a
     # new header.
-    return "".join(c if " " <= c <= "~" else "?" for c in text)
+    return _UNPRINTABLE.sub("?", text)
 
 
 def json_answer(status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> Answer:
@@ -169,7 +172,7 @@ def json_answer(status: int, value: object, headers: Sequence[tuple[str, str]] =
 
 def to_json(value: object) -> bytes:
     """ASCII, so that a lone surrogate, which JSON allows and UTF-8 does not, cannot break the answer."""
-    return json.dumps(value, separators=(",", ":"), default=str).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def _escape(value: str) -> str:
