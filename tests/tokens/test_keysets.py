@@ -30,7 +30,13 @@ from msk_auth import (
 from msk_auth.core.compact import encode_segment
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.tokens import keysets
-from msk_auth.tokens._fetch import MAX_DOCUMENT, FetchError, check_url, fetch_json
+from msk_auth.tokens._fetch import (
+    MAX_DOCUMENT,
+    FetchError,
+    _DeadlineReader,
+    check_url,
+    fetch_json,
+)
 from msk_auth.tokens.issuers import OIDC
 from msk_auth.tokens.keysets import FRESH_SECONDS, PAUSE_SECONDS, PinnedKeySet, RemoteKeySet
 
@@ -328,7 +334,8 @@ def test_the_last_good_set_serves_through_an_outage_of_a_stated_time(
         return keys._state.fetched_at > before
 
     eventually(is_fetched)
-    assert find(keys) == [{"ES256"}]
+    assert keys._state.keys is not None
+    assert [key.algorithms for key in keys._state.keys.find("k")] == [{"ES256"}]
 
 
 @pytest.mark.parametrize(
@@ -602,3 +609,17 @@ def test_time_is_bounded_although_bytes_keep_coming(provider: Provider) -> None:
     with pytest.raises(FetchError):
         fetch_json(provider.url + "/keys", seconds=0.4)
     assert time.monotonic() - began < 3
+
+
+def test_a_server_that_speaks_no_tls_is_no_https_server(provider: Provider) -> None:
+    with pytest.raises(FetchError, match="SSL"):
+        fetch_json(provider.url.replace("http:", "https:"), seconds=2)
+
+
+def test_nothing_is_read_after_the_deadline() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("rb", buffering=0) as raw:
+        reader = _DeadlineReader(ours, raw, time.monotonic() - 1)
+        assert reader.readable()
+        with pytest.raises(TimeoutError):
+            reader.read(1)

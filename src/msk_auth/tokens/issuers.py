@@ -128,7 +128,7 @@ class OIDC(ExternalIssuer):
     def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
         """See :class:`ExternalIssuer`."""
         if self.token == "id":
-            require_id_token(header, claims, self.audiences)
+            require_id_token(claims, self.audiences)
         else:
             refuse_id_token(claims)
 
@@ -243,7 +243,7 @@ class Entra(ExternalIssuer):
         elif "azp" in claims or "azpacr" in claims:
             raise TokenInvalid
         else:
-            require_id_token(header, claims, self.audiences)
+            require_id_token(claims, self.audiences)
 
 
 def _has_delegated_permissions(claims: Claims) -> bool:
@@ -300,7 +300,7 @@ class Okta(ExternalIssuer):
         require_texts(claims, "jti")
         prefix = cast("str", claims["jti"])[:3]
         if self.token == "id":
-            require_id_token(header, claims, self.audiences)
+            require_id_token(claims, self.audiences)
             if prefix != "ID.":
                 raise TokenInvalid
         else:
@@ -361,7 +361,7 @@ class Google(ExternalIssuer):
 
     def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
         """See :class:`ExternalIssuer`."""
-        require_id_token(header, claims, self.audiences)
+        require_id_token(claims, self.audiences)
         if self.hosted_domain is not None and claims.get("hd") != self.hosted_domain:
             raise TokenInvalid
 
