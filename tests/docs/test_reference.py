@@ -25,11 +25,11 @@ REFERENCE = DOCS / "reference"
 PUBLIC_MODULES = [
     "msk_auth",
     "msk_auth.argon2",
+    "msk_auth.integrations",
     "msk_auth.integrations.fastapi",
     "msk_auth.integrations.flask",
     "msk_auth.integrations.litestar",
     "msk_auth.integrations.starlette",
-    "msk_auth.leaks",
     "msk_auth.leaks",
     "msk_auth.stores.memory",
     "msk_auth.stores.sqlalchemy",

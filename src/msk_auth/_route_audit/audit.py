@@ -17,7 +17,7 @@ _readers: Final[dict[type, Reader]] = {}
 
 
 def register_reader(kind: type, reader: Reader) -> None:
-    """Register what reads the routes of a framework's applications or routers. An adapter calls it when it is imported.
+    """Register the function that lists the routes of a framework's applications or routers. An adapter calls it when it is imported.
 
     Args:
         kind: Their class; subclasses are read the same way.

@@ -57,7 +57,10 @@ def admit(
     if outcome is None or outcome[0] is not authenticator or outcome[1] != authorization:
         result: object
         try:
-            result = yield lambda authenticator: authenticator.authenticate(authorization)
+            # Most requests of a deployment with a lease end here, without a coroutine of their own.
+            result = authenticator.cached_principal(authorization)
+            if result is None:
+                result = yield lambda authenticator: authenticator.authenticate(authorization)
         except Problem as problem:
             result = problem
         except Exception as error:  # noqa: BLE001 - fail closed

@@ -1,6 +1,13 @@
 """The adapters, one for each web framework.
 
-One rule: an adapter translates between its framework and the core, and decides nothing. It takes the `Authorization` headers out of a request, hands them to the authenticator, and writes a principal
-into the request or a problem into the response. The adapters do not know each other; what they share is in the
-private modules of this folder.
+One rule: an adapter translates between its framework and the core, and decides nothing. It takes the `Authorization`
+headers out of a request, passes them to the authenticator, and writes a principal into the request or a problem into the
+response. The adapters do not know each other; what they share is in the private modules of this folder.
 """
+
+from __future__ import annotations
+
+from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.report import AuditedRoute
+
+__all__ = ["AuditedRoute", "register_reader"]

@@ -136,7 +136,7 @@ def input_cases() -> Iterator[Case]:
         body=" " * 65_537,
     )
     yield Case(
-        "a large body of somebody who may not",
+        "a large body without credentials",
         "POST /api/keys",
         401,
         "credentials_missing",

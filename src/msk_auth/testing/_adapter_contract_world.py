@@ -38,7 +38,7 @@ FOREIGN_KEY = SigningKey("test", "HS256", b"another secret of thirty-two bytes a
 
 
 class Surprise(Exception):
-    """What no handler expects. Its message is nobody's business."""
+    """An error that no handler expects. Its message must not reach the client."""
 
 
 @dataclass(frozen=True)

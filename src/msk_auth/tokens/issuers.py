@@ -196,7 +196,7 @@ class Entra(ExternalIssuer):
     https://docs.microsoft.com/en-us/azure/active-directory/develop/access-tokens.
 
     Args:
-        tenant: The tenant's id, a GUID. Neither `common` nor `organizations`: anybody may have an account there.
+        tenant: The tenant's id, a GUID. Neither `common` nor `organizations`: those accept accounts of every tenant.
         client_id: The application's (client) id.
         token: Which kind is accepted.
         interactive: See the module.
@@ -498,7 +498,7 @@ def _is_cognito_user(claims: Claims) -> bool:
 class Supabase(ExternalIssuer):
     """Access tokens of Supabase Auth, signed with one of the project's asymmetric signing keys.
 
-    Tokens that are signed with the project's old shared secret are refused: whoever can verify those can make them. All signed-in
+    Tokens that are signed with the project's old shared secret are refused: every service that can verify those can also make them. All signed-in
     users have the audience `authenticated`; the project is in the issuer. Anonymous users are machines here. There is no
     `auth_time`.
 

@@ -9,7 +9,7 @@ on whichever thread or event loop it runs. The rules:
    fetch, requests get :class:`~msk_auth.SigningKeysUnavailable`.
 3. A key id that is not in the set makes the next fetch due, but no sooner than half a minute after the one before,
    however many such ids are presented.
-4. A set that nobody tried to refresh for five minutes is not used: the process was suspended, or forked. A request then
+4. A set without an attempt to refresh it for five minutes is not used: the process was suspended, or forked. A request then
    waits for a fetch, as before the first one, for five seconds at most.
 5. A document is taken as a whole or not at all: what cannot be fetched or holds no usable key changes nothing.
 """
@@ -57,7 +57,7 @@ _MAX_SAME_KID: Final = 4
 MAX_KID: Final = 256
 """The longest key id that is read, in characters."""
 
-# Verifying with longer keys takes long, and nobody signs with them.
+# Verifying with longer keys is slow, and no provider signs with them.
 _RSA_BITS: Final = range(2048, 8193)
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ED25519: Final = ("EdDSA", "Ed25519")

@@ -1,4 +1,4 @@
-"""What is known of the request that is being answered, for whoever writes a log line or an audit entry meanwhile.
+"""The current request, for log lines and audit entries that are written while it is answered.
 
 A context variable carries it, so that neither rules nor repositories take a request as an argument.
 """

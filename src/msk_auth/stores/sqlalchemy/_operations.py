@@ -4,10 +4,10 @@ Three rules make them right under any number of processes, at any isolation leve
 
 1. A change is one conditional `UPDATE` of the columns it is about. Nothing that was read is written back, so a
    stale reader can undo nothing, and "set once" is a condition that the database checks.
-2. Whoever adds a key under a limit first takes the owner's turn: it increments the owner's register, and the
-   database lets the next one do so only after this transaction has ended. The row is made by the first increment,
-   so an owner without any key has a turn to take as well. Only then are the keys counted.
-3. Whatever writes begins with a write. A transaction of SQLite that begins by reading sees an old state by the
+2. A transaction that adds a key under a limit first increments the owner's counter, which locks its row until the
+   transaction has ended. The first increment makes the row, so this also works for an owner without any key. Only then
+   are the keys counted.
+3. A transaction that writes begins with a write. A transaction of SQLite that begins by reading sees an old state by the
    time it wants to write, and fails.
 """
 

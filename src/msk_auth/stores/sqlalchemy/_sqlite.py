@@ -148,10 +148,10 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 BELIEF_SECONDS: Final = 0.001
-"""How long a file is believed to be the one that it was, after a look.
+"""How long a check of the file's identity holds.
 
-Looking each time would cost a busy process a tenth of a verification. In this time nobody restores a backup, opens it and
-revokes a key in it, durably.
+A check for each read would cost a busy process a tenth of a verification. An operator cannot restore a backup, open it and
+durably revoke a key in it within this time.
 """
 
 

@@ -36,10 +36,10 @@ class AuditEntry:
         id: Grows with each entry.
         at: When.
         action: What, such as `key.created`.
-        actor_id: The user who did it; None if nobody was authenticated or the service did it by itself.
+        actor_id: The user who did it; None if the request was not authenticated or the service did it by itself.
         actor_name: That user's name now.
         credential_kind: `interactive` or `api_key`; `system` for the service and its command line; `none` when
-            nobody was authenticated.
+            the request was not authenticated.
         credential_id: The id of the key or the login session.
         target: The id of what it was done to.
         address: Where the request came from.
@@ -69,7 +69,7 @@ class AuditQuery:
         since: At this moment or later.
         until: Before this moment.
         key_id: Done to this API key, or with it.
-        actor_name: Done by whoever has this name now.
+        actor_name: Done by the user who has this name now.
     """
 
     actor_id: str | None = None
@@ -118,7 +118,7 @@ class Audit:
         target: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The columns of an entry, for whoever adds it in a transaction of their own. Arguments as :meth:`record`."""
+        """The columns of an entry, for a caller that adds it in its own transaction. Arguments as :meth:`record`."""
         return {
             "at": self._clock.now(),
             "action": action,
@@ -147,7 +147,7 @@ class Audit:
         Args:
             action: What happened, such as `user.created`.
             principal: Who did it; None means the service itself or its command line.
-            anonymous: True if it was somebody who is not authenticated.
+            anonymous: True if the request was not authenticated.
             target: The id of what it was done to.
             details: What else is worth knowing; anything that looks like a key or a token is masked.
             connection: The transaction of the change itself, so that both happen or neither; None means one of
@@ -196,7 +196,7 @@ class Audit:
         )
 
     async def purge(self, *, before: datetime) -> int:
-        """Delete the entries of before a moment, in small transactions so that nobody waits for long.
+        """Delete the entries of before a moment, in small transactions so that writers do not wait for long.
 
         Args:
             before: From when on entries are kept.

@@ -101,8 +101,8 @@ async def void_first_links(
 ) -> None:
     """Void every link for the first administrator once there is another administrator.
 
-    The output of every process that was started shows such a link, and it must not make an administrator of someone who
-    reads that output later. Once an administrator can log in there are no such links, and this changes nothing.
+    The output of every process that was started shows such a link, and it must not let a later reader of that output become an
+    administrator. Once an administrator can log in there are no such links, and this changes nothing.
 
     Args:
         connection: In a write transaction that has locked the users.

@@ -91,7 +91,7 @@ def _alone(connection: Connection) -> Generator[None]:
             yield
         case _:
             # Every change of a table commits there, so the lock must outlast the transaction: also the one that
-            # records the version, or whoever waits does all of it again.
+            # records the version, or the process that waits repeats all of it.
             wait = {"name": VERSION_TABLE, "seconds": _MAX_WAIT_SECONDS}
             if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), wait) != 1:
                 raise TimeoutError("another process is migrating the tables for too long")

@@ -128,7 +128,7 @@ document.addEventListener("click", async ({ target }) => {
   copy.closest("dialog")?.addEventListener("close", restore, { once: true });
 });
 
-// A single key presses the control that names it, unless somebody types or a dialog is open.
+// A single key presses the control that names it, unless the user is typing or a dialog is open.
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || event.target.closest("input, select, textarea")) return;
@@ -139,6 +139,6 @@ document.addEventListener("keydown", (event) => {
   control.click();
 });
 
-/** What the frame of the page says about whoever is logged in. */
+/** The user who is logged in, from the attributes of the page. */
 const { username, permissions = "" } = document.body.dataset;
 export const me = { username, may: (permission) => permissions.split(" ").includes(permission) };

@@ -1,4 +1,4 @@
-// A list of the API, shown in `#list` and kept up to date while somebody looks; where it is empty, `#empty` teaches.
+// A list of the API, shown in `#list` and kept up to date while the page is in use; an empty list shows `#empty`.
 
 import { api } from "./api.js";
 import { $, h, pressed, render } from "./dom.js";
@@ -10,8 +10,8 @@ for (const event of ["pointerdown", "keydown", "wheel", "focus"]) {
   addEventListener(event, () => { lastUse = Date.now(); }, { passive: true, capture: true });
 }
 
-/** What makes `look()` happen again, `rest()` ms later each time it is called, while somebody sees and uses the page:
- *  the requests of any other page would keep a session alive that should end for idleness. */
+/** Returns a function that schedules `look()` in `rest()` ms, as long as the page is visible and in use: the requests of
+ *  an idle page would keep its session from ending. */
 export function poll(look, rest) {
   let timer;
   const again = () => {
@@ -75,7 +75,7 @@ export class LiveList {
         items.push(...answer.items);
         cursor = answer.next_cursor;
       }
-      // Whoever asked later knows better.
+      // A later request has newer items.
       if (turn === this.#turn) this.#show(items, cursor !== null);
     } finally {
       this.#again();

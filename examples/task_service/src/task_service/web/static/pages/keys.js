@@ -7,7 +7,7 @@ import { daysTo, when } from "../time.js";
 import { OWN_TRAIL } from "../trail.js";
 
 const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000 });
-// Absent for whoever may not manage keys.
+// Absent without the permission keys:manage.
 const newKey = $("#new");
 
 // The list.

@@ -1,4 +1,4 @@
-// The secret of the link comes after the `#`, which browsers send to nobody; it leaves the address bar at once.
+// The secret of the link comes after the `#`, which browsers do not send; it leaves the address bar at once.
 
 import { api, Problem } from "../api.js";
 import { $ } from "../dom.js";

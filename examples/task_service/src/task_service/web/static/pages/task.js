@@ -55,7 +55,7 @@ const runs = new LiveList(`${path}/runs`, {
 function drawRuns() {
   $("#history").hidden = false;
   $("#empty").textContent = state.value ? "No runs in this state." : "No runs yet.";
-  // Whoever has just made it wants to know how to start it.
+  // A new task shows how to run it.
   const unused = !state.value && !runs.items.length;
   if (unused !== isUnused) $("details").open = isUnused = unused;
   selected ??= runs.items[0]?.id;
@@ -135,7 +135,7 @@ const edit = () => openTask((saved) => {
   say("Saved.");
 }, task);
 
-// Each of these is absent for whoever may not do it.
+// A button is absent if the user lacks its permission.
 $("#run")?.addEventListener("click", pressed(async () => {
   const run = await startRun(task.id);
   say(`${task.name} was started.`);

@@ -51,7 +51,7 @@ const create = () => openTask(async ({ name }) => {
   say(`${name} was created.`);
 });
 
-// Absent for whoever may not write tasks.
+// Absent without the permission tasks:write.
 $("#new")?.addEventListener("click", pressed(create));
 await tasks.begin();
 if (hasDraft(taskForm)) create();
