@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,35 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     return url
 
 
-def in_memory() -> Engine:
+@contextmanager
+def in_memory() -> Iterator[Engine]:
     """As the tests of applications have it: a database for each test."""
     engine = create_engine("sqlite://", poolclass=StaticPool)
     METADATA.create_all(engine)
-    return engine
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 class TestAStoreWithAFunction(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[SQLAlchemyKeyStore]:
-        with engine_on(sqlite_url(tmp_path)) as engine:
-            yield SQLAlchemyKeyStore(lambda: engine)
+        with (
+            engine_on(sqlite_url(tmp_path)) as engine,
+            closing(SQLAlchemyKeyStore(lambda: engine)) as store,
+        ):
+            yield store
 
     @pytest.fixture
     def audited_store(
         self, tmp_path: Path, on_change: ChangeRecorder
     ) -> Iterator[SQLAlchemyKeyStore]:
-        with engine_on(sqlite_url(tmp_path)) as engine:
-            yield SQLAlchemyKeyStore(lambda: engine, on_change=on_change)
+        with (
+            engine_on(sqlite_url(tmp_path)) as engine,
+            closing(SQLAlchemyKeyStore(lambda: engine, on_change=on_change)) as store,
+        ):
+            yield store
 
 
 USES: dict[str, Any] = {
@@ -91,16 +101,14 @@ async def test_an_asynchronous_store_is_made_before_its_engine(url: URL, name: s
 
 def test_each_test_of_an_application_has_an_engine_of_its_own() -> None:
     engines: list[Engine] = []
-    store = SQLAlchemyKeyStore(lambda: engines[-1])
-    for number in range(3):
-        engines.append(in_memory())
-        assert store.find("k") is None
-        add(store, "k", name=f"of test {number}")
-        assert store.find("k") == make_record("k", name=f"of test {number}")
-    engines.pop()
-    assert store.find("k") == make_record("k", name="of test 1")
-    for engine in engines:
-        engine.dispose()
+    with ExitStack() as stack, closing(SQLAlchemyKeyStore(lambda: engines[-1])) as store:
+        for number in range(3):
+            engines.append(stack.enter_context(in_memory()))
+            assert store.find("k") is None
+            add(store, "k", name=f"of test {number}")
+            assert store.find("k") == make_record("k", name=f"of test {number}")
+        engines.pop()
+        assert store.find("k") == make_record("k", name="of test 1")
 
 
 def test_a_store_goes_on_with_an_engine_of_another_database(
@@ -133,7 +141,7 @@ async def test_an_asynchronous_store_goes_on_with_another_engine(
 
 
 def test_a_store_that_was_never_used_is_closed() -> None:
-    SQLAlchemyKeyStore(in_memory).close()
+    SQLAlchemyKeyStore(lambda: pytest.fail("called")).close()
     asyncio.run(AsyncSQLAlchemyKeyStore(lambda: pytest.fail("called")).aclose())
 
 
@@ -158,7 +166,7 @@ def test_a_function_that_returns_the_wrong_kind_is_refused_with_the_first_use() 
     for use in USES.values():
         with pytest.raises(ConfigurationError, match=WRONG):
             use(store)
-    blocking: Any = in_memory
+    blocking: Any = lambda: create_engine("sqlite://")  # noqa: E731
     with pytest.raises(ConfigurationError, match="cannot use 'Engine' as its engine"):
         asyncio.run(AsyncSQLAlchemyKeyStore(blocking).find("k"))
 
