@@ -17,6 +17,7 @@ from tests.databases import postgres_database
 
 from msk_auth import ApiKey, KeyFormat, KeyHasher
 from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
+from msk_auth.stores.sqlalchemy._rows import to_row
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -34,14 +35,11 @@ def fill(url: str, count: int) -> list[str]:
     keys = [KeyFormat().generate() for _ in range(count)]
     hasher = KeyHasher()
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    columns = [column.name for column in table.columns]
     records = (
         ApiKey(key.id, "load", "owner", hasher.digest(key.reveal()), None, moment) for key in keys
     )
     with engine.begin() as connection:
-        connection.execute(
-            insert(table), [{name: getattr(record, name) for name in columns} for record in records]
-        )
+        connection.execute(insert(table), [to_row(record) for record in records])
     engine.dispose()
     return [key.reveal() for key in keys]
 
