@@ -44,10 +44,15 @@ class StubIssuer:
     names: Collection[str] = (PROVIDER,)
 
     def __init__(
-        self, authenticated_at: datetime | None = NOW, *, interactive: bool = True
+        self,
+        authenticated_at: datetime | None = NOW,
+        *,
+        interactive: bool = True,
+        subject: str | ExternalIdentity = ANN,
     ) -> None:
         self.authenticated_at = authenticated_at
         self.interactive = interactive
+        self.subject = subject
 
     def open(self) -> None: ...
 
@@ -57,8 +62,9 @@ class StubIssuer:
         yield from ()
         if token.claims["iss"] != PROVIDER:
             return None
+        expires_at = now + timedelta(hours=1)
         return VerifiedToken(
-            ANN, now + timedelta(hours=1), self.authenticated_at, None, False, self.interactive
+            self.subject, expires_at, self.authenticated_at, None, False, self.interactive
         )
 
 
@@ -263,3 +269,16 @@ def test_a_principal_without_an_age_can_be_made_by_hand() -> None:
     principal = Principal(owner, CredentialKind.INTERACTIVE, frozenset(), None)
     with pytest.raises(LoginTooOld):
         require_interactive(max_age=SECOND).check(principal, NOW)
+
+
+def test_a_login_of_unknown_age_for_an_owner_of_the_application_fails_max_age_alone(
+    make_world: MakeWorld,
+) -> None:
+    world, _, looked_up = external_world(make_world, StubIssuer(None, subject="ann"))
+    principal = world.enter(external_token())
+    assert (principal.owner.id, principal.identity) == ("ann", None)
+    assert principal.authenticated_at is None
+    assert (world.asked_owners, looked_up) == (["ann"], [])
+    world.auth.authorize(principal, require_interactive())
+    with pytest.raises(LoginTooOld):
+        world.auth.authorize(principal, require_interactive(max_age=timedelta(days=365)))
