@@ -8,7 +8,6 @@ BIN := .venv/bin
 SOURCES := src examples/task_service/src
 PACKAGES := -e . -e examples/task_service
 PYTHONS := 3.11 3.12 3.13 3.14 3.15
-ALL_TESTS := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # pyright runs on the node of its own wheel, and asks no registry whether it is the newest.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
@@ -19,7 +18,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-envs test-pythons test-threads test-faults mutants check check-all format docs bench requirements clean
+.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-faults mutants check check-all format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,20 +26,17 @@ help:  ## Show what can be made (this list)
 run: $(BIN)/.run  ## Serve the task service on this machine
 	exec $(BIN)/task-service serve
 
-test: $(BIN)/.dev  ## Run the tests; with CI=1 hold coverage to its limits, which takes twice as long
-ifneq ($(ARGS),)
-	$(BIN)/pytest $(ARGS)
-else ifdef CI
-	$(BIN)/coverage erase
-	$(ALL_TESTS) --cov --cov-report=
-	$(BIN)/coverage report --include 'src/msk_auth/core/*,src/msk_auth/tokens/*' --fail-under 100
-	$(BIN)/coverage report --omit 'src/msk_auth/core/*,src/msk_auth/tokens/*' --fail-under 95
-else
-	$(ALL_TESTS)
-endif
+test: $(BIN)/.dev  ## Run the tests
+	$(BIN)/pytest $(or $(ARGS),-n auto --dist loadfile --no-loadscope-reorder)
+
+coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on Python 3.14
+	.ci/coverage
 
 test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none; pinned and oldest versions
 	.ci/environments
+
+test-clients: $(BIN)/.dev  ## Fuzz the service by its OpenAPI document, and try clients that are generated from it
+	.ci/clients
 
 test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newest Python
 	.ci/pythons $(filter-out $(shell $(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'),3.11 3.15)
@@ -94,6 +90,7 @@ requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: t
 		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/mutants.in \
 		--constraint requirements/dev.txt -o requirements/mutants.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/clients.in -o requirements/clients.txt
 
 clean:  ## Remove the environment, build results and caches (never a service's data)
 	rm -rf .venv .nox dist site htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \

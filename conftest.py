@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -53,7 +54,9 @@ def anyio_backend() -> str:
 def pytest_runtest_teardown() -> None:
     """Litestar, left to its defaults, goes on logging to the standard error of the test that began it."""
     for handler in logging.root.handlers[:]:
-        if type(handler).__module__.startswith("litestar."):
+        # From Python 3.12 on the handler is the standard library's, and its listener Litestar's.
+        classes = {type(handler), type(getattr(handler, "listener", None))}
+        if any(each.__module__.startswith("litestar.") for each in classes):
             logging.root.removeHandler(handler)
 
 
@@ -63,7 +66,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 # What goes through the same lines once more: the documentation, the walk through the specification, attacks on the service.
-_UNTRACED = re.compile(
+_REACHES_NOTHING_NEW = re.compile(
     r"README\.md|docs/|tests/(benchmarks|docs)/"
     r"|examples/task_service/tests/test_(spec|attacks_\w+|api_access|api_answers)\.py"
 )
@@ -74,16 +77,29 @@ _OTHER_DATABASE = re.compile(r"::.*(postgres|mariadb)", re.IGNORECASE)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: begun last, one of them keeps a single worker busy at the end.
 
-    And say which tests need not be traced.
+    And mark those that `make coverage` leaves out.
     """
     for item in items:
         if item.get_closest_marker("browser") is not None:
             item.add_marker("slow")
             item.add_marker("no_cover")
-        elif _UNTRACED.match(item.nodeid) or _OTHER_DATABASE.search(item.nodeid):
+        elif _REACHES_NOTHING_NEW.match(item.nodeid) or _OTHER_DATABASE.search(item.nodeid):
             item.add_marker("no_cover")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Whoever collects garbage in a test need not look through all tests, which takes a third of a second each time."""
+    # Hypothesis looks for what holds its random numbers, and does not find it among what is frozen.
+    _use_hypothesis()
+    gc.collect()
+    gc.freeze()
+
+
+@hypothesis.given(hypothesis.strategies.none())
+def _use_hypothesis(_value: None) -> None:
+    """A property test of nothing."""
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
