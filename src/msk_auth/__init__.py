@@ -15,6 +15,7 @@ from .core.errors import (
     ConfigurationError,
     CredentialRefused,
     CredentialsMissing,
+    CrossOriginRefused,
     FieldError,
     InputInvalid,
     InteractiveRequired,
@@ -23,6 +24,7 @@ from .core.errors import (
     KeyMalformed,
     KeyNotActive,
     KeyNotFound,
+    KeyRequired,
     KeyRevoked,
     KeyUnknown,
     LoginTooOld,
@@ -54,8 +56,8 @@ from .core.events import (
     Refusal,
     RevocationCause,
 )
-from .core.flows import CreatedKey, Lifetime
 from .core.immutability import immutable
+from .core.key_management import CreatedKey, Lifetime
 from .core.keys import KeyFormat, KeyValue
 from .core.model import (
     ApiKey,
@@ -65,12 +67,13 @@ from .core.model import (
     KeyPage,
     KeyQuery,
     KeyStatus,
+    Login,
     Owner,
     Principal,
     Session,
     local_principal,
 )
-from .core.policy import Policy, require, require_interactive
+from .core.policy import Policy, any_credential, require, require_interactive, require_key
 from .core.revocation import LeakedKey
 from .core.store import (
     AsyncBatchStore,
@@ -106,6 +109,7 @@ __all__ = [
     "CredentialRefused",
     "CredentialUsed",
     "CredentialsMissing",
+    "CrossOriginRefused",
     "Event",
     "ExternalIdentity",
     "FieldError",
@@ -127,6 +131,7 @@ __all__ = [
     "KeyNotFound",
     "KeyPage",
     "KeyQuery",
+    "KeyRequired",
     "KeyRevocation",
     "KeyRevoked",
     "KeyRing",
@@ -139,6 +144,7 @@ __all__ = [
     "LeakedKey",
     "LeaseRegister",
     "Lifetime",
+    "Login",
     "LoginTooOld",
     "MskAuthError",
     "NotFound",
@@ -168,10 +174,12 @@ __all__ = [
     "TokenRevoked",
     "TooManyAttempts",
     "Watch",
+    "any_credential",
     "immutable",
     "local_principal",
     "read_bearer",
     "redact",
     "require",
     "require_interactive",
+    "require_key",
 ]

@@ -1,4 +1,4 @@
-"""Logs failures: an outage in one line, an owner that cannot be shared only once, any other error with its traceback.
+"""Logs failures: an outage in one line, a mistake that each request would repeat only once, others with a traceback.
 
 While a store is down every request fails for the same reason. A traceback each time would bury the rest of the log, and
 fill a disk that may be full already.
@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from .core.errors import StoreUnavailable
 from .core.immutability import NotShareable
+from .core.logins import LoginFailed, NotALogin
 
 _log = logging.getLogger("msk_auth")
 
@@ -24,9 +25,12 @@ def log_failure(level: int, what: str, error: Exception) -> None:
         error: The reason, as raised by a store or a function of the application.
     """
     name = type(error).__name__
-    if isinstance(error, NotShareable):
+    if isinstance(error, (NotShareable, NotALogin)):
         # Every request would log the same message.
         _log_once(level, f"{what}: {error}")
+    elif isinstance(error, LoginFailed):
+        # A traceback would have the error behind it, which may quote the credential.
+        _log.log(level, "%s: %s", what, error)
     elif _is_outage(error):
         # Only the driver's message: SQLAlchemy's message around it may quote values, such as a digest.
         _log.log(level, "%s: %s: %r", what, name, error.__cause__ or error)

@@ -145,6 +145,9 @@ class SyncPorts(Generic[UserT]):
     def find_session(self, session_id: str) -> Session | None:
         return None if self._find_session is None else self._find_session(session_id)
 
+    def find_login(self, ask: Callable[[], object]) -> object:
+        return ask()
+
     def key_limits(self) -> KeyLimits:
         return self._key_limits if isinstance(self._key_limits, KeyLimits) else self._key_limits()
 
@@ -245,6 +248,10 @@ class AsyncPorts(Generic[UserT]):
 
     async def find_session(self, session_id: str) -> Session | None:
         return None if self._find_session is None else await self._find_session(session_id)
+
+    async def find_login(self, ask: Callable[[], object]) -> object:
+        answer = ask()
+        return await cast("Awaitable[object]", answer) if isinstance(answer, Awaitable) else answer
 
     async def key_limits(self) -> KeyLimits:
         return (

@@ -27,7 +27,11 @@ def register_reader(kind: type, reader: Reader) -> None:
 
 
 def audit_routes(
-    app: object, *, public: Collection[str] = (), accepted: Collection[str] = ()
+    app: object,
+    *,
+    public: Collection[str] = (),
+    own_guard: Collection[str] = (),
+    accepted: Collection[str] = (),
 ) -> RouteReport:
     """Check that every route of an application declares whom it is for; for a test of the application.
 
@@ -41,8 +45,10 @@ def audit_routes(
 
     Args:
         app: A FastAPI, Starlette, Flask or Litestar application. What is mounted in it is read too.
-        public: What is for everybody and does not say so itself: paths exactly as in the application, with a
+        public: Routes that need no credentials and declare nothing: paths exactly as in the application, with a
             method in front (`POST /login`) or without, which means all methods.
+        own_guard: Paths, written the same way, that the application guards itself, for example with a dependency of its own.
+            The audit cannot look into such a guard.
         accepted: Paths, written the same way, that look like administration and need no interactive login.
 
     Returns:
@@ -50,24 +56,28 @@ def audit_routes(
 
     Raises:
         RouteAuditFailed: A route declares nothing, or looks like administration and lets API keys pass; or
-            `public` or `accepted` name what needs no mention. It is an `AssertionError`.
+            `public`, `own_guard` or `accepted` name what needs no mention. It is an `AssertionError`.
         ConfigurationError: No adapter reads applications of this kind.
     """
-    report = list_routes(app, public=public, accepted=accepted)
+    report = list_routes(app, public=public, own_guard=own_guard, accepted=accepted)
     if not report.ok:
         raise RouteAuditFailed(report)
     return report
 
 
 def list_routes(
-    app: object, *, public: Collection[str] = (), accepted: Collection[str] = ()
+    app: object,
+    *,
+    public: Collection[str] = (),
+    own_guard: Collection[str] = (),
+    accepted: Collection[str] = (),
 ) -> RouteReport:
     """What :func:`audit_routes` finds, without failing.
 
     Raises:
         ConfigurationError: No adapter reads applications of this kind.
     """
-    for name, given in (("public", public), ("accepted", accepted)):
+    for name, given in (("public", public), ("own_guard", own_guard), ("accepted", accepted)):
         if isinstance(given, str):
             raise ConfigurationError(f"{name} is a list of paths: write [{given!r}].")
     found = read_routes(app, "")
@@ -76,7 +86,7 @@ def list_routes(
             f"The routes of {type(app).__module__}.{type(app).__qualname__} cannot be read. Pass the"
             " FastAPI, Starlette, Flask or Litestar application itself, without what wraps it."
         )
-    return judge(found, public, accepted)
+    return judge(found, public=public, own_guard=own_guard, accepted=accepted)
 
 
 def read_routes(app: object, prefix: str) -> Iterator[AuditedRoute] | None:

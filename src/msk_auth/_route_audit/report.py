@@ -23,9 +23,12 @@ class Access(Enum):
     """Who gets through to a route."""
 
     PUBLIC = "public"
+    ANY_CREDENTIAL = "any credential"
     AUTHENTICATED = "authenticated"
     PERMISSIONS = "permissions"
     INTERACTIVE = "interactive"
+    KEY = "API key"
+    OWN_GUARD = "the application's own guard"
     UNDECLARED = "undeclared"
 
 
@@ -41,6 +44,7 @@ class AuditedRoute:
         name: The endpoint's, to find it by.
         policies: All of them have to be met; empty if the route is public, None if it says nothing.
         problems: What is wrong with it, in words; usually nothing.
+        own_guard: Whether the application says that it guards the route itself.
     """
 
     path: str
@@ -49,17 +53,26 @@ class AuditedRoute:
     name: str
     policies: tuple[Policy, ...] | None
     problems: tuple[str, ...] = ()
+    own_guard: bool = False
 
     @property
     def access(self) -> Access:
         """Who gets through."""
+        if self.own_guard:
+            return Access.OWN_GUARD
         if self.policies is None:
             return Access.UNDECLARED
         if not self.policies:
             return Access.PUBLIC
         if any(policy.interactive for policy in self.policies):
             return Access.INTERACTIVE
-        return Access.PERMISSIONS if self.permissions else Access.AUTHENTICATED
+        if any(policy.key for policy in self.policies):
+            return Access.KEY
+        if self.permissions:
+            return Access.PERMISSIONS
+        if any(policy.any_credential for policy in self.policies):
+            return Access.ANY_CREDENTIAL
+        return Access.AUTHENTICATED
 
     @property
     def permissions(self) -> tuple[str, ...]:
@@ -102,14 +115,16 @@ class RouteReport:
 
     @property
     def undeclared(self) -> tuple[AuditedRoute, ...]:
-        """Routes that declare no policy and are not declared public."""
-        return tuple(route for route in self.routes if route.policies is None)
+        """Routes that declare no policy, and of which the caller declares nothing either."""
+        return tuple(route for route in self.routes if route.access is Access.UNDECLARED)
 
     @property
     def flagged(self) -> tuple[AuditedRoute, ...]:
-        """Routes with a policy, and something wrong with it."""
+        """Routes of which something is declared, and with something wrong."""
         return tuple(
-            route for route in self.routes if route.policies is not None and route.problems
+            route
+            for route in self.routes
+            if route.access is not Access.UNDECLARED and route.problems
         )
 
     @property
@@ -143,33 +158,51 @@ class RouteAuditFailed(AssertionError):
 
 
 def judge(
-    routes: Iterable[AuditedRoute], public: Collection[str], accepted: Collection[str]
+    routes: Iterable[AuditedRoute],
+    *,
+    public: Collection[str] = (),
+    own_guard: Collection[str] = (),
+    accepted: Collection[str] = (),
 ) -> RouteReport:
     """Apply what the caller declares, and find what is wrong.
 
     Args:
         routes: As a reader found them; `problems` are what it came across.
-        public: Paths that are for everybody, such as `/healthz` or `POST /login`.
+        public: Paths that need no credentials, such as `/healthz` or `POST /login`.
+        own_guard: Paths that the application guards itself.
         accepted: Paths of credential or user administration that need no interactive login.
     """
     used: set[str] = set()
     judged: list[AuditedRoute] = []
     for route in _by_method(routes):
         opened = _entries_for(route, public) if not route.policies else set[str]()
+        guarded = _entries_for(route, own_guard) if route.policies is None else set[str]()
         settled = _entries_for(route, accepted)
         policies = () if opened else route.policies
-        candidate = replace(route, policies=policies)
-        used |= opened
+        candidate = replace(route, policies=policies, own_guard=bool(guarded) and not opened)
+        used |= opened | guarded
         problems = list(route.problems)
-        if policies is None:
-            problems.append("declares no policy. Guard it, or declare it public.")
-        elif not opened and (why := _administration(candidate)) is not None:
+        if _is_impassable(route.policies or ()):
+            problems.append(
+                "demands an API key and a login, so no request passes. Take off one of the two."
+            )
+        if opened and guarded:
+            problems.append("is declared public, and guarded by the application. Decide.")
+        elif candidate.access is Access.UNDECLARED:
+            problems.append(
+                "declares no policy. Guard it, or declare it public or guarded by the application."
+            )
+        elif not opened and not guarded and (why := _administration(candidate)) is not None:
             used |= settled
             if not settled:
                 problems.append(why)
         judged.append(replace(candidate, problems=tuple(problems)))
-    unused = [entry for entry in (*public, *accepted) if entry not in used]
+    unused = [entry for entry in (*public, *own_guard, *accepted) if entry not in used]
     return RouteReport(tuple(_joined(judged)), tuple(dict.fromkeys(unused)))
+
+
+def _is_impassable(policies: Collection[Policy]) -> bool:
+    return any(each.key for each in policies) and any(each.interactive for each in policies)
 
 
 def _administration(route: AuditedRoute) -> str | None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
-from msk_auth.core import flows, revocation
+from msk_auth.core import authentication, key_management, revocation
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import Problem
+from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
-from msk_auth.core.flows import Changed, CreatedKey, Lifetime
+from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
     ApiKey,
     ExternalIdentity,
     KeyLimits,
     KeyPage,
     KeyStatus,
+    Login,
     Owner,
     Principal,
     Session,
@@ -45,6 +50,40 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+R = TypeVar("R")
+AnyT = TypeVar("AnyT")
+P = ParamSpec("P")
+
+
+def is_beside_loop() -> bool:
+    """True in a thread that runs no event loop, such as the one in which a framework runs a `def` route.
+
+    The main thread is none of these: a test or a script may start a loop there.
+    """
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return threading.current_thread() is not threading.main_thread()
+    return False
+
+
+def _awaited(method: Callable[Concatenate[AnyT, P], R]) -> Callable[Concatenate[AnyT, P], R]:
+    """Refuse a call from a `def` route, which cannot await it: access would stay as it is, without an error."""
+
+    @functools.wraps(method)
+    def called(self: AnyT, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if cast("AsyncAuthenticator[Any]", self).is_open and is_beside_loop():
+            raise ConfigurationError(
+                f"{method.__name__} was called in a thread beside the event loop, where nothing awaits it, so it would"
+                " do nothing. Await it in an `async def` route, or build a synchronous application on Authenticator."
+            )
+        return method(self, *args, **kwargs)
+
+    # Known to Python from 3.12 on, for code that asks whether a function has to be awaited.
+    mark: Any = getattr(inspect, "markcoroutinefunction", None)
+    return called if mark is None else mark(called)
 
 
 class AsyncAuthenticator(BaseAuthenticator[UserT]):
@@ -63,6 +102,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
             None if there is none. It may create one. Needed with `issuers`.
+        logins: Functions of the application that return a :class:`~msk_auth.Login` for a bearer credential of their own,
+            or None. Asked in this order about what is no key and no token of `tokens` and `issuers`. A plain one is called
+            on the event loop, so it must not block.
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
@@ -73,7 +115,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
-        lease: For how long a verification may be reused; None reads the store for each request. Every call that narrows
+        lease: For how long a verification may be reused; None reads the store for each request. Every call that ends
             access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are cached; each takes about 1 KiB.
@@ -90,6 +132,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
         issuers: Sequence[ExternalIssuer] = (),
+        logins: Sequence[Callable[[str], Login | Awaitable[Login | None] | None]] = (),
         find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]]
         | None = None,
         find_session: Callable[[str], Awaitable[Session | None]] | None = None,
@@ -113,6 +156,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             on_event=on_event,
             tokens=tokens,
             issuers=issuers,
+            logins=logins,
             key_format=key_format,
             hasher=hasher,
             realm=realm,
@@ -135,13 +179,15 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             clock=self.clock,
         )
         self._leases = self._ports.leases
-        self._watches = AsyncWatches(
+        self._watches: AsyncWatches[UserT] = AsyncWatches(
             self.rules, self._ports, self.clock, check_interval(watch_interval)
         )
         self._on_event = on_event
         self._flusher: asyncio.Task[None] | None = None
 
-    async def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
+    async def authenticate(
+        self, authorization: Sequence[str | bytes], elsewhere: RequestLogins | None = None
+    ) -> Principal[UserT]:
         """As :meth:`Authenticator.authenticate`."""
         principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
@@ -149,7 +195,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 raise not_a_list_of_values()
             try:
                 # A malformed credential ends here, before the clock or the store is read.
-                presented = flows.read_credential(self.rules, authorization)
+                presented = authentication.read_credential(self.rules, authorization, elsewhere)
                 principal = await self._ports.run(self._verify(presented))
             except Problem as problem:
                 if self._on_event is not None:
@@ -167,6 +213,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """As :meth:`Authenticator.watch`, for websockets and event streams on an event loop."""
         return self._watches.watch(principal, policy)
 
+    @_awaited
     async def await_lease_expiry(self) -> None:
         """As :meth:`Authenticator.await_lease_expiry`."""
         await self._ports.await_lease_expiry()
@@ -182,7 +229,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """As :meth:`Authenticator.create_key`."""
         now = self.clock.now()
         return await self._change(
-            flows.create_key(
+            key_management.create_key(
                 self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
             )
         )
@@ -193,37 +240,47 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """As :meth:`Authenticator.rotate_key`."""
         now = self.clock.now()
         return await self._change(
-            flows.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+            key_management.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
         )
 
+    @_awaited
     async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """As :meth:`Authenticator.revoke_key`."""
-        return await self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
+        return await self._change(
+            key_management.revoke_key(principal, key_id, now=self.clock.now())
+        )
 
+    @_awaited
     async def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
         """As :meth:`Authenticator.delete_key`."""
-        await self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
+        await self._change(key_management.delete_key(principal, key_id, now=self.clock.now()))
 
+    @_awaited
     async def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
         """As :meth:`Authenticator.expire_key`."""
-        return await self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
+        return await self._change(
+            key_management.expire_key(principal, key_id, at=at, now=self.clock.now())
+        )
 
+    @_awaited
     async def revoke_presented_key(self, key: str) -> ApiKey | None:
         """As :meth:`Authenticator.revoke_presented_key`."""
         flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
         return (await self._end(flow))[0]
 
+    @_awaited
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """As :meth:`Authenticator.revoke_leaked`."""
         return await self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
 
+    @_awaited
     async def forget_owner(self, owner_id: str) -> int:
         """As :meth:`Authenticator.forget_owner`."""
         return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
 
     async def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """As :meth:`Authenticator.get_key`."""
-        return await self._ports.run(flows.get_key(principal, key_id))
+        return await self._ports.run(key_management.get_key(principal, key_id))
 
     async def list_keys(
         self,
@@ -236,9 +293,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """As :meth:`Authenticator.list_keys`."""
         now = self.clock.now()
         return await self._ports.run(
-            flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+            key_management.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
         )
 
+    @_awaited
     async def flush(self) -> None:
         """As :meth:`Authenticator.flush`."""
         with self._usage.batch() as batch:
@@ -246,6 +304,11 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 await self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
                 await self._ports.store.replace_digest(key_id, old=old, new=new)
+
+    @property
+    def is_open(self) -> bool:
+        """True between the beginning and the end of an `async with` of this authenticator."""
+        return self._flusher is not None
 
     async def __aenter__(self) -> AsyncAuthenticator[UserT]:
         import asyncio

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Final, Generic
 
 from msk_auth.clock import Clock, SystemClock
-from msk_auth.core import flows
-from msk_auth.core.compact import ParsedToken
+from msk_auth.core import authentication
+from msk_auth.core.authentication import Presented, Rules
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
 from msk_auth.core.events import Refusal
-from msk_auth.core.flows import Authenticated, Rules
-from msk_auth.core.keys import KeyFormat, KeyValue
+from msk_auth.core.keys import KeyFormat
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Flow
@@ -66,6 +65,7 @@ class BaseAuthenticator(Generic[UserT]):
         on_event: object,
         tokens: TokenProfile | Sequence[TokenProfile],
         issuers: Sequence[ExternalIssuer],
+        logins: Sequence[Callable[[str], object]],
         key_format: KeyFormat | None,
         hasher: KeyHasher | None,
         realm: str,
@@ -87,6 +87,7 @@ class BaseAuthenticator(Generic[UserT]):
             hasher=hasher,
             tokens=tokens,
             issuers=issuers,
+            logins=logins,
             awaits=awaits,
         )
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
@@ -99,6 +100,7 @@ class BaseAuthenticator(Generic[UserT]):
             key_format=KeyFormat() if key_format is None else key_format,
             hasher=KeyHasher() if hasher is None else hasher,
             issuers=(*self.profiles, *self.issuers),
+            logins=tuple(logins),
             checks_sessions=find_session is not None,
             shares_principals=lease is not None,
         ).check()
@@ -131,17 +133,20 @@ class BaseAuthenticator(Generic[UserT]):
         for issuer in self.issuers:
             issuer.close()
 
-    def _verify(self, presented: KeyValue | ParsedToken) -> Flow[Principal[UserT]]:
-        """The principal of a credential: under a lease what was verified before, otherwise by the store."""
-        return self._leases.verify(presented, partial(self._verify_by_store, presented))
-
-    def _verify_by_store(self, presented: KeyValue | ParsedToken) -> Flow[Authenticated]:
-        now = self.clock.now()
-        outcome = yield from flows.authenticate(self.rules, presented, now)
-        key_id = outcome.principal.key_id
-        if key_id is not None:
-            self._usage.note(key_id, now, outcome.upgrade)
-        return outcome
+    def _verify(self, presented: Presented | RequestLogins) -> Flow[Principal[UserT]]:
+        """The principal of what a request presents: under a lease what was verified before, otherwise by the store."""
+        attempt = yield from self._leases.begin(presented)
+        try:
+            if attempt.principal is not None:
+                return attempt.principal
+            now = self.clock.now()
+            outcome = yield from authentication.authenticate(self.rules, presented, now)
+            if outcome.principal.key_id is not None:
+                self._usage.note(outcome.principal.key_id, now, outcome.upgrade)
+            self._leases.keep(attempt, outcome)
+            return outcome.principal
+        finally:
+            self._leases.end(attempt)
 
 
 def _no_principal(_authorization: Sequence[str | bytes]) -> None:

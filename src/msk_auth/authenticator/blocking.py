@@ -6,22 +6,24 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
-from msk_auth.core import flows, revocation
+from msk_auth.core import authentication, key_management, revocation
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
-from msk_auth.core.flows import Changed, CreatedKey, Lifetime
+from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
     ApiKey,
     ExternalIdentity,
     KeyLimits,
     KeyPage,
     KeyStatus,
+    Login,
     Owner,
     Principal,
     Session,
@@ -39,6 +41,10 @@ from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
 from .validation import not_a_list_of_values
 
+if TYPE_CHECKING:
+    from .awaiting import AsyncAuthenticator
+    from .off_loop import RunInThread
+
 T = TypeVar("T")
 
 
@@ -53,6 +59,8 @@ class Authenticator(BaseAuthenticator[UserT]):
             Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
             None if there is none. It may create one. Needed with `issuers`.
+        logins: Functions of the application that return a :class:`~msk_auth.Login` for a bearer credential of their own,
+            or None. Asked in this order about what is no key and no token of `tokens` and `issuers`.
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
@@ -62,7 +70,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
-        lease: For how long a verification may be reused; None reads the store for each request. Every call that narrows
+        lease: For how long a verification may be reused; None reads the store for each request. Every call that ends
             access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are cached; each takes about 1 KiB.
@@ -79,6 +87,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         find_owner: Callable[[str], Owner[UserT] | None],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
         issuers: Sequence[ExternalIssuer] = (),
+        logins: Sequence[Callable[[str], Login | None]] = (),
         find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None = None,
         find_session: Callable[[str], Session | None] | None = None,
         key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
@@ -101,6 +110,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             on_event=on_event,
             tokens=tokens,
             issuers=issuers,
+            logins=logins,
             key_format=key_format,
             hasher=hasher,
             realm=realm,
@@ -122,15 +132,20 @@ class Authenticator(BaseAuthenticator[UserT]):
             clock=self.clock,
         )
         self._leases = self._ports.leases
-        self._watches = Watches(self.rules, self._ports, self.clock, check_interval(watch_interval))
+        self._watch_interval = check_interval(watch_interval)
+        self._watches = Watches(self.rules, self._ports, self.clock, self._watch_interval)
         self._on_event = on_event
         self._last_flush = self.clock.monotonic()
 
-    def authenticate(self, authorization: Sequence[str | bytes]) -> Principal[UserT]:
+    def authenticate(
+        self, authorization: Sequence[str | bytes], elsewhere: RequestLogins | None = None
+    ) -> Principal[UserT]:
         """The principal of a request.
 
         Args:
             authorization: The value of every `Authorization` header of the request.
+            elsewhere: For adapters: what may find a login elsewhere in the request, such as in its session. Asked only if
+                there is no bearer credential.
 
         Raises:
             TypeError: `authorization` is one value, not a list.
@@ -145,7 +160,7 @@ class Authenticator(BaseAuthenticator[UserT]):
                 raise not_a_list_of_values()
             try:
                 # A malformed credential ends here, before the clock or the store is read.
-                presented = flows.read_credential(self.rules, authorization)
+                presented = authentication.read_credential(self.rules, authorization, elsewhere)
                 principal = self._ports.run(self._verify(presented))
             except Problem as problem:
                 if self._on_event is not None:
@@ -172,10 +187,23 @@ class Authenticator(BaseAuthenticator[UserT]):
         """
         return self._watches.watch(principal, policy)
 
+    def off_loop(self, run: RunInThread) -> AsyncAuthenticator[UserT]:
+        """This authenticator for an event loop, which it does not block: what waits runs in threads.
+
+        The adapters for FastAPI, Starlette and Litestar call it.
+
+        Args:
+            run: Runs a function in a thread, such as `anyio.to_thread.run_sync` or `asyncio.to_thread`.
+        """
+        # `asyncio` takes as long to load as the rest of the library, and this class does not need it.
+        from .off_loop import OffLoopAuthenticator
+
+        return OffLoopAuthenticator(self, self._ports, watch_interval=self._watch_interval, run=run)
+
     def await_lease_expiry(self) -> None:
         """Wait until no process can use anything that it read before this call.
 
-        Call it after your application has narrowed access and committed: disabled a user, removed a permission, ended a
+        Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
         self._ports.await_lease_expiry()
@@ -205,7 +233,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         """
         now = self.clock.now()
         return self._change(
-            flows.create_key(
+            key_management.create_key(
                 self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
             )
         )
@@ -223,7 +251,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         """
         now = self.clock.now()
         return self._change(
-            flows.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+            key_management.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
         )
 
     def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
@@ -234,15 +262,17 @@ class Authenticator(BaseAuthenticator[UserT]):
             KeyNotFound: The owner has no such key.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        return self._change(flows.revoke_key(principal, key_id, now=self.clock.now()))
+        return self._change(key_management.revoke_key(principal, key_id, now=self.clock.now()))
 
     def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
         """Revoke a key and remove it from the list. Raises as :meth:`revoke_key` does."""
-        self._change(flows.delete_key(principal, key_id, now=self.clock.now()))
+        self._change(key_management.delete_key(principal, key_id, now=self.clock.now()))
 
     def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
         """Make a key expire at `at`, or earlier if it does already. Raises as :meth:`revoke_key` does."""
-        return self._change(flows.expire_key(principal, key_id, at=at, now=self.clock.now()))
+        return self._change(
+            key_management.expire_key(principal, key_id, at=at, now=self.clock.now())
+        )
 
     def revoke_presented_key(self, key: str) -> ApiKey | None:
         """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
@@ -304,7 +334,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             KeyNotFound: The owner has no such key.
             StoreUnavailable: The store did not answer.
         """
-        return self._ports.run(flows.get_key(principal, key_id))
+        return self._ports.run(key_management.get_key(principal, key_id))
 
     def list_keys(
         self,
@@ -328,7 +358,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         """
         now = self.clock.now()
         return self._ports.run(
-            flows.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+            key_management.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
         )
 
     def flush(self) -> None:

@@ -6,13 +6,12 @@ being `async` itself, so only arguments that are certainly wrong are refused.
 
 from __future__ import annotations
 
-import functools
 import inspect
-import types
 import typing
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from msk_auth._callables import called_function, return_hint, returns_awaitable
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.immutability import NotShareable, is_mutable_class
@@ -43,6 +42,7 @@ def validate_components(
     hasher: object,
     tokens: object,
     issuers: object,
+    logins: object,
     awaits: bool,
 ) -> None:
     """Refuse components of the wrong kind. `awaits`: whether the authenticator awaits the store and the look-ups.
@@ -82,6 +82,7 @@ def validate_components(
             " keys. Leave it out to accept no JWTs."
         )
     _validate_issuers(issuers, find_external_owner)
+    validate_logins(logins, "the credential", awaits=awaits)
     called = {
         "store.find": getattr(store, "find", None),
         "store.on_change": offered(store, "on_change"),
@@ -96,10 +97,30 @@ def validate_components(
         _check_blocking(called | {"on_event": on_event})
 
 
+def validate_logins(logins: object, subject: str, *, awaits: bool) -> None:
+    """Refuse what is no list of functions that return a `Login`.
+
+    Args:
+        logins: What was given.
+        subject: What each function takes.
+        awaits: Whether a result is awaited if it has to be.
+
+    Raises:
+        ConfigurationError: It is something else, or a function is async and `awaits` is False.
+    """
+    listed = cast("Sequence[object]", logins) if isinstance(logins, list | tuple) else [None]
+    if not all(callable(function) for function in listed):
+        raise ConfigurationError(
+            f"logins must be a list of functions that take {subject} and return Login(…), or None for what is not their"
+            " own, such as logins=[find_login]."
+        )
+    if not awaits:
+        _check_blocking({f"logins[{n}]": function for n, function in enumerate(listed)})
+
+
 def _validate_issuers(issuers: object, find_external_owner: object) -> None:
-    listed: Sequence[object] = (
-        cast("Sequence[object]", issuers) if isinstance(issuers, list | tuple) else [issuers]
-    )
+    # One that is not in a list has the method, and cannot be counted.
+    listed = cast("Sequence[object]", issuers) if isinstance(issuers, list | tuple) else [None]
     if not all(callable(getattr(issuer, "authenticate", None)) for issuer in listed):
         raise ConfigurationError(
             "issuers must be a list of identity providers, such as [Auth0(domain, audience=…)]."
@@ -147,7 +168,7 @@ def _check_blocking(functions: Mapping[str, object]) -> None:
         ConfigurationError: One of them is async.
     """
     for name, function in functions.items():
-        if _returns_awaitable(function) is True:
+        if returns_awaitable(function) is True:
             raise ConfigurationError(
                 f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
             )
@@ -163,7 +184,7 @@ def _check_awaited(functions: Mapping[str, object]) -> None:
         ConfigurationError: One of them is a plain function by its own annotation.
     """
     for name, function in functions.items():
-        if _returns_awaitable(function) is False:
+        if returns_awaitable(function) is False:
             raise ConfigurationError(
                 f"{name} is not async, and AsyncAuthenticator would await it. Use Authenticator, or pass an"
                 " async function (of an async store, such as AsyncMemoryKeyStore)."
@@ -188,7 +209,7 @@ def check_users_shareable(find_owner: object) -> None:
     Raises:
         ConfigurationError: The annotation is an `Owner` of such a class.
     """
-    for kind in _owner_arguments(_return_hint(_called(find_owner))):
+    for kind in _owner_arguments(return_hint(called_function(find_owner))):
         if isinstance(kind, type) and is_mutable_class(kind):
             raise NotShareable("Owner.user", kind)
 
@@ -200,46 +221,3 @@ def _owner_arguments(hint: object) -> Iterator[object]:
             yield argument
         else:
             yield from _owner_arguments(argument)
-
-
-def _returns_awaitable(function: object) -> bool | None:
-    """True if the result has to be awaited, False if it cannot be, None if that is unknown."""
-    function = _called(function)
-    if inspect.iscoroutinefunction(function):
-        return True
-    return _is_awaitable(_return_hint(function))
-
-
-def _called(function: object) -> object:
-    """The function behind a partial one or an object with `__call__`."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isfunction(function) and not inspect.ismethod(function):
-        # Calling an object calls this method of its class.
-        function = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it can be
-    return function
-
-
-def _return_hint(function: object) -> object:
-    """The return annotation of a function; `Any` without one."""
-    if not inspect.isfunction(function) and not inspect.ismethod(function):
-        return Any
-    if hasattr(function, "__wrapped__"):
-        # The decorator copied the annotations of the function that it wraps, and may return something else.
-        return Any
-    try:
-        return typing.get_type_hints(function).get("return", Any)
-    except Exception:  # noqa: BLE001 - an annotation may raise anything, for example for a name that does not exist
-        return Any
-
-
-def _is_awaitable(hint: object) -> bool | None:
-    kind = typing.get_origin(hint) or hint
-    if kind is typing.Union or kind is types.UnionType:
-        members = {_is_awaitable(member) for member in typing.get_args(hint)}
-        return members.pop() if len(members) == 1 else None
-    if kind is Any or kind is object or not isinstance(kind, type):
-        return None
-    if getattr(kind, "_is_protocol", False):
-        return None
-    return issubclass(kind, Awaitable)

@@ -40,6 +40,13 @@ def add_routes(commands: Commands) -> None:
         help="a public route, exactly as listed; may be repeated",
     )
     routes.add_argument(
+        "--own-guard",
+        action="append",
+        default=[],
+        metavar="[METHOD ]PATH",
+        help="a route that the application guards itself; may be repeated",
+    )
+    routes.add_argument(
         "--accept",
         action="append",
         default=[],
@@ -52,7 +59,7 @@ def add_routes(commands: Commands) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     app = _load(given.app, given.app_dir, factory=given.factory)
-    report = list_routes(app, public=given.public, accepted=given.accept)
+    report = list_routes(app, public=given.public, own_guard=given.own_guard, accepted=given.accept)
     if given.format == "json":
         write_line(_as_json(report))
     else:

@@ -16,8 +16,10 @@
         │   ├── TokenInvalid            token_invalid
         │   ├── TokenExpired            token_expired
         │   └── TokenRevoked            token_revoked
+        ├── CrossOriginRefused      403 cross_origin_refused
         ├── PermissionDenied        403 permission_denied
         ├── InteractiveRequired     403 interactive_required
+        ├── KeyRequired             403 key_required
         ├── LoginTooOld             401 login_too_old
         ├── NotFound                404
         │   └── KeyNotFound             key_not_found
@@ -36,10 +38,14 @@ credential.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")
+_NO_PARAMETERS: Final[Mapping[str, str]] = {}
 
 
 class MskAuthError(Exception):
@@ -51,8 +57,8 @@ class ConfigurationError(MskAuthError):
 
 
 class _StatusCode:
-    def __get__(self, problem: Problem | None, kind: type[Problem]) -> int:
-        return kind.status if problem is None else problem.status
+    def __get__(self, _problem: Problem | None, kind: type[Problem]) -> int:
+        return kind.status
 
 
 class Problem(MskAuthError):
@@ -95,6 +101,25 @@ class Problem(MskAuthError):
     def challenge(self) -> Mapping[str, str] | None:
         """Parameters for `WWW-Authenticate: Bearer`, after the realm; None when there is no challenge."""
         return None
+
+    def response_headers(self, realm: str = "api") -> dict[str, str]:
+        """The headers of the answer, for an application that writes its errors in a form of its own.
+
+        They are `cache-control`, and where they apply `www-authenticate` and `retry-after`.
+
+        Args:
+            realm: That of the authenticator.
+        """
+        headers = {"cache-control": "no-store"}
+        challenge = self.challenge()
+        if challenge is None and self.status == 401:
+            # A 401 without a challenge is not HTTP (RFC 9110, section 15.5.2).
+            challenge = _NO_PARAMETERS
+        if challenge is not None:
+            headers["www-authenticate"] = bearer_challenge(realm, challenge)
+        if self.retry_after is not None:
+            headers["retry-after"] = str(self.retry_after)
+        return headers
 
     def members(self) -> Mapping[str, object]:
         """Extension members of the problem document (RFC 9457, section 3.2)."""
@@ -215,11 +240,23 @@ class TokenRevoked(CredentialRefused):
     default_detail = "This login has ended. Log in again."
 
 
+class CrossOriginRefused(Problem):
+    """A request with a login of its session that another site may have made a browser send (OWASP ASVS 5.0, 3.5)."""
+
+    status = 403
+    code = "cross_origin_refused"
+    title = "Requests from other sites are refused"
+    default_detail = (
+        "Another site may have sent this request. Repeat the action on a page of this one."
+    )
+
+
 class PermissionDenied(Problem):
     """The principal lacks a permission (RFC 6750, section 3.1: `insufficient_scope`).
 
     Args:
-        required: All permissions that the operation needs, not only the missing ones.
+        required: All permissions that the operation needs, not only the missing ones. Empty where the credential is a key
+            with scopes of its own, and the operation names no permission.
     """
 
     status = 403
@@ -228,10 +265,16 @@ class PermissionDenied(Problem):
 
     def __init__(self, required: Iterable[str]) -> None:
         self.required: tuple[str, ...] = tuple(sorted(required))
-        super().__init__(f"This operation needs the permission {' and '.join(self.required)}.")
+        super().__init__(
+            f"This operation needs the permission {' and '.join(self.required)}."
+            if self.required
+            else "This key is limited to scopes of its own, and this operation belongs to none. Log in, or use a key"
+            " without scopes of its own."
+        )
 
     def challenge(self) -> Mapping[str, str] | None:
-        return {"error": "insufficient_scope", "scope": " ".join(self.required)}
+        error = {"error": "insufficient_scope"}
+        return {**error, "scope": " ".join(self.required)} if self.required else error
 
 
 class InteractiveRequired(Problem):
@@ -244,6 +287,15 @@ class InteractiveRequired(Problem):
 
     def challenge(self) -> Mapping[str, str] | None:
         return {"error": "insufficient_user_authentication"}
+
+
+class KeyRequired(Problem):
+    """A login, or a token of another issuer, on an operation that is for API keys only."""
+
+    status = 403
+    code = "key_required"
+    title = "An API key is required"
+    default_detail = "This operation is for API keys only. Send a key in the Authorization header."
 
 
 class LoginTooOld(Problem):
@@ -375,6 +427,15 @@ class SigningKeysUnavailable(Problem):
         self.retry_after: int | None = retry_after
 
 
+def _rounded_up(seconds: int) -> str:
+    """A wait as people say it, and never too short."""
+    size, unit = 1, "second"
+    if seconds >= 60:
+        size, unit = (60, "minute") if seconds < 3600 else (3600, "hour")
+    count = -(-seconds // size)
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
 class TooManyAttempts(Problem):
     """Too many attempts in too short a time (RFC 6585, section 4).
 
@@ -387,7 +448,7 @@ class TooManyAttempts(Problem):
     title = "Too many attempts"
 
     def __init__(self, retry_after: int) -> None:
-        super().__init__(f"Too many attempts. Try again in {retry_after} seconds.")
+        super().__init__(f"Too many attempts. Try again in {_rounded_up(retry_after)}.")
         self.retry_after: int | None = retry_after
 
 
@@ -399,3 +460,16 @@ class StoreUnavailable(Problem):
     title = "The service is temporarily unavailable"
     default_detail = "The service cannot reach its data right now. Try again in a few seconds."
     retry_after: int | None = 5
+
+
+def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:
+    """The value of `WWW-Authenticate` (RFC 6750, section 3), every parameter a quoted string."""
+    pairs = [("realm", realm), *parameters.items()]
+    text = "Bearer " + ", ".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+    # An application's own problem may repeat what a client sent. A line break in it would begin a
+    # new header.
+    return _UNPRINTABLE.sub("?", text)
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')

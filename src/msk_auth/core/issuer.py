@@ -1,7 +1,7 @@
 """What the flows know of those who issue tokens: they verify one, and return who it stands for.
 
 `msk_auth.tokens` has the issuers. An issuer returns None for a token of another issuer ("not mine"), and raises for one of
-its own that it refuses ("mine, but bad"). The flows ask one issuer after the other.
+its own that it refuses ("mine, but bad"). The flows try one issuer after the other.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .steps import Flow
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """What a verified token stands for.
+    """What a verified token, or a login of the application, stands for.
 
     Attributes:
         subject: The id of the owner; for a token of another issuer than this application who it stands for there.
-        expires_at: The first moment at which it is refused.
+        expires_at: The first moment at which it is refused; None if only the application knows.
         authenticated_at: When the person logged in; None if that is not known.
         session_id: A session of this application that it belongs to, if any.
         has_session: Whether it has to belong to one, where the application has sessions.
@@ -30,7 +30,7 @@ class VerifiedToken:
     """
 
     subject: str | ExternalIdentity
-    expires_at: datetime
+    expires_at: datetime | None
     authenticated_at: datetime | None
     session_id: str | None
     has_session: bool

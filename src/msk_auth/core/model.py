@@ -113,7 +113,7 @@ class Owner(Generic[UserT]):
     ) -> None:
         if since is not None and since.utcoffset() is None:
             raise ConfigurationError(
-                "Owner.since has no time zone. Databases give back UTC without saying so: write"
+                "Owner.since has no time zone. Databases return UTC without a time zone: write"
                 " since=user.created_at.replace(tzinfo=UTC)."
             )
         set_attribute = object.__setattr__
@@ -144,6 +144,56 @@ class Session:
     owner_id: str
     expires_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login of the application's own: what a function of `logins` makes of a credential or a request.
+
+    Attributes:
+        owner_id: Who logged in: the id that `find_owner` takes.
+        authenticated_at: When the person logged in, with a time zone. None if that is not known: the login then fails
+            every `max_age`, and nothing else.
+        session_id: The session that it belongs to, if it has a name. With `find_session` it is looked up for each
+            verification.
+        valid_until: The first moment at which it is refused, with a time zone. Under a lease the login may be reused until
+            then. None: it is verified anew for each request.
+        interactive: Whether it is a person's. Anything but True makes it a machine's, which `require_interactive` refuses.
+
+    Raises:
+        ConfigurationError: An id is no text, or a time has no time zone.
+    """
+
+    owner_id: str
+    authenticated_at: datetime | None = None
+    session_id: str | None = None
+    valid_until: datetime | None = None
+    interactive: bool = True
+
+    def __post_init__(self) -> None:
+        if not _is_id(self.owner_id):
+            kind = type(self.owner_id).__qualname__
+            raise ConfigurationError(
+                f"Login.owner_id must be the id of an Owner, a str that is not empty, not {kind}. Write Login(str(user.id))."
+            )
+        if self.session_id is not None and not _is_id(self.session_id):
+            kind = type(self.session_id).__qualname__
+            raise ConfigurationError(
+                f"Login.session_id must be a str that is not empty, not {kind}. Write session_id=str(session.id)."
+            )
+        for name in ("authenticated_at", "valid_until"):
+            moment: object = getattr(self, name)
+            if moment is None:
+                continue
+            if not isinstance(moment, datetime) or moment.utcoffset() is None:
+                raise ConfigurationError(
+                    f"Login.{name} must be a datetime with a time zone. Write"
+                    f" {name}=datetime.fromtimestamp(seconds, UTC), or moment.replace(tzinfo=UTC) for UTC of a database."
+                )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +231,8 @@ class Principal(Generic[UserT]):
             does not.
         identity: Who the token of another issuer stands for; None for a key and for a token of this
             application.
+        scopes: The key's own scopes, if it has any: it passes no guard that names no permission. None for a login, and
+            for a key that has all permissions of its owner.
     """
 
     owner: Owner[UserT]
@@ -191,6 +243,7 @@ class Principal(Generic[UserT]):
     session_id: str | None = None
     expires_at: datetime | None = None
     identity: ExternalIdentity | None = None
+    scopes: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")

@@ -1,6 +1,6 @@
 """Who may do what: an operation's policy and the one check of a principal against it.
 
-A table names the kinds of credential that pass as interactive. All others are denied.
+Two tables name the kinds of credential that pass as interactive, and as a key. All others are denied.
 """
 
 from __future__ import annotations
@@ -10,12 +10,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, cast
 
-from .errors import ConfigurationError, InteractiveRequired, LoginTooOld, PermissionDenied
+from .errors import (
+    ConfigurationError,
+    InteractiveRequired,
+    KeyRequired,
+    LoginTooOld,
+    PermissionDenied,
+)
 from .model import CredentialKind, Principal, UserT, freeze_permissions
 
 _PASSES_AS_INTERACTIVE: Final = {
     CredentialKind.INTERACTIVE: True,
     CredentialKind.API_KEY: False,
+    CredentialKind.TOKEN: False,
+}
+_PASSES_AS_KEY: Final = {
+    CredentialKind.INTERACTIVE: False,
+    CredentialKind.API_KEY: True,
     CredentialKind.TOKEN: False,
 }
 
@@ -24,19 +35,26 @@ _PASSES_AS_INTERACTIVE: Final = {
 class Policy:
     """What an operation demands of its caller; `Policy()` demands to be authenticated at all.
 
+    A key with scopes of its own passes only where a permission is named, or `any_credential`: what an operation without a
+    permission does is for its owner to say, and the application may look at nothing but the user (G4).
+
     Attributes:
         permissions: All of these are needed.
         interactive: Whether only an interactive login will do.
         max_age: The greatest age of that login; None means any (RFC 9470).
+        any_credential: Whether every accepted credential will do, also a key with scopes of its own.
+        key: Whether only an API key will do.
 
     Raises:
         ConfigurationError: A permission cannot be one; `max_age` without `interactive`, or shorter
-            than a second.
+            than a second; `any_credential` with something else; `key` with `interactive`.
     """
 
     permissions: frozenset[str] = frozenset()
     interactive: bool = False
     max_age: timedelta | None = None
+    any_credential: bool = False
+    key: bool = False
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")
@@ -48,6 +66,14 @@ class Policy:
                 raise ConfigurationError(
                     f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run')."
                 )
+        if self.any_credential and (self.permissions or self.interactive or self.key):
+            raise ConfigurationError(
+                "any_credential demands nothing else. Use require(…), require_interactive(…) or require_key(…)."
+            )
+        if self.key and self.interactive:
+            raise ConfigurationError(
+                "No credential is a key and an interactive login. Use require_key(…) or require_interactive(…)."
+            )
         if self.max_age is None:
             return
         if not self.interactive:
@@ -59,6 +85,16 @@ class Policy:
         if self.max_age < timedelta(seconds=1):
             raise ConfigurationError("max_age must be at least one second.")
 
+    @property
+    def is_bare(self) -> bool:
+        """True if it demands to be authenticated, and says nothing about which keys may pass."""
+        return not (self.interactive or self.key or self._names_keys)
+
+    @property
+    def _names_keys(self) -> bool:
+        """True if it says what a key with scopes of its own needs to pass."""
+        return bool(self.permissions) or self.any_credential
+
     def check(self, principal: Principal[UserT], now: datetime) -> None:
         """Let the principal pass, or raise.
 
@@ -67,11 +103,23 @@ class Policy:
 
         Raises:
             InteractiveRequired: Only an interactive login will do.
-            PermissionDenied: A permission is missing.
+            KeyRequired: Only an API key will do.
+            PermissionDenied: A permission is missing, or the key has scopes of its own and none is named here.
             LoginTooOld: The login is older than `max_age`, or its age is not known.
+            ConfigurationError: It is no principal.
         """
+        if not isinstance(cast("object", principal), Principal):
+            # Its value may be a secret.
+            raise ConfigurationError(
+                f"A {type(principal).__name__} is not a Principal. Authenticate a request to get one; commands of your own"
+                " use local_principal(…)."
+            )
         if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind):
             raise InteractiveRequired
+        if self.key and not _PASSES_AS_KEY.get(principal.kind):
+            raise KeyRequired
+        if principal.scopes is not None and not self._names_keys:
+            raise PermissionDenied(())
         if not self.permissions <= principal.permissions:
             raise PermissionDenied(self.permissions)
         if self.max_age is None:
@@ -81,8 +129,26 @@ class Policy:
 
 
 def require(*permissions: str) -> Policy:
-    """Authenticated in any way, with all of these permissions."""
+    """Authenticated in any way, with all of these permissions. Without one, a key with scopes of its own does not pass."""
     return Policy(_named(permissions))
+
+
+def any_credential() -> Policy:
+    """Authenticated in any way, also with a key that has scopes of its own."""
+    return Policy(any_credential=True)
+
+
+def require_key(*permissions: str) -> Policy:
+    """With an API key that has all of these permissions; no login passes, and no token of another issuer.
+
+    Without a permission, a key with scopes of its own does not pass, as with :func:`require`.
+    """
+    return Policy(_named(permissions), key=True)
+
+
+def named_first(policies: Iterable[Policy]) -> list[Policy]:
+    """The policies of one operation in the order of their checks: a bare one adds nothing to one that says more."""
+    return sorted(policies, key=lambda policy: policy.is_bare)
 
 
 def require_interactive(*permissions: str, max_age: timedelta | None = None) -> Policy:

@@ -1,4 +1,4 @@
-"""Secrets that everybody can read: in standards, tutorials, and default configurations.
+"""Secrets that are public: in standards, tutorials, and default configurations.
 
 They stand here as they are printed; an application that decodes one first is refused too. Those of fewer than 32 bytes
 are too short anyway.

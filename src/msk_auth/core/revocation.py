@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from . import steps
+from .authentication import Rules, find_presented
 from .errors import KeyMalformed, KeyUnknown
 from .events import (
     Event,
@@ -23,7 +24,7 @@ from .events import (
     LeakLocation,
     RevocationCause,
 )
-from .flows import MAX_PAGE, Rules, find_presented
+from .key_management import MAX_PAGE
 from .model import ApiKey, KeyQuery
 from .steps import Flow
 from .store import KeyChange

@@ -57,6 +57,7 @@ class Ports(Protocol):
     def find_owner(self, owner_id: str) -> Any: ...
     def find_external_owner(self, identity: ExternalIdentity) -> Any: ...
     def find_session(self, session_id: str) -> Any: ...
+    def find_login(self, ask: Callable[[], object]) -> Any: ...
     def key_limits(self) -> Any: ...
     def verify_off_loop(self, key: str, encoded: str) -> Any: ...
     @property
@@ -109,6 +110,11 @@ def find_external_owner(identity: ExternalIdentity) -> Flow[Owner[Any] | None]:
 def find_session(session_id: str) -> Flow[Session | None]:
     answer: Session | None = yield lambda ports: ports.find_session(session_id)
     return _requested("a session", answer, session_id)
+
+
+def find_login(ask: Callable[[], object]) -> Flow[object]:
+    answer: object = yield lambda ports: ports.find_login(ask)
+    return answer
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
@@ -164,12 +170,12 @@ def sleep(seconds: float) -> Flow[None]:
     yield lambda ports: ports.sleep(seconds)
 
 
-# What narrows access commits first, and then waits until no process can still use what it read before. Each write carries
+# What ends access commits first, and then waits until no process can still use what it read before. Each write carries
 # what it means, for the hook that a store calls inside the write's transaction.
 
 
 def revoke_key(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Flow[ApiKey | None]:
-    return (yield from _narrow(_revocation(key_id, owner_id, at, change)))
+    return (yield from _end_access(_revocation(key_id, owner_id, at, change)))
 
 
 def revoke_keys(
@@ -186,7 +192,7 @@ def revoke_keys(
 
 
 def delete_key(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Flow[ApiKey | None]:
-    return (yield from _narrow(_deletion(key_id, owner_id, at, change)))
+    return (yield from _end_access(_deletion(key_id, owner_id, at, change)))
 
 
 def delete_keys(
@@ -206,7 +212,7 @@ def await_lease_expiry() -> Flow[None]:
 
 def expire_key(key_id: str, owner_id: str, at: datetime, change: KeyChange) -> Flow[ApiKey | None]:
     return (
-        yield from _narrow(
+        yield from _end_access(
             lambda ports: ports.store.expire(key_id, owner_id=owner_id, at=at, change=change)
         )
     )
@@ -221,7 +227,7 @@ def rotate_key(
     change: KeyChange,
 ) -> Flow[ApiKey | None]:
     return (
-        yield from _narrow(
+        yield from _end_access(
             lambda ports: ports.store.rotate(
                 key_id,
                 successor=successor,
@@ -234,7 +240,7 @@ def rotate_key(
     )
 
 
-def _narrow(step: Step) -> Flow[ApiKey | None]:
+def _end_access(step: Step) -> Flow[ApiKey | None]:
     answer: ApiKey | None = yield step
     yield _await_lease_expiry
     return answer

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, MutableMapping
-from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
+from typing import Any, Final, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from msk_auth.authenticator.base import BaseAuthenticator
+from msk_auth.core.authentication import no_user
 from msk_auth.core.errors import Problem, StoreUnavailable
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import Policy, any_credential
 from msk_auth.redaction import RedactingFilter
 
 Memory: TypeAlias = MutableMapping[str, Any]
@@ -26,6 +28,14 @@ _Outcome: TypeAlias = tuple[object, Authorization, Principal[Any] | Problem]
 """The authenticator, the headers that it verified, and the result."""
 
 _OUTCOME: Final = "msk_auth.outcome"
+_USERS: Final = "msk_auth.users"
+
+_NAMED: Final = "msk_auth.named"
+
+AUTHENTICATED: Final = any_credential()
+"""For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("msk_auth.integrations")
 # The error logged here is an unforeseen one, and its message may hold anything.
@@ -39,6 +49,7 @@ def admit(
     policy: Policy,
     *,
     afresh: bool = False,
+    elsewhere: RequestLogins | None = None,
 ) -> Generator[Callable[[Any], Any], Any, Principal[UserT]]:
     """A flow: the principal of a request, if the policy lets it pass. Its one step authenticates.
 
@@ -48,6 +59,7 @@ def admit(
         authorization: The headers as they are now: a middleware may have changed them since another guard ran.
         policy: What the principal has to meet.
         afresh: Verify in any case. What an open websocket's handshake found may be long past.
+        elsewhere: What may find a login elsewhere in the request.
 
     Raises:
         Problem: What `authenticate` raises, or the policy is not met. Whatever else goes wrong while authenticating is
@@ -60,7 +72,11 @@ def admit(
             # Most requests of a deployment with a lease end here, without a coroutine of their own.
             result = authenticator.cached_principal(authorization)
             if result is None:
-                result = yield lambda authenticator: authenticator.authenticate(authorization)
+                # An application that overrides `authenticate` may know of headers alone.
+                more = () if elsewhere is None else (elsewhere,)
+                result = yield lambda authenticator: authenticator.authenticate(
+                    authorization, *more
+                )
         except Problem as problem:
             result = problem
         except Exception as error:  # noqa: BLE001 - fail closed
@@ -68,7 +84,12 @@ def admit(
             result = StoreUnavailable()
         outcome = memory[_OUTCOME] = (authenticator, authorization, _checked(result))
     principal: Principal[UserT] = _accepted(outcome[2])
+    if policy.is_bare and memory.get(_NAMED) == (authenticator, principal.key_id):
+        # Another guard of this request has named what this key may do here.
+        return principal
     authenticator.authorize(principal, policy)
+    if not policy.is_bare and policy is not AUTHENTICATED:
+        memory[_NAMED] = (authenticator, principal.key_id)
     return principal
 
 
@@ -86,6 +107,38 @@ def known_principal(
     if outcome is None or outcome[0] is not authenticator:
         return None
     return _accepted(outcome[2])
+
+
+def loaded_user(principal: Principal[Any], user: T | None) -> T:
+    """The application's user of a request, as the application has loaded it.
+
+    Args:
+        principal: Who the request acts as.
+        user: What was found for its owner.
+
+    Raises:
+        CredentialRefused: There is none: the user is gone since the owner was found, or the owner never was one. It is the
+            refusal of a credential whose owner is gone.
+    """
+    return no_user(principal) if user is None else user
+
+
+def remembered_user(memory: Memory, load: object, owner_id: str) -> Any:
+    """What :func:`remember_user` keeps, or None."""
+    return memory.get(_USERS, {}).get((load, owner_id))
+
+
+def remember_user(memory: Memory, load: object, principal: Principal[Any], user: T | None) -> T:
+    """As :func:`loaded_user`; and for the rest of the request the function need not load it again.
+
+    Args:
+        memory: The request's.
+        load: The application's function.
+        principal: Who the request acts as.
+        user: What the function has found.
+    """
+    found = memory.setdefault(_USERS, {})[load, principal.owner.id] = loaded_user(principal, user)
+    return found
 
 
 def _checked(result: object) -> Principal[Any] | Problem:

@@ -6,7 +6,6 @@ An adapter turns an :class:`Answer` into its framework's response and adds nothi
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,9 +24,7 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 NO_STORE: Final = ("cache-control", "no-store")
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=str)
-_UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _MAX_REASON: Final = 123  # bytes: RFC 6455, section 5.5
-_NO_PARAMETERS: Final[Mapping[str, str]] = {}
 _GENERIC_MEMBERS: Final = frozenset({"type", "title", "status", "detail"})
 _OWN_MEMBERS: Final = _GENERIC_MEMBERS | {"code"}
 
@@ -101,15 +98,7 @@ class ProblemRenderer:
 
     def answer(self, problem: Problem) -> Answer:
         """The answer of a problem."""
-        challenge = problem.challenge()
-        if challenge is None and problem.status == 401:
-            # A 401 without a challenge is not HTTP (RFC 9110, section 15.5.2).
-            challenge = _NO_PARAMETERS
-        headers = [("content-type", PROBLEM_TYPE), NO_STORE]
-        if challenge is not None:
-            headers.append(("www-authenticate", bearer_challenge(self.realm, challenge)))
-        if problem.retry_after is not None:
-            headers.append(("retry-after", str(problem.retry_after)))
+        headers = (("content-type", PROBLEM_TYPE), *problem.response_headers(self.realm).items())
         document: dict[str, object] = {
             "type": f"{self.problem_base}#{problem.code}",
             "title": problem.title,
@@ -119,7 +108,7 @@ class ProblemRenderer:
         }
         members = problem.members().items()
         document |= {name: value for name, value in members if name not in _OWN_MEMBERS}
-        return Answer(problem.status, tuple(headers), to_json(document))
+        return Answer(problem.status, headers, to_json(document))
 
     def http_error(
         self,
@@ -156,15 +145,6 @@ def close_reason(answer: Answer) -> str:
     return document["code" if "code" in document else "title"][:_MAX_REASON]
 
 
-def bearer_challenge(realm: str, parameters: Mapping[str, str]) -> str:
-    """The value of `WWW-Authenticate` (RFC 6750, section 3), every parameter a quoted string."""
-    pairs = [("realm", realm), *parameters.items()]
-    text = "Bearer " + ", ".join(f'{name}="{_escape(value)}"' for name, value in pairs)
-    # An application's own problem may repeat what a client sent. A line break in it would begin a
-    # new header.
-    return _UNPRINTABLE.sub("?", text)
-
-
 def json_answer(status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> Answer:
     """A successful answer that no cache may keep."""
     return Answer(status, (("content-type", JSON_TYPE), NO_STORE, *headers), to_json(value))
@@ -173,10 +153,6 @@ def json_answer(status: int, value: object, headers: Sequence[tuple[str, str]] =
 def to_json(value: object) -> bytes:
     """ASCII, so that a lone surrogate, which JSON allows and UTF-8 does not, cannot break the answer."""
     return _ENCODER.encode(value).encode("ascii")
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _phrase(status: int) -> str:

@@ -14,13 +14,15 @@ A flow begins where :func:`~msk_auth.http.routes.respond` has checked the policy
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import quote
 
-from msk_auth.core.flows import CreatedKey
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage, Principal
-from msk_auth.core.policy import require, require_interactive
+from msk_auth.core.policy import any_credential, require_interactive
 
 from . import openapi
 from .answers import NO_STORE, Answer, json_answer
@@ -30,7 +32,12 @@ from .routes import Exchange, HttpFlow, Route
 MAX_BODY: Final = 65_536
 """How many bytes of a body are read. A name and a hundred scopes need less than 15,000."""
 
-_READ: Final = require()
+KeyOperation: TypeAlias = Literal[
+    "list_keys", "create_key", "get_key", "rotate_key", "revoke_key", "delete_key"
+]
+"""The name of a key route."""
+
+_READ: Final = any_credential()
 _MANAGE: Final = require_interactive()
 
 
@@ -123,3 +130,24 @@ KEY_ROUTES: Final = (
     Route("delete_key", "DELETE", _ONE, _MANAGE, delete_key, openapi.DELETE_KEY),
 )
 """Every key route, in the order in which adapters mount them."""
+
+
+def key_routes(operations: Collection[KeyOperation] | None) -> tuple[Route, ...]:
+    """The rows of the table that an application wants.
+
+    Args:
+        operations: Their names; None means all.
+
+    Raises:
+        ConfigurationError: It is no collection of names of key routes, or empty.
+    """
+    if operations is None:
+        return KEY_ROUTES
+    given = cast("object", operations)
+    known = [row.name for row in KEY_ROUTES]
+    is_list = isinstance(given, Collection) and not isinstance(given, str)
+    if not is_list or not operations or any(name not in known for name in operations):
+        raise ConfigurationError(
+            f"operations={given!r} does not name key routes. Write a list of some of these: {', '.join(known)}."
+        )
+    return tuple(row for row in KEY_ROUTES if row.name in operations)

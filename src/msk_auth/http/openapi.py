@@ -1,24 +1,53 @@
-"""The OpenAPI description (OpenAPI 3.1): the security scheme, problems, and the operation of each route in the tables."""
+"""The OpenAPI description (OpenAPI 3.1): the security schemes, problems, and the operation of each route in the tables.
+
+While a framework makes its document, what is the library's has names that no application has: `msk_auth.Problem`.
+:func:`complete_document` replaces them by the names of the finished document, so that nothing of the application's changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
-from msk_auth.core.flows import MAX_NAME_LENGTH, MAX_OVERLAP, MAX_PAGE, MAX_SCOPES
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.key_management import MAX_NAME_LENGTH, MAX_OVERLAP, MAX_PAGE, MAX_SCOPES
+from msk_auth.core.policy import Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
 
 Json: TypeAlias = dict[str, Any]
 
-SCHEME_NAME: Final = "bearer"
-BEARER_DESCRIPTION: Final = "An API key, or the JWT of an interactive login."
+TAG: Final = "API keys"
+
+OWN: Final = "msk_auth."
+"""What begins the names of the library's schemas and schemes in a document that is not finished."""
+
+_LOGIN: Final = f"{OWN}login"
+_ANY: Final = f"{OWN}any"
+_KEY: Final = f"{OWN}key"
+_GUARDS: Final = frozenset({_LOGIN, _ANY, _KEY})
+_REF: Final = "#/components/schemas/"
+
+_SCHEMES: Final[Json] = {
+    "Login": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token of an interactive login.",
+    },
+    "ApiKey": {"type": "http", "scheme": "bearer", "description": "An API key."},
+}
 
 _METHODS: Final = frozenset(
     {"delete", "get", "head", "options", "patch", "post", "put", "query", "trace"}
 )
 
-_PROBLEM_SCHEMA: Final[Json] = {
+
+def _ref(name: str) -> Json:
+    """A reference to one of :data:`_SCHEMAS`."""
+    return {"$ref": f"{_REF}{OWN}{name}"}
+
+
+_PROBLEM: Final[Json] = {
     "title": "Problem",
     "description": "What went wrong (RFC 9457).",
     "type": "object",
@@ -32,11 +61,7 @@ _PROBLEM_SCHEMA: Final[Json] = {
         "errors": {
             "type": "array",
             "description": "With `input_invalid`: what is wrong with which member.",
-            "items": {
-                "type": "object",
-                "required": ["field", "message"],
-                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
-            },
+            "items": _ref("ProblemField"),
         },
     },
 }
@@ -53,15 +78,21 @@ _RETRY: Final[Json] = {
 
 
 def _problem(description: str, headers: Json | None = None) -> Json:
-    schema = {"$ref": "#/components/schemas/Problem"}
-    response: Json = {"description": description, "content": {PROBLEM_TYPE: {"schema": schema}}}
+    response: Json = {
+        "description": description,
+        "content": {PROBLEM_TYPE: {"schema": _ref("Problem")}},
+    }
     return response if headers is None else {**response, "headers": headers}
 
 
 # What every guarded operation may answer.
+_UNREADABLE: Final = _problem("The header Authorization, or the body, cannot be read.")
 _REFUSALS: Final[Json] = {
+    "400": _UNREADABLE,
     "401": _problem("The credentials are missing or refused.", _CHALLENGE),
-    "403": _problem("A permission or an interactive login is missing.", _CHALLENGE),
+    "403": _problem(
+        "A permission is missing, or this kind of credential is not accepted.", _CHALLENGE
+    ),
     "503": _problem("The credentials cannot be verified right now.", _RETRY),
 }
 INVALID: Final = _problem("The input is not valid.")
@@ -100,17 +131,14 @@ def _json(schema: Json) -> Json:
     return {JSON_TYPE: {"schema": schema}}
 
 
-_KEY: Final = _object(_KEY_PROPERTIES)
 _CREATED: Final[Json] = {
     "description": "The key. Its value is in this answer and nowhere else.",
-    "content": _json(
-        _object({**_KEY_PROPERTIES, "key": {"type": "string", "description": "The value."}})
-    ),
+    "content": _json(_ref("CreatedApiKey")),
     "headers": {"Location": {"schema": {"type": "string", "format": "uri-reference"}}},
 }
 _PAGE: Final = _object(
     {
-        "items": {"type": "array", "items": _KEY},
+        "items": {"type": "array", "items": _ref("ApiKey")},
         "next_cursor": {"type": ["string", "null"]},
     }
 )
@@ -167,6 +195,23 @@ _LABEL: Final = _object(
 )
 
 
+_SCHEMAS: Final[Json] = {
+    "ApiKey": _object(_KEY_PROPERTIES),
+    "ApiKeyPage": _PAGE,
+    "CreatedApiKey": _object(
+        {**_KEY_PROPERTIES, "key": {"type": "string", "description": "The value."}}
+    ),
+    "LeakLabel": _LABEL,
+    "LeakMatch": _MATCH,
+    "NewApiKey": _CREATE_BODY,
+    "PresentedApiKey": _TOKEN,
+    "Problem": _PROBLEM,
+    "ProblemField": _object({"field": {"type": "string"}, "message": {"type": "string"}}),
+    "RotateApiKey": _ROTATE_BODY,
+}
+"""What the operations refer to, by its name in a finished document."""
+
+
 def _query(name: str, schema: Json) -> Json:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
@@ -179,34 +224,40 @@ LIST_KEYS: Final[Json] = {
         _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
     ],
     "responses": {
-        "200": {"description": "A page of keys.", "content": _json(_PAGE)},
+        "200": {"description": "A page of keys.", "content": _json(_ref("ApiKeyPage"))},
         "422": INVALID,
     },
 }
 CREATE_KEY: Final[Json] = {
     "summary": "Create an API key",
-    "requestBody": {"required": True, "content": _json(_CREATE_BODY)},
-    "responses": {"201": _CREATED, "409": _CONFLICT, "422": INVALID},
+    "requestBody": {"required": True, "content": _json(_ref("NewApiKey"))},
+    "responses": {"201": _CREATED, "409": _CONFLICT, "413": _TOO_LARGE, "422": INVALID},
 }
 GET_KEY: Final[Json] = {
     "summary": "Show one of your API keys",
     "parameters": [_ID],
     "responses": {
-        "200": {"description": "The key.", "content": _json(_KEY)},
+        "200": {"description": "The key.", "content": _json(_ref("ApiKey"))},
         "404": _NOT_FOUND,
     },
 }
 ROTATE_KEY: Final[Json] = {
     "summary": "Replace an API key by a successor",
     "parameters": [_ID],
-    "requestBody": {"required": False, "content": _json(_ROTATE_BODY)},
-    "responses": {"201": _CREATED, "404": _NOT_FOUND, "409": _CONFLICT, "422": INVALID},
+    "requestBody": {"required": False, "content": _json(_ref("RotateApiKey"))},
+    "responses": {
+        "201": _CREATED,
+        "404": _NOT_FOUND,
+        "409": _CONFLICT,
+        "413": _TOO_LARGE,
+        "422": INVALID,
+    },
 }
 REVOKE_KEY: Final[Json] = {
     "summary": "Revoke an API key, for good",
     "parameters": [_ID],
     "responses": {
-        "200": {"description": "The revoked key.", "content": _json(_KEY)},
+        "200": {"description": "The revoked key.", "content": _json(_ref("ApiKey"))},
         "404": _NOT_FOUND,
     },
 }
@@ -223,13 +274,16 @@ REVOKE_PRESENTED_KEY: Final[Json] = {
     "description": "For the holder of a key, without a login. The answer is the same whether the key exists or not.",
     "requestBody": {
         "required": True,
-        "content": {JSON_TYPE: {"schema": _TOKEN}, FORM_TYPE: {"schema": _TOKEN}},
+        "content": {
+            media_type: {"schema": _ref("PresentedApiKey")} for media_type in (JSON_TYPE, FORM_TYPE)
+        },
     },
     "responses": {
         "200": {
             "description": "If this was a key, it does not work any more.",
             "content": _json({"type": "object"}),
         },
+        "400": _UNREADABLE,
         "413": _TOO_LARGE,
         "422": INVALID,
         "429": _TOO_MANY,
@@ -242,12 +296,16 @@ RECEIVE_LEAK_REPORT: Final[Json] = {
         {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
         for name in ("Github-Public-Key-Identifier", "Github-Public-Key-Signature")
     ],
-    "requestBody": {"required": True, "content": _json({"type": "array", "items": _MATCH})},
+    "requestBody": {
+        "required": True,
+        "content": _json({"type": "array", "items": _ref("LeakMatch")}),
+    },
     "responses": {
         "200": {
             "description": "Which of the matches are keys of this application. They are revoked.",
-            "content": _json({"type": "array", "items": _LABEL}),
+            "content": _json({"type": "array", "items": _ref("LeakLabel")}),
         },
+        "400": _UNREADABLE,
         "403": _problem("The report is not signed by GitHub."),
         "413": _TOO_LARGE,
         "422": INVALID,
@@ -257,28 +315,110 @@ RECEIVE_LEAK_REPORT: Final[Json] = {
 }
 
 
-def document_problems(document: Json, *, all_errors: bool) -> Json:
-    """Add the answers of the error handlers to a finished document. Doing it twice changes nothing.
+def requirement(policies: Iterable[Policy]) -> Json:
+    """What guards demand, as a security requirement of a document that is not finished.
+
+    Args:
+        policies: All of them have to be met.
+    """
+    wanted = tuple(policies)
+    permissions = frozenset[str]().union(*(policy.permissions for policy in wanted))
+    if any(policy.interactive for policy in wanted):
+        return {_LOGIN: sorted(permissions)}
+    return {_KEY if any(policy.key for policy in wanted) else _ANY: sorted(permissions)}
+
+
+def complete_document(document: Json, *, all_errors: bool, login_scheme: str | None = None) -> Json:
+    """Finish a document: security, answers and schemas of the library. Doing it twice changes nothing.
 
     Every guarded operation gets the answers of its guard, unless the application described its own.
 
     Args:
-        document: The framework's.
+        document: The framework's, with what :func:`requirement` gives and the operations of the tables in it.
         all_errors: The framework's own form of validation errors makes way for the problem document.
+        login_scheme: The application's own security scheme that its logins use. None: the library describes one.
+
+    Raises:
+        ConfigurationError: The application has no such scheme.
     """
-    schemas: Json = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas.setdefault("Problem", _PROBLEM_SCHEMA)
-    for operation in operations(document):
-        responses: Json = operation.setdefault("responses", {})
-        if all_errors and _is_validation_error(responses.get("422")):
-            responses["422"] = INVALID
-        if any(SCHEME_NAME in alternative for alternative in operation.get("security", ())):
-            for status, response in _REFUSALS.items():
-                responses.setdefault(status, response)
     if all_errors:
-        for replaced in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(replaced, None)
+        _replace_validation_errors(document)
+    components: Json = document.get("components", {})
+    schemes: Json = components.get("securitySchemes", {})
+    for operation in operations(document):
+        requirements = cast("list[Json]", operation.get("security", []))
+        if any(each.keys() & _GUARDS for each in requirements):
+            operation["security"] = _alternatives(requirements, schemes, login_scheme)
+            responses: Json = operation.get("responses", {})
+            described = {
+                status: each for status, each in _REFUSALS.items() if status not in responses
+            }
+            operation["responses"] = {**responses, **described}
+    for name in _GUARDS:
+        schemes.pop(name, None)
+    schemas: Json = components.get("schemas", {})
+    document["paths"] = _with_names(document.get("paths", {}), schemas)
+    added = {"schemas": schemas, "securitySchemes": schemes}
+    components = components | {name: found for name, found in added.items() if found}
+    if components:
+        document["components"] = components
     return document
+
+
+def _alternatives(requirements: list[Json], schemes: Json, login_scheme: str | None) -> list[Json]:
+    """The requirements of an operation, with those of guards as what a reader can use: a login, a key, or either."""
+    ours = [each for each in requirements if each.keys() & _GUARDS]
+    theirs = [each for each in requirements if each not in ours]
+    permissions = sorted({each for found in ours for scopes in found.values() for each in scopes})
+    wanted: list[Json]
+    if not any(_LOGIN in each for each in ours) and any(_KEY in each for each in ours):
+        wanted = []
+    elif login_scheme is None:
+        wanted = [{_add(schemes, "Login", _SCHEMES["Login"]): permissions}]
+    elif login_scheme in schemes:
+        # Its scopes are the application's, and no permissions.
+        wanted = [{login_scheme: []}]
+    else:
+        raise ConfigurationError(
+            f"The document has no security scheme {login_scheme!r}. Name one of the application's in login_scheme:"
+            f" {', '.join(sorted(schemes)) or 'there is none'}."
+        )
+    if not any(_LOGIN in each for each in ours):
+        wanted.append({_add(schemes, "ApiKey", _SCHEMES["ApiKey"]): permissions})
+    return [*theirs, *(each for each in wanted if each not in theirs)]
+
+
+def _with_names(value: object, schemas: Json) -> Any:
+    """A copy of a part of a document in which the library's schemas have names, and are among the schemas."""
+    if isinstance(value, list):
+        return [_with_names(each, schemas) for each in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    members = cast("Json", value)
+    target = members.get("$ref")
+    if isinstance(target, str) and target.startswith(_REF + OWN):
+        name = target.removeprefix(_REF + OWN)
+        return {"$ref": _REF + _add(schemas, name, _with_names(_SCHEMAS[name], schemas))}
+    return {name: _with_names(member, schemas) for name, member in members.items()}
+
+
+def _add(components: Json, name: str, component: Json) -> str:
+    """Add a component, and return its name. The application may have another one of that name."""
+    if components.get(name, component) != component:
+        name = f"MskAuth{name}"
+    components[name] = component
+    return name
+
+
+def _replace_validation_errors(document: Json) -> None:
+    for operation in operations(document):
+        responses: Json = operation.get("responses", {})
+        if _is_validation_error(responses.get("422")):
+            responses["422"] = INVALID
+    schemas: Json = document.get("components", {}).get("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        if f"'{_REF}{name}'" not in str(document):
+            schemas.pop(name, None)
 
 
 def operations(document: Json) -> Iterator[Json]:

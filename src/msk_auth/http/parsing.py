@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl
 
 from msk_auth.core.errors import FieldError, InputInvalid
-from msk_auth.core.flows import MAX_LIFETIME, MAX_OVERLAP, MAX_SCOPES, Lifetime
+from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, MAX_SCOPES, Lifetime
 from msk_auth.core.model import KeyStatus
 
 from .answers import FORM_TYPE

@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.report import AuditedRoute
+from msk_auth.http.request_logins import is_same_origin
 
-__all__ = ["AuditedRoute", "register_reader"]
+__all__ = ["AuditedRoute", "is_same_origin", "register_reader"]

@@ -6,19 +6,28 @@ be long past.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
+
+from anyio import to_thread
 
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.authenticator.awaiting import is_beside_loop
 from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http import admission
-from msk_auth.http.admission import Memory
+from msk_auth.http.admission import AUTHENTICATED, Memory
 from msk_auth.http.answers import Answer, ProblemRenderer
+from msk_auth.http.request_logins import LoginSources
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
 from msk_auth.ports import run_awaiting
 from msk_auth.watch import AsyncWatch
@@ -29,8 +38,6 @@ HANDSHAKE: Final = "msk_auth.handshake"
 POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 
 RequestT = TypeVar("RequestT", bound="Connection")
-
-_AUTHENTICATED: Final = Policy()
 
 
 class Connection(Protocol):
@@ -58,49 +65,91 @@ def is_open(scope: Memory) -> bool:
 
 
 class AsgiAuth(ABC, Generic[UserT]):
-    """An adapter on top of one `AsyncAuthenticator`, whatever the framework.
+    """An adapter on top of one authenticator, whatever the framework.
+
+    Its guards may exist before the authenticator does. Then each application has a copy of the adapter that is bound to the
+    authenticator of that application, and the guards find it by the application that serves the request.
 
     Args:
-        authenticator: Decides; also an attribute.
+        authenticator: Decides. What an `Authenticator` does runs in threads. None: each application gets its own later.
+        logins: The application's functions that find a login in a request without a bearer credential.
+        check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent the request.
 
     Raises:
-        ConfigurationError: It is not an `AsyncAuthenticator`.
+        ConfigurationError: It is no authenticator, or `logins` is no list of functions that it can call.
     """
 
-    def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
-        given = cast("object", authenticator)
-        if isinstance(given, Authenticator):
-            raise ConfigurationError(
-                f"{type(self).__name__} needs an AsyncAuthenticator; Authenticator would block the"
-                " event loop. Write AsyncAuthenticator(…) with an async store and async find_owner."
-            )
-        if not isinstance(given, AsyncAuthenticator):
-            raise ConfigurationError(
-                f"{type(self).__name__} needs an AsyncAuthenticator, not {type(given).__name__}."
-            )
-        self.authenticator = authenticator
-        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
+    def __init__(
+        self,
+        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
+        *,
+        logins: Sequence[Callable[[Any], object]] = (),
+        check_origin: bool = False,
+    ) -> None:
+        self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=True)
+        # The same in all copies.
+        self._origin = object()
+        self._is_copy = False
+        self._serving: ContextVar[Any] = ContextVar("msk_auth.serving", default=None)
+        self._authenticator: AsyncAuthenticator[UserT] | None = None
+        self._blocking: Authenticator[UserT] | None = None
+        if authenticator is not None:
+            self._bind(authenticator)
 
-    async def admit(self, connection: Connection, policy: Policy) -> Principal[UserT]:
-        """The principal of a request or websocket, if the policy lets it pass.
+    @property
+    def authenticator(self) -> AsyncAuthenticator[UserT]:
+        """The authenticator, to be awaited.
+
+        It is the one that you gave to the adapter. In place of an `Authenticator` it is one whose methods have to be awaited,
+        and which run in threads; :attr:`blocking` is the original. Where each application has an authenticator of its own, it is the one
+        of the application that serves the current request.
+
+        Raises:
+            ConfigurationError: There is none yet, or none here.
+        """
+        bound = self._bound_here()
+        assert bound._authenticator is not None  # noqa: S101 - what a bound adapter has
+        return bound._authenticator
+
+    @property
+    def blocking(self) -> Authenticator[UserT]:
+        """The `Authenticator` that you gave to the adapter, for `def` routes: its methods are not awaited.
+
+        Raises:
+            ConfigurationError: The adapter has an `AsyncAuthenticator`, or none here.
+        """
+        blocking = self._bound_here()._blocking
+        if blocking is None:
+            raise ConfigurationError(
+                f"This {type(self).__name__} has an AsyncAuthenticator, which cannot block. Await a method of"
+                " auth.authenticator in an `async def` function, or give the adapter an Authenticator."
+            )
+        return blocking
+
+    def admit(
+        self, connection: Connection, policy: Policy
+    ) -> Coroutine[Any, Any, Principal[UserT]]:
+        """The principal of a request or websocket, if the policy lets it pass. Has to be awaited.
 
         Guards call it; so may code that decides on a policy as it runs. A request is verified once, a websocket that is
         open each time.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
-            ConfigurationError: The adapter is not installed on the application that serves the route.
+            ConfigurationError: The adapter is not installed on the application that serves the route; or the call is in a
+                `def` route, where nothing awaits it.
         """
+        _refuse_beside_loop("admit")
         scope = connection.scope
-        self._check_installed(scope)
-        return await self._verify(scope, policy, afresh=is_open(scope))
+        return self._bound_in(scope)._verify(scope, policy, afresh=is_open(scope))
 
-    async def verify_again(
-        self, connection: Connection, policy: Policy = _AUTHENTICATED
-    ) -> Principal[UserT]:
+    def verify_again(
+        self, connection: Connection, policy: Policy = AUTHENTICATED
+    ) -> Coroutine[Any, Any, Principal[UserT]]:
         """The principal of a request or websocket as it is now, if the policy lets it pass: verified afresh, or within a lease.
 
-        For what goes on after a request was admitted. :meth:`admit` verifies once for the length of a request.
+        For what goes on after a request was admitted. :meth:`admit` verifies once for the length of a request. Has to be
+        awaited.
 
         Args:
             connection: The request or websocket.
@@ -110,8 +159,9 @@ class AsgiAuth(ABC, Generic[UserT]):
             Problem: The credentials are refused now, or the policy is not met.
             ConfigurationError: As :meth:`admit`.
         """
-        self._check_installed(connection.scope)
-        return await self._verify(connection.scope, policy, afresh=True)
+        _refuse_beside_loop("verify_again")
+        scope = connection.scope
+        return self._bound_in(scope)._verify(scope, policy, afresh=True)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
         """A watch that ends a websocket or an event stream within two seconds of a revocation.
@@ -125,22 +175,115 @@ class AsgiAuth(ABC, Generic[UserT]):
         """
         return self.authenticator.watch(principal, policy)
 
+    def shares_guards_with(self, other: object) -> bool:
+        """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
+        return getattr(other, "_origin", None) is self._origin
+
     @abstractmethod
-    def _check_installed(self, scope: Memory) -> None:
-        """Refuse a route of an application without this adapter, at the first request.
+    def _bound_in(self, scope: Memory) -> Self:
+        """This adapter, bound as it is in the application that serves a request.
 
         Raises:
             ConfigurationError: The application does not have this adapter.
         """
 
+    def _bind(self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]) -> None:
+        given = cast("object", authenticator)
+        if isinstance(given, Authenticator):
+            self._login_sources.check_blocking()
+            self._blocking = cast("Authenticator[UserT]", given)
+            self._authenticator = self._blocking.off_loop(to_thread.run_sync)
+        elif isinstance(given, AsyncAuthenticator):
+            self._authenticator = cast("AsyncAuthenticator[UserT]", given)
+        else:
+            raise ConfigurationError(
+                f"{type(self).__name__} needs an AsyncAuthenticator or an Authenticator, not"
+                f" {type(given).__name__}."
+            )
+        self._renderer = ProblemRenderer(
+            self._authenticator.realm, self._authenticator.problem_base
+        )
+
+    def _bound_to(
+        self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None, how: str
+    ) -> Self:
+        """This adapter for an application: itself, or a copy that is bound to the application's own authenticator.
+
+        Args:
+            authenticator: The application's.
+            how: What to write if there is none.
+
+        Raises:
+            ConfigurationError: There is no authenticator, or there are two.
+        """
+        name = type(self).__name__
+        if authenticator is None:
+            if self._authenticator is None:
+                raise ConfigurationError(f"This {name} has no authenticator yet. Write {how}.")
+            return self
+        if self._authenticator is not None:
+            raise ConfigurationError(
+                f"This {name} has an authenticator already. Give it one in one place: {name}(authenticator) for"
+                f" all applications, or {name}() and {how}."
+            )
+        bound = copy(self)
+        bound._is_copy = True
+        bound._bind(authenticator)
+        return bound
+
+    def _bound_for(self, scope: Memory) -> Self:
+        """As :meth:`_bound_in`; an adapter with an authenticator need not be installed."""
+        return self if self._authenticator is not None else self._bound_in(scope)
+
+    def _bound_here(self) -> Self:
+        bound: Self | None = self if self._authenticator is not None else self._serving.get()
+        if bound is None:
+            raise ConfigurationError(
+                f"This {type(self).__name__} has no authenticator here: each application has its own, which counts while"
+                " the application serves a request. Elsewhere use the authenticator that you made."
+            )
+        return bound
+
+    @contextmanager
+    def _serve(self) -> Generator[None]:
+        """While a request is served: the application's own authenticator is that of the adapter."""
+        token = self._serving.set(self)
+        try:
+            yield
+        finally:
+            self._serving.reset(token)
+
     async def _verify(self, scope: Memory, policy: Policy, *, afresh: bool) -> Principal[UserT]:
         # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
         # credentials count must not depend on that.
         authorization = tuple(values(scope, b"authorization"))
-        flow = admission.admit(scope, self.authenticator, authorization, policy, afresh=afresh)
-        principal = await run_awaiting(flow, self.authenticator)
+        authenticator = self.authenticator
+        flow = admission.admit(
+            scope,
+            authenticator,
+            authorization,
+            policy,
+            afresh=afresh,
+            elsewhere=self._ask_elsewhere(scope),
+        )
+        principal = await run_awaiting(flow, authenticator)
         self._publish(scope, principal)
         return principal
+
+    def _ask_elsewhere(self, scope: Memory) -> RequestLogins | None:
+        if not self._login_sources.functions:
+            return None
+        return self._login_sources.ask(
+            self._connection(scope),
+            # A websocket's scope has none.
+            method=scope.get("method"),
+            scheme=scope.get("scheme", "http"),
+            headers=scope["headers"],
+        )
+
+    @abstractmethod
+    def _connection(self, scope: Memory) -> object:
+        """The framework's object for a request or websocket, which the application's `logins` take."""
 
     def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
         """Put a verified principal where the framework's own attributes of a request read it."""
@@ -152,12 +295,13 @@ class AsgiAuth(ABC, Generic[UserT]):
         *,
         path: str,
         read_body: Callable[[int], Awaitable[bytes]],
-        throttle: Callable[[RequestT], Awaitable[object]] | None,
+        throttle: Callable[[RequestT], object] | None,
     ) -> Answer:
         """The answer of one of the library's own routes."""
         scope = request.scope
+        bound = self._bound_for(scope)
         exchange = Exchange(
-            authenticator=self.authenticator,
+            authenticator=bound.authenticator,
             query=scope["query_string"],
             path=path,
             key_id=scope["path_params"].get("key_id", ""),
@@ -165,9 +309,28 @@ class AsgiAuth(ABC, Generic[UserT]):
             header=lambda name: _only(_texts(scope, name.encode())),
             admit=lambda policy: self.admit(request, policy),
             read_body=read_body,
-            throttle=None if throttle is None else partial(throttle, request),
+            throttle=None if throttle is None else partial(_wait_for, throttle, request),
         )
         return await run_awaiting(respond(route, exchange), exchange)
+
+
+async def _wait_for(function: Callable[[RequestT], object], request: RequestT) -> None:
+    """Call an application's function, a blocking one in a thread."""
+    called = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009
+    if inspect.iscoroutinefunction(called):
+        result: object = function(request)
+    else:
+        result = await to_thread.run_sync(function, request)
+    if inspect.isawaitable(result):
+        await result
+
+
+def _refuse_beside_loop(name: str) -> None:
+    if is_beside_loop():
+        raise ConfigurationError(
+            f"{name} was called in a `def` route, where nothing awaits it, so nothing would be verified. Await it in"
+            " an `async def` route."
+        )
 
 
 def values(scope: Memory, name: bytes) -> list[bytes]:

@@ -65,7 +65,7 @@ def declare_view(view: ViewT, policy: Policy | None) -> ViewT:
 
 
 def declare_public(view: ViewT) -> ViewT:
-    """Write down that a view is for everybody.
+    """Mark a view as public.
 
     Raises:
         ConfigurationError: It has a guard.
@@ -201,7 +201,7 @@ class Views:
             self._check_views(scope)
 
     def declare(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
-        """Hold the view of one endpoint to a policy; None lets everybody in.
+        """Hold the view of one endpoint to a policy; None makes it public.
 
         Raises:
             ConfigurationError: Something was declared for it already.
@@ -304,7 +304,7 @@ def _exposed(endpoint: str) -> ConfigurationError:
 
 
 def _how_to_declare(endpoint: str) -> str:
-    by_name = f"auth.declare_view(app, {endpoint!r}, require(…)), or None to let everybody in"
+    by_name = f"auth.declare_view(app, {endpoint!r}, require(…)), or None to make it public"
     if endpoint.rpartition(".")[2] != "static":
         return (
             "Decorate it with @auth.require(…) or @auth.public, below its route. If other code"

@@ -119,9 +119,9 @@ class ErrorAnswers:
             return self._renderer.answer(InputInvalid.of("", "The body is not valid JSON."))
         # Some of Litestar's errors have a text of their own that says no more than their status.
         default = getattr(type(error), "detail", None)
-        said = None if error.detail == default else error.detail
+        detail = None if error.detail == default else error.detail
         members = {} if error.extra is None else {"context": error.extra}
-        return self._renderer.http_error(error.status_code, said, members=members)
+        return self._renderer.http_error(error.status_code, detail, members=members)
 
 
 async def _deny(scope: Memory, send: Send, answer: Answer) -> None:

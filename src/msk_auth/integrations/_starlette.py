@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
@@ -21,8 +21,9 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from msk_auth._route_audit.audit import read_routes, register_reader
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute
+from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
-from msk_auth.core.model import UserT
+from msk_auth.core.model import Login, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors, answers_all, close_reason
@@ -38,14 +39,28 @@ _PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
 AppT = TypeVar("AppT", bound=Starlette)
 EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
-Throttle: TypeAlias = Callable[[Request], Awaitable[object]]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
+LoginOfConnection: TypeAlias = Callable[[HTTPConnection], Login | Awaitable[Login | None] | None]
+"""Finds a login in a request, such as in its session; None if there is none."""
+
+Throttle: TypeAlias = Callable[[Request], object]
+"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many.
+
+Either `async`, or blocking: then it runs in a thread."""
 
 
 class StarletteBase(AsgiAuth[UserT]):
-    """Guards, error handlers and key routes on top of one `AsyncAuthenticator`."""
+    """Guards, error handlers and key routes on top of one authenticator."""
 
-    def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
+    def _connection(self, scope: Memory) -> object:
+        return HTTPConnection(scope)
+
+    def install(
+        self,
+        app: AppT,
+        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
+        *,
+        errors: Errors = "problems",
+    ) -> AppT:
         """Prepare an application, and return it: a handler for problems, and the authenticator's lifespan.
 
         Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
@@ -56,15 +71,17 @@ class StarletteBase(AsgiAuth[UserT]):
 
         Args:
             app: The application.
+            authenticator: The application's own, if the adapter was made without one.
             errors: Which errors are answered. By default problems alone: what the framework and the application raise is
                 left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
                 except where the application has a handler of its own.
 
         Raises:
-            ConfigurationError: The application has another adapter already, or has started.
+            ConfigurationError: The application has another adapter already, or has started; or there is no
+                authenticator, or there are two.
         """
         installed = getattr(app.state, "msk_auth", None)
-        if installed is self:
+        if installed is self and authenticator is None:
             return app
         if installed is not None:
             raise ConfigurationError(
@@ -73,12 +90,15 @@ class StarletteBase(AsgiAuth[UserT]):
             )
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
-        self._prepare(app, all_errors=answers_all(errors))
-        app.state.msk_auth = self
+        bound = self._bound_to(authenticator, "auth.install(app, authenticator)")
+        bound._prepare(app, all_errors=answers_all(errors))
+        if authenticator is not None:
+            app.add_middleware(_Serving, serve=bound._serve)
+        app.state.msk_auth = bound
         return app
 
     def public(self, endpoint: EndpointT) -> EndpointT:
-        """Declare that an endpoint is for everybody, or a mounted application such as static files.
+        """Declare that an endpoint needs no credentials, or a mounted application such as static files.
 
         It changes nothing for requests: the route audit reads it.
 
@@ -121,13 +141,14 @@ class StarletteBase(AsgiAuth[UserT]):
         if 500 not in handlers:
             handlers.setdefault(Exception, self._on_exception)
 
-    def _check_installed(self, scope: Memory) -> None:
-        app = scope.get("app")
-        if getattr(getattr(app, "state", None), "msk_auth", None) is not self:
-            raise ConfigurationError(
-                f"A guarded route is served by an application without its {type(self).__name__}."
-                " Call auth.install(app) on the application that the route belongs to."
-            )
+    def _bound_in(self, scope: Memory) -> Self:
+        installed = getattr(getattr(scope.get("app"), "state", None), "msk_auth", None)
+        if self.shares_guards_with(installed):
+            return cast("Self", installed)
+        raise ConfigurationError(
+            f"A guarded route is served by an application without its {type(self).__name__}."
+            " Call auth.install(app) on the application that the route belongs to."
+        )
 
     def _endpoint(
         self, route: Route, throttle: Throttle | None = None
@@ -229,6 +250,23 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
     else:
         await connection.close(POLICY_VIOLATION, close_reason(answer))
     return None
+
+
+class _Serving:
+    """Serves an application with an authenticator of its own.
+
+    Args:
+        app: What is served.
+        serve: Makes the context of a request.
+    """
+
+    def __init__(self, app: ASGIApp, serve: Callable[[], AbstractContextManager[None]]) -> None:
+        self._app = app
+        self._serve = serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._serve():
+            await self._app(scope, receive, send)
 
 
 class _Handshakes:

@@ -20,14 +20,16 @@ pages are no part of a router's or an application's `dependencies`.
 
 # No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
 
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeGuard, cast
+from typing import Any, Final, Generic, NoReturn, TypeGuard, cast
 
 import fastapi.routing
 from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import get_dependant
 from fastapi.encoders import jsonable_encoder
 from fastapi.exception_handlers import (
     http_exception_handler,
@@ -41,28 +43,29 @@ from fastapi.exceptions import (
 )
 from fastapi.openapi.models import HTTPBearer
 from fastapi.openapi.models import SecurityBase as SecurityBaseModel
-from fastapi.params import Security
+from fastapi.params import Depends, Security
 from fastapi.security.base import SecurityBase
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.report import AuditedRoute
-from msk_auth.authenticator import AsyncAuthenticator
+from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.core.policy import Policy, any_credential, require, require_interactive, require_key
+from msk_auth.http.admission import loaded_user
 from msk_auth.http.answers import Answer, Errors
-from msk_auth.http.key_routes import KEY_ROUTES
-from msk_auth.http.leak_routes import leak_route, revocation_route
-from msk_auth.http.openapi import BEARER_DESCRIPTION, SCHEME_NAME, document_problems
+from msk_auth.http.key_routes import KeyOperation, key_routes
+from msk_auth.http.openapi import TAG, complete_document, requirement
 from msk_auth.http.routes import Route, check_path
-from msk_auth.leaks import AsyncGitHubLeakReceiver
 
+from ._public_routes import PublicRoutes
 from ._starlette import (
     AppT,
+    LoginOfConnection,
     RouteEntry,
     StarletteBase,
     Throttle,
@@ -94,8 +97,9 @@ class Guard(SecurityBase, Generic[UserT]):
     """
 
     def __init__(self, auth: "FastAPIAuth[UserT]", policy: Policy) -> None:
-        self.model: SecurityBaseModel = HTTPBearer(description=BEARER_DESCRIPTION)
-        self.scheme_name = SCHEME_NAME
+        # The finished document has other schemes: one guard may be passed with one of two.
+        self.model: SecurityBaseModel = HTTPBearer()
+        self.scheme_name: str = next(iter(requirement([policy])))
         self.policy = policy
         self._auth = auth
 
@@ -105,22 +109,66 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
+        if self.policy.is_bare:
+            # The principal as a parameter, beside a guard of the route that says which keys may pass.
+            for guard in _guards_of(connection.scope):
+                if not guard.policy.is_bare:
+                    await self._auth.admit(connection, guard.policy)
         return await self._auth.admit(connection, self.policy)
 
 
-class FastAPIAuth(StarletteBase[UserT]):
+class _Declared(Security):
+    """A guard as a dependency, which FastAPI takes as it is.
+
+    `Depends(…)` around it is a usual mistake, for which FastAPI would say that the guard cannot be called.
+    """
+
+    def __call__(self) -> NoReturn:
+        raise ConfigurationError(
+            "This guard is a dependency already. Write it without Depends(…), as in"
+            " Annotated[Principal, auth.require('tasks:read')] or dependencies=[auth.require('tasks:read')]."
+        )
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        # FastAPI looks at it when the route is declared.
+        return self()
+
+
+class FastAPIAuth(StarletteBase[UserT], PublicRoutes[APIRouter, Request]):
     """Guards, error handlers and key routes for FastAPI.
 
     Args:
-        authenticator: Decides; also an attribute.
+        authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so
+            that a synchronous application needs one engine. None: give it to :meth:`install`, once the application exists.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
+            the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
+            the request. By default protection from cross-site request forgery is the application's own.
+        login_scheme: How users log in, for the OpenAPI document: `OAuth2PasswordBearer(tokenUrl=…)` keeps the form behind the
+            button "Authorize". By default a bearer token.
 
     Raises:
-        ConfigurationError: It is not an `AsyncAuthenticator`.
+        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, or `login_scheme` is
+            no scheme.
     """
 
-    def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
-        super().__init__(authenticator)
+    def __init__(
+        self,
+        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
+        *,
+        logins: Sequence[LoginOfConnection] = (),
+        check_origin: bool = False,
+        login_scheme: SecurityBase | None = None,
+    ) -> None:
+        super().__init__(authenticator, logins=logins, check_origin=check_origin)
+        if login_scheme is not None and not isinstance(cast("object", login_scheme), SecurityBase):
+            raise ConfigurationError(
+                f"login_scheme must be a scheme such as OAuth2PasswordBearer(tokenUrl=…), not {login_scheme!r}."
+            )
+        self._login_scheme = login_scheme
         self._guards: dict[Policy, Security] = {}
+        self._owner_id: Depends | None = None
 
     @property
     def principal(self) -> Security:
@@ -134,6 +182,14 @@ class FastAPIAuth(StarletteBase[UserT]):
         """
         return self._guard(require(*permissions))
 
+    @property
+    def any_credential(self) -> Security:
+        """A guard that lets every accepted credential pass, also a key with scopes of its own.
+
+        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        """
+        return self._guard(any_credential())
+
     def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Security:
         """A guard that demands an interactive login and all of these permissions; no API key passes.
 
@@ -143,60 +199,96 @@ class FastAPIAuth(StarletteBase[UserT]):
         """
         return self._guard(require_interactive(*permissions, max_age=max_age))
 
-    def key_routes(self, *, prefix: str = "/api/keys") -> APIRouter:
+    def require_key(self, *permissions: str) -> Security:
+        """A guard that demands an API key with all of these permissions; no login passes.
+
+        For webhooks and routes that machines call.
+        """
+        return self._guard(require_key(*permissions))
+
+    @property
+    def owner_id(self) -> Depends:
+        """The id of the principal's owner, for `Annotated[str, auth.owner_id]`. It demands what :attr:`principal` does."""
+        if self._owner_id is None:
+            # FastAPI reads the default; the principal has a type of the application's.
+            async def owner_id(principal: Any = self.principal) -> str:
+                known: Principal[UserT] = principal
+                return known.owner.id
+
+            self._owner_id = Depends(owner_id)
+        return self._owner_id
+
+    def user(self, load_user: Callable[..., object]) -> Depends:
+        """The application's user, for `CurrentUser = Annotated[User, auth.user(load_user)]`.
+
+        It demands what :attr:`principal` does. The user is loaded once per request, in the session that the function
+        depends on::
+
+            def load_user(session: SessionDep, owner_id: Annotated[str, auth.owner_id]) -> User | None:
+                return session.get(User, int(owner_id))
+
+        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
+        `token_revoked` for a login.
+
+        Args:
+            load_user: A dependency of the application, `async` or not.
+
+        Raises:
+            ConfigurationError: The function depends neither on :attr:`owner_id` nor on another guard, or takes `owner_id` from
+                the query, where a client writes what it likes.
+        """
+        dependant = get_dependant(path="/", call=load_user)
+        from_query = {field.name for field in dependant.query_params}
+        if "owner_id" in from_query or next(_guards_in(dependant, ()), None) is None:
+            raise ConfigurationError(
+                f"{load_user!r} does not depend on who the request acts as. Give it a parameter"
+                " `owner_id: Annotated[str, auth.owner_id]`."
+            )
+
+        load = Depends(load_user)
+
+        async def current_user(principal: Any = self.principal, loaded: Any = load) -> Any:
+            return loaded_user(principal, loaded)
+
+        return Depends(current_user)
+
+    def key_routes(
+        self,
+        *,
+        prefix: str = "/api/keys",
+        operations: Collection[KeyOperation] | None = None,
+        tags: Sequence[str] = (TAG,),
+        operation_id: Callable[[str], str] | None = None,
+    ) -> APIRouter:
         """A router with which people manage their own keys. Its guards cannot be taken off.
 
         An application that includes it without :meth:`install` does not start.
 
+        Args:
+            prefix: Where to serve them.
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+                default all. In the place of one that is left out the application can have a route of its own.
+            tags: Of the routes in the OpenAPI document.
+            operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
+                application makes those of its own routes.
+
         Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one.
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of these
+                names.
         """
         check_path(prefix, "/api/keys")
-        router = APIRouter(prefix=prefix, tags=["API keys"], lifespan=self._demand_install)
-        for row in KEY_ROUTES:
-            self._mount(router, row)
+        router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
+        for row in key_routes(operations):
+            self._mount(router, row, operation_id=operation_id)
         return router
 
-    def revocation_route(
-        self, *, path: str = "/api/revoke", throttle: Throttle | None
-    ) -> APIRouter:
-        """A router with a route that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
-
-        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
-        that needs no look-up.
-
-        Args:
-            path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
-                Pass None if something in front of the application limits requests already.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
-        """
-        return self._mount(APIRouter(tags=["API keys"]), revocation_route(path), throttle)
-
-    def leak_route(
+    def install(
         self,
-        receiver: AsyncGitHubLeakReceiver,
+        app: AppT,
+        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
-        path: str = "/api/leaks/github",
-        throttle: Throttle | None,
-    ) -> APIRouter:
-        """A router with a route that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
-
-        Args:
-            receiver: Checks the reports and revokes the keys.
-            path: Where to serve it.
-            throttle: As for :meth:`revocation_route`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
-                kind.
-        """
-        row = leak_route(path, receiver, AsyncGitHubLeakReceiver)
-        return self._mount(APIRouter(tags=["API keys"]), row, throttle)
-
-    def install(self, app: AppT, *, errors: Errors = "problems") -> AppT:
+        errors: Errors = "problems",
+    ) -> AppT:
         """Prepare an application, and return it: a handler for problems, OpenAPI, the authenticator's lifespan.
 
         Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for it,
@@ -208,22 +300,23 @@ class FastAPIAuth(StarletteBase[UserT]):
 
         Args:
             app: The application.
+            authenticator: The application's own, if the adapter was made without one.
             errors: Which errors are answered. By default problems alone: what the framework and the application raise is
                 left as it is. `all` answers HTTP errors, validation errors and unexpected exceptions with problem documents too,
                 except where the application has a handler of its own.
 
         Raises:
             ConfigurationError: This is no FastAPI application, it has another adapter already, or
-                it has started.
+                it has started; or there is no authenticator, or there are two.
         """
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
-        return super().install(app, errors=errors)
+        return super().install(app, authenticator, errors=errors)
 
     @asynccontextmanager
     async def _demand_install(self, app: object) -> AsyncGenerator[None]:
         # A guard checks with its first request; a router is started with its application.
-        self._check_installed({"app": app})
+        self._bound_in({"app": app})
         yield
 
     def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
@@ -232,7 +325,16 @@ class FastAPIAuth(StarletteBase[UserT]):
         generate = api.openapi
 
         def openapi() -> dict[str, Any]:
-            return document_problems(generate(), all_errors=all_errors)
+            document = generate()
+            scheme = self._login_scheme
+            if scheme is None:
+                return complete_document(document, all_errors=all_errors)
+            schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+            definition = jsonable_encoder(scheme.model, by_alias=True, exclude_none=True)
+            schemes.setdefault(scheme.scheme_name, definition)
+            return complete_document(
+                document, all_errors=all_errors, login_scheme=scheme.scheme_name
+            )
 
         api.openapi = openapi  # type: ignore[method-assign]
 
@@ -281,7 +383,16 @@ class FastAPIAuth(StarletteBase[UserT]):
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
         return self._renderer.http_error(error.status_code, members=members)
 
-    def _mount(self, router: APIRouter, row: Route, throttle: Throttle | None = None) -> APIRouter:
+    def _mount_public(self, row: Route, throttle: Throttle | None) -> APIRouter:
+        return self._mount(APIRouter(tags=[TAG]), row, throttle)
+
+    def _mount(
+        self,
+        router: APIRouter,
+        row: Route,
+        throttle: Throttle | None = None,
+        operation_id: Callable[[str], str] | None = None,
+    ) -> APIRouter:
         router.add_api_route(
             row.path,
             self._endpoint(row, throttle),
@@ -292,6 +403,7 @@ class FastAPIAuth(StarletteBase[UserT]):
             # The endpoint's own answer counts; these two keep the document to it.
             status_code=row.status,
             response_class=Response,
+            operation_id=None if operation_id is None else operation_id(row.name),
             openapi_extra=row.operation,
         )
         return router
@@ -299,7 +411,7 @@ class FastAPIAuth(StarletteBase[UserT]):
     def _guard(self, policy: Policy) -> Security:
         # The same object for the same policy, so that FastAPI calls it once per request.
         if policy not in self._guards:
-            self._guards[policy] = Security(Guard(self, policy), scopes=sorted(policy.permissions))
+            self._guards[policy] = _Declared(Guard(self, policy), scopes=sorted(policy.permissions))
         return self._guards[policy]
 
 

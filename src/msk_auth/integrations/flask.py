@@ -26,12 +26,22 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 from weakref import ref
 
-from flask import Blueprint, Flask, Request, Response, after_this_request, current_app, request
+from flask import (
+    Blueprint,
+    Flask,
+    Request,
+    Response,
+    after_this_request,
+    current_app,
+    has_app_context,
+    request,
+)
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, HTTPException, default_exceptions
@@ -41,13 +51,28 @@ from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.report import AuditedRoute, RouteKind
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
-from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, require, require_interactive
+from msk_auth.core.logins import RequestLogins
+from msk_auth.core.model import Login, Principal, UserT
+from msk_auth.core.policy import (
+    Policy,
+    any_credential,
+    named_first,
+    require,
+    require_interactive,
+    require_key,
+)
 from msk_auth.http import admission
-from msk_auth.http.admission import Memory, known_principal
+from msk_auth.http.admission import (
+    AUTHENTICATED,
+    Memory,
+    known_principal,
+    remember_user,
+    remembered_user,
+)
 from msk_auth.http.answers import Answer, Errors, ProblemRenderer, answers_all
-from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.http.request_logins import LoginSources
 from msk_auth.http.routes import Exchange, broken_body, check_path, respond
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
@@ -71,7 +96,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EXTENSION: Final = "msk_auth"
-_AUTHENTICATED: Final = Policy()
+
+LoginOfRequest: TypeAlias = Callable[[Request], Login | None]
+"""Finds a login in a request, such as in its session; None if there is none."""
 
 Throttle: TypeAlias = Callable[[Request], object]
 """Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
@@ -86,10 +113,17 @@ class Decorator(Protocol):
 class FlaskAuth(Generic[UserT]):
     """Guards, error handlers and key routes for Flask, on top of one `Authenticator`.
 
+    In a module write `auth = FlaskAuth()` and decorate the views; in the factory of the application write
+    `auth.init_app(app, authenticator)`. Each application may have an authenticator of its own.
+
     Args:
-        authenticator: Decides.
+        authenticator: Decides. None: each application gets its own with :meth:`init_app`.
         app: Prepared at once, as by :meth:`init_app`.
         errors: As for :meth:`init_app`.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
+            the request, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent
+            the request. By default protection from cross-site request forgery is the application's own.
 
     Raises:
         ConfigurationError: It is not an `Authenticator`, or :meth:`init_app` raises.
@@ -97,31 +131,48 @@ class FlaskAuth(Generic[UserT]):
 
     def __init__(
         self,
-        authenticator: Authenticator[UserT],
+        authenticator: Authenticator[UserT] | None = None,
         app: Flask | None = None,
         *,
         errors: Errors = "problems",
+        logins: Sequence[LoginOfRequest] = (),
+        check_origin: bool = False,
     ) -> None:
-        given = cast("object", authenticator)
-        if isinstance(given, AsyncAuthenticator):
-            raise ConfigurationError(
-                "FlaskAuth needs an Authenticator; AsyncAuthenticator works on an event loop, and Flask"
-                " has none. Write Authenticator(…) with a sync store and a plain find_owner. Async"
-                " views work with it too."
-            )
-        if not isinstance(given, Authenticator):
-            raise ConfigurationError(
-                f"FlaskAuth needs an Authenticator, not {type(given).__name__}."
-            )
-        self.authenticator = authenticator
-        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
+        self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=False)
+        # The same in all copies.
+        self._origin = object()
         self._views = Views()
-        # Flask has no hook for the end of an application.
-        atexit.register(_flush, ref(authenticator))
+        self._authenticator: Authenticator[UserT] | None = None
+        if authenticator is not None:
+            self._bind(authenticator)
         if app is not None:
             self.init_app(app, errors=errors)
 
-    def init_app(self, app: Flask, *, errors: Errors = "problems") -> None:
+    @property
+    def authenticator(self) -> Authenticator[UserT]:
+        """The authenticator; where each application has its own, that of the current application.
+
+        Raises:
+            ConfigurationError: There is none yet, or no application is current.
+        """
+        if self._authenticator is not None:
+            return self._authenticator
+        bound = current_app.extensions.get(_EXTENSION) if has_app_context() else None
+        if not self._is_same(bound):
+            raise ConfigurationError(
+                "This FlaskAuth has no authenticator here: each application has its own, which"
+                " auth.init_app(app, authenticator) gives to it. Read it while the application serves a"
+                " request, or in `with app.app_context():`."
+            )
+        return cast("FlaskAuth[UserT]", bound).authenticator
+
+    def init_app(
+        self,
+        app: Flask,
+        authenticator: Authenticator[UserT] | None = None,
+        *,
+        errors: Errors = "problems",
+    ) -> None:
         """Prepare the application: guards, error handlers, and writing times of last use.
 
         Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
@@ -131,15 +182,17 @@ class FlaskAuth(Generic[UserT]):
 
         Args:
             app: The application.
+            authenticator: The application's own, if the adapter was made without one.
             errors: Which errors are answered. By default problems alone: what the framework and the application raise is
                 left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
                 except where the application has a handler of its own.
 
         Raises:
-            ConfigurationError: The application has an adapter already, or :meth:`check` raises.
+            ConfigurationError: The application has an adapter already, there is no authenticator, there are two, or
+                :meth:`check` raises.
         """
         installed = app.extensions.get(_EXTENSION)
-        if installed is self:
+        if self._is_same(installed):
             raise ConfigurationError("init_app(app) was called twice. Call it once.")
         if installed is not None:
             raise ConfigurationError(
@@ -147,17 +200,20 @@ class FlaskAuth(Generic[UserT]):
                 " of its views."
             )
         all_errors = answers_all(errors)
-        app.extensions[_EXTENSION] = self
+        bound = self._bound_to(authenticator)
+        app.extensions[_EXTENSION] = bound
         self._views.watch(app)
         # Before whatever else the application does with a request.
         app.before_request_funcs.setdefault(None, []).insert(
-            0, functools.partial(self._admit_request, app)
+            0, functools.partial(bound._admit_request, app)
         )
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
-            app.register_error_handler(Problem, self._on_problem)
+            app.register_error_handler(Problem, bound._on_problem)
         if all_errors and HTTPException not in handlers:
-            app.register_error_handler(HTTPException, self._on_http_exception)
+            app.register_error_handler(HTTPException, bound._on_http_exception)
+        # Flask has no hook for the end of an application.
+        atexit.register(_flush_at_exit, ref(app))
 
     @property
     def current_principal(self) -> Principal[UserT]:
@@ -174,6 +230,45 @@ class FlaskAuth(Generic[UserT]):
             )
         return principal
 
+    def user(self, load_user: Callable[[str], T | None], /) -> Callable[[], T]:
+        """A decorator of the function that loads the application's user; it makes the function that views call.
+
+        The user is loaded once per request, in the session of the request::
+
+            @auth.user
+            def current_user(owner_id: str) -> User | None:
+                return db.session.get(User, int(owner_id))
+
+
+            @app.get("/me")
+            @auth.require()
+            def me():
+                return {"email": current_user().email}
+
+        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
+        `token_revoked` for a login. It needs a guard, as :attr:`current_principal` does.
+
+        Args:
+            load_user: Takes the id of the principal's owner.
+
+        Raises:
+            ConfigurationError: The function is async: nothing would await it.
+        """
+        if inspect.iscoroutinefunction(load_user):
+            raise ConfigurationError(
+                f"{load_user!r} is async, and Flask's sessions are not. Write a plain function."
+            )
+
+        @functools.wraps(load_user)
+        def current_user() -> T:
+            environ, principal = request.environ, self.current_principal
+            user: T | None = remembered_user(environ, load_user, principal.owner.id)
+            if user is None:
+                user = remember_user(environ, load_user, principal, load_user(principal.owner.id))
+            return user
+
+        return current_user
+
     def require(self, *permissions: str) -> Decorator:
         """A decorator for views that demands to be authenticated, with all of these permissions.
 
@@ -182,6 +277,13 @@ class FlaskAuth(Generic[UserT]):
         :class:`~msk_auth.ConfigurationError`.
         """
         return self._decorator(require(*permissions))
+
+    def any_credential(self) -> Decorator:
+        """A decorator for views that lets every accepted credential pass, also a key with scopes of its own.
+
+        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        """
+        return self._decorator(any_credential())
 
     def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Decorator:
         """A decorator for views that demands an interactive login; no API key passes.
@@ -192,8 +294,15 @@ class FlaskAuth(Generic[UserT]):
         """
         return self._decorator(require_interactive(*permissions, max_age=max_age))
 
+    def require_key(self, *permissions: str) -> Decorator:
+        """A decorator for views that demands an API key with all of these permissions; no login passes.
+
+        For webhooks and routes that machines call.
+        """
+        return self._decorator(require_key(*permissions))
+
     def public(self, view: ViewT) -> ViewT:
-        """Declare that a view is for everybody, also in a protected blueprint.
+        """Declare that a view needs no credentials, also in a protected blueprint.
 
         Raises:
             ConfigurationError: The view has a guard.
@@ -215,9 +324,9 @@ class FlaskAuth(Generic[UserT]):
                 nothing. A view of a blueprint is looked at when the blueprint is registered.
         """
         if isinstance(scope, Blueprint):
-            # An application that registers it without this adapter has no guard that would ask.
+            # An application without this adapter registers it without a guard.
             scope.before_request(self._check_installed)
-        elif scope.extensions.get(_EXTENSION) is not self:
+        elif not self._is_same(scope.extensions.get(_EXTENSION)):
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
         self._views.protect(scope, policy)
 
@@ -228,26 +337,35 @@ class FlaskAuth(Generic[UserT]):
             app: The application that has it, or will have it.
             endpoint: Such as `static` or `admin.static`. In a protected blueprint or application it has
                 to be declared before it is registered.
-            policy: What it demands, on top of what it belongs to; None lets everybody in.
+            policy: What it demands, on top of what it belongs to; None makes it public.
 
         Raises:
             ConfigurationError: Something else is declared for it.
         """
         self._views.declare(app, endpoint, policy)
 
-    def key_routes(self, *, url_prefix: str = "/api/keys", name: str = "api_keys") -> Blueprint:
+    def key_routes(
+        self,
+        *,
+        url_prefix: str = "/api/keys",
+        operations: Collection[KeyOperation] | None = None,
+        name: str = "api_keys",
+    ) -> Blueprint:
         """A blueprint with which people manage their own keys. Its guards cannot be taken off.
 
         Args:
             url_prefix: Where to serve it.
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+                default all. In the place of one that is left out the application can have a route of its own.
             name: The blueprint's name, for `url_for`.
 
         Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one.
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of these
+                names.
         """
         check_path(url_prefix, "/api/keys")
         blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
-        for row in KEY_ROUTES:
+        for row in key_routes(operations):
             self._mount(blueprint, row, row.name)
         return blueprint
 
@@ -319,7 +437,7 @@ class FlaskAuth(Generic[UserT]):
         self._check_installed()
         return self._verify(policy)
 
-    def verify_again(self, policy: Policy = _AUTHENTICATED) -> Principal[UserT]:
+    def verify_again(self, policy: Policy = AUTHENTICATED) -> Principal[UserT]:
         """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
 
         For what goes on after a request was admitted. :meth:`admit` remembers for the length of a request what it found.
@@ -337,7 +455,7 @@ class FlaskAuth(Generic[UserT]):
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """A watch that ends a response that goes on within two seconds of a revocation.
 
-        A view returns `Response(auth.watch(auth.current_principal).stream(events()))`. It needs no context of a request.
+        A view returns `Response(auth.watch(auth.current_principal).stream(events()))`.
 
         Args:
             principal: As it was admitted.
@@ -355,6 +473,43 @@ class FlaskAuth(Generic[UserT]):
         """
         return self._views.policies_of(app, endpoint, method)
 
+    def _bind(self, authenticator: Authenticator[UserT]) -> None:
+        given = cast("object", authenticator)
+        if isinstance(given, AsyncAuthenticator):
+            raise ConfigurationError(
+                "FlaskAuth needs an Authenticator; AsyncAuthenticator works on an event loop, and Flask"
+                " has none. Write Authenticator(…) with a sync store and a plain find_owner. Async"
+                " views work with it too."
+            )
+        if not isinstance(given, Authenticator):
+            raise ConfigurationError(
+                f"FlaskAuth needs an Authenticator, not {type(given).__name__}."
+            )
+        self._authenticator = authenticator
+        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
+
+    def _bound_to(self, authenticator: Authenticator[UserT] | None) -> FlaskAuth[UserT]:
+        """This adapter for an application: itself, or a copy that is bound to the application's own authenticator."""
+        if authenticator is None:
+            if self._authenticator is None:
+                raise ConfigurationError(
+                    "This FlaskAuth has no authenticator yet. Write auth.init_app(app, authenticator)."
+                )
+            return self
+        if self._authenticator is not None:
+            raise ConfigurationError(
+                "This FlaskAuth has an authenticator already. Give it one in one place:"
+                " FlaskAuth(authenticator) for all applications, or FlaskAuth() and"
+                " auth.init_app(app, authenticator)."
+            )
+        bound = copy(self)
+        bound._bind(authenticator)
+        return bound
+
+    def _is_same(self, other: object) -> bool:
+        """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
+        return getattr(other, "_origin", None) is self._origin
+
     def _decorator(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
             check_view(view)
@@ -364,7 +519,7 @@ class FlaskAuth(Generic[UserT]):
         return cast("Decorator", decorate)
 
     def _guard(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
-        # The request was admitted before it came here, and asking again costs nothing. But a view may
+        # The request was admitted before it came here, and admitting it again costs nothing. But a view may
         # be called in ways that Flask knows nothing of, through a decorator that hides this one.
         if inspect.iscoroutinefunction(view):
 
@@ -409,13 +564,37 @@ class FlaskAuth(Generic[UserT]):
         # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
         # request wherever the application has pushed one, and a principal must never pass to the next request.
         environ = request.environ
+        authenticator = self.authenticator
         flow = admission.admit(
-            environ, self.authenticator, _authorization(environ), policy, afresh=afresh
+            environ,
+            authenticator,
+            _authorization(environ),
+            policy,
+            afresh=afresh,
+            elsewhere=self._ask_elsewhere(environ),
         )
-        return run_blocking(flow, self.authenticator)
+        return run_blocking(flow, authenticator)
+
+    def _ask_elsewhere(self, environ: Memory) -> RequestLogins | None:
+        if not self._login_sources.functions:
+            return None
+        # A server joins several headers of one name, and none of these is right with a comma in it.
+        names = {
+            "HTTP_HOST": b"host",
+            "HTTP_ORIGIN": b"origin",
+            "HTTP_SEC_FETCH_SITE": b"sec-fetch-site",
+        }
+        headers = [
+            (header, environ[name].encode("latin-1"))
+            for name, header in names.items()
+            if name in environ
+        ]
+        return self._login_sources.ask(
+            request, method=request.method, scheme=environ["wsgi.url_scheme"], headers=headers
+        )
 
     def _check_installed(self) -> None:
-        if current_app.extensions.get(_EXTENSION) is not self:
+        if not self._is_same(current_app.extensions.get(_EXTENSION)):
             raise ConfigurationError(
                 "A guarded view is served by an application without its FlaskAuth. Call"
                 " auth.init_app(app) on the application that the view belongs to."
@@ -425,16 +604,18 @@ class FlaskAuth(Generic[UserT]):
         """Verify a request before its view is called; Flask calls it for each request."""
         self._views.check_once(app)
         if self.authenticator.is_flush_due:
-            after_this_request(self._flush_after)
+            after_this_request(functools.partial(self._flush_after, app))
         rule = request.url_rule
         # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
         if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
             return
-        for policy in self._views.policies_of(app, rule.endpoint, request.method) or ():
+        for policy in named_first(
+            self._views.policies_of(app, rule.endpoint, request.method) or ()
+        ):
             self._verify(policy)
 
-    def _flush_after(self, response: Response) -> Response:
-        response.call_on_close(self.authenticator.flush_if_due)
+    def _flush_after(self, app: Flask, response: Response) -> Response:
+        response.call_on_close(functools.partial(_flush, app, self.authenticator.flush_if_due))
         return response
 
     def _on_problem(self, error: Problem) -> Response:
@@ -447,9 +628,9 @@ class FlaskAuth(Generic[UserT]):
             # An answer that the application made itself, or a redirect: no problem at all.
             return error
         default = default_exceptions.get(error.code, HTTPException).description
-        said = None if error.description is None else str(error.description)
+        detail = None if error.description is None else str(error.description)
         response = _to_response(
-            self._renderer.http_error(error.code, None if said == default else said)
+            self._renderer.http_error(error.code, None if detail == default else detail)
         )
         for name, values in _headers(error).items():
             response.headers.setlist(name, values)
@@ -516,10 +697,16 @@ def _headers(error: HTTPException) -> dict[str, list[str]]:
     return headers
 
 
-def _flush(authenticator: ref[Authenticator[Any]]) -> None:
-    alive = authenticator()
+def _flush(app: Flask, flush: Callable[[], None]) -> None:
+    """Write times of last use after a request, whose context is gone: a store may need one to find its engine."""
+    with app.app_context():
+        flush()
+
+
+def _flush_at_exit(app: ref[Flask]) -> None:
+    alive = app()
     if alive is not None:
-        alive.flush()
+        _flush(alive, alive.extensions[_EXTENSION].authenticator.flush)
 
 
 # The route audit.

@@ -16,23 +16,33 @@
     app = Litestar([tasks, health, auth.key_routes(path="/api/keys")], plugins=[auth])
 
 Every handler says what it demands, by its own guards or those of a layer above it, or that it is
-public: HTTP, websockets, static files and mounted applications alike. One that says nothing is an
-error when it is registered. The OPTIONS that Litestar answers by itself demand what the other methods of
-the path do.
+public: HTTP, websockets, static files and mounted applications alike. For one that says nothing there are the
+adapter's `paths` and `default`; without them it is an error when it is registered. The OPTIONS that Litestar answers
+by itself demand what the other methods of the path do.
 
 `principal` is injected by its name; `request.user` and `request.auth` hold the user and the principal.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from copy import copy
 from datetime import timedelta
-from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeGuard, cast
+from functools import partial, wraps
+from typing import Any, Final, Generic, Self, TypeAlias, TypeGuard, cast
 
+from anyio import to_thread
 from litestar import HttpMethod, Litestar, Request, Response, Router, route
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
@@ -45,46 +55,63 @@ from litestar.handlers import (
     WebsocketRouteHandler,
 )
 from litestar.logging.config import BaseLoggingConfig
-from litestar.openapi.spec import Components, OpenAPI, Operation, SecurityScheme
+from litestar.openapi.spec import OpenAPI, Operation
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.utils import join_paths
 
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
-from msk_auth.authenticator import AsyncAuthenticator
+from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.core.credentials import read_bearer
 from msk_auth.core.errors import ConfigurationError, Problem
-from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, require, require_interactive
-from msk_auth.http.admission import Memory, known_principal
+from msk_auth.core.model import Login, Principal, UserT
+from msk_auth.core.policy import (
+    Policy,
+    any_credential,
+    named_first,
+    require,
+    require_interactive,
+    require_key,
+)
+from msk_auth.http.admission import Memory, known_principal, loaded_user
 from msk_auth.http.answers import Errors, answers_all
-from msk_auth.http.key_routes import KEY_ROUTES
-from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import (
-    BEARER_DESCRIPTION,
     INVALID,
-    SCHEME_NAME,
-    document_problems,
+    TAG,
+    complete_document,
     operations,
+    requirement,
 )
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import broken_body, check_path
-from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from ._asgi import AsgiAuth, read_stream
+from ._asgi import AsgiAuth, read_stream, values
 from ._litestar_errors import ErrorAnswers, to_response
+from ._litestar_paths import PathPolicies, check_policy
+from ._public_routes import PublicRoutes
 
 __all__ = ["Guard", "LitestarAuth"]
 
 _PUBLIC: Final = "msk_auth_public"
+_PAGES: Final = "msk_auth_pages"
+"""Marks the handlers of Litestar's OpenAPI pages."""
 _POLICIES: Final = "msk_auth_policies"
 """Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
 
 _DEPENDENCY: Final = "principal"
-_TAG: Final = "API keys"
 
-Throttle: TypeAlias = Callable[[Request[Any, Any, Any]], Awaitable[object]]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
+LoginOfConnection: TypeAlias = Callable[
+    [ASGIConnection[Any, Any, Any, Any]], Login | Awaitable[Login | None] | None
+]
+"""Finds a login in a request, such as in its session; None if there is none."""
+
+Throttle: TypeAlias = Callable[[Request[Any, Any, Any]], object]
+"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many.
+
+Either `async`, or blocking: then it runs in a thread."""
 
 _log = logging.getLogger("msk_auth.integrations")
 
@@ -101,7 +128,7 @@ class Guard(Generic[UserT]):
         self._auth = auth
 
     async def __call__(
-        self, connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler
+        self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
         """Let the connection pass.
 
@@ -109,54 +136,104 @@ class Guard(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have the plugin that the guard is of.
         """
+        if declared_policies(handler) == ():
+            # A public exception: this is a guard of the application as a whole.
+            return
         # The middleware has verified the request already. An application without it must not be open.
         await self._auth.admit(connection, self.policy)
 
     def is_of(self, auth: LitestarAuth[Any]) -> bool:
         """True if this adapter made it."""
-        return self._auth is auth
+        return auth.shares_guards_with(self._auth)
 
     def __deepcopy__(self, _memo: object) -> Guard[UserT]:
         # Litestar copies routers; there is only one authenticator.
         return self
 
 
-class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
+class LitestarAuth(
+    AsgiAuth[UserT],
+    PublicRoutes[HTTPRouteHandler, Request[Any, Any, Any]],
+    InitPlugin,
+    ReceiveRoutePlugin,
+):
     """A plugin: guards, error handlers, the principal as a dependency, OpenAPI, and key routes.
 
     Args:
-        authenticator: Decides.
-        docs: What reading the OpenAPI pages demands, on top of guards of the application as a whole;
-            None means nothing. It does not count where the application brings its own
-            `openapi_router` or `openapi_controller`: those declare themselves.
+        authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so that a synchronous
+            application needs one engine. None: each application has its own, as :meth:`bind` says.
+        default: What handlers demand that say nothing, the OpenAPI pages among them. None: the pages are public, and another
+            handler that says nothing is an error.
+        paths: What handlers demand that say nothing and cannot be given a guard, those of other plugins, by the path that
+            they are registered under: `{"/jobs/*": require_interactive("jobs"), "/static/*": None}`. `/jobs/*` is `/jobs`
+            and all below it, None is public, the longest entry counts. They come before `default`; guards of the application
+            as a whole are demanded as well, except where an entry is None.
+        exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
+            own authentication has `exclude_from_auth`.
+        login_scheme: The name of the application's own security scheme with which users log in, for the OpenAPI document:
+            `BearerToken` for Litestar's own JWT authentication. By default the document gets one.
         errors: Which errors are answered with problem documents. By default those of the library and others that are a
             :class:`~msk_auth.Problem`: what Litestar and the application raise is left as it is. `all` answers HTTP
             errors, validation errors and unexpected exceptions too, except where the application has a handler of its own.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
+            the `ASGIConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
+            the request. By default protection from cross-site request forgery is the application's own.
 
     Raises:
-        ConfigurationError: It is not an `AsyncAuthenticator`.
+        ConfigurationError: It is no authenticator, or an argument is of the wrong kind.
     """
+
+    _errors: ErrorAnswers
 
     def __init__(
         self,
-        authenticator: AsyncAuthenticator[UserT],
+        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
-        docs: Policy | None = None,
+        default: Policy | None = None,
+        paths: Mapping[str, Policy | None] | None = None,
+        exclude_opt_key: str | None = None,
+        login_scheme: str | None = None,
         errors: Errors = "problems",
+        logins: Sequence[LoginOfConnection] = (),
+        check_origin: bool = False,
     ) -> None:
-        super().__init__(authenticator)
-        self._docs = docs
+        super().__init__(authenticator, logins=logins, check_origin=check_origin)
+        check_policy(default, "default")
+        self._default = default
+        self._paths = PathPolicies(paths or {})
+        self._public_keys = (_PUBLIC, exclude_opt_key or _PUBLIC)
+        self._login_scheme = login_scheme
         self._all_errors = answers_all(errors)
-        self._errors = ErrorAnswers(self._renderer, all_errors=self._all_errors)
+
+    def bind(
+        self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]
+    ) -> LitestarAuth[UserT]:
+        """The plugin of an application that has an authenticator of its own.
+
+        Make the adapter without one where the handlers and their guards are, and write in the factory of the
+        application: `Litestar(…, plugins=[auth.bind(authenticator)])`.
+
+        Raises:
+            ConfigurationError: This is no authenticator, or the adapter has one.
+        """
+        return self._bound_to(authenticator, "plugins=[auth.bind(authenticator)]")
 
     @property
     def public(self) -> dict[str, Any]:
-        """The `opt` of a handler, router or controller that is for everybody."""
+        """The `opt` of a handler, router or controller that needs no credentials."""
         return {_PUBLIC: True}
 
     def require(self, *permissions: str) -> Guard[UserT]:
         """A guard that demands to be authenticated, with all of these permissions."""
         return Guard(self, require(*permissions))
+
+    def any_credential(self) -> Guard[UserT]:
+        """A guard that lets every accepted credential pass, also a key with scopes of its own.
+
+        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        """
+        return Guard(self, any_credential())
 
     def require_interactive(
         self, *permissions: str, max_age: timedelta | None = None
@@ -169,54 +246,85 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
         """
         return Guard(self, require_interactive(*permissions, max_age=max_age))
 
-    def key_routes(self, *, path: str = "/api/keys") -> Router:
+    def require_key(self, *permissions: str) -> Guard[UserT]:
+        """A guard that demands an API key with all of these permissions; no login passes.
+
+        For webhooks and routes that machines call.
+        """
+        return Guard(self, require_key(*permissions))
+
+    def user(self, load_user: Callable[..., object]) -> Provide:
+        """The application's user as a dependency, for `dependencies={"user": auth.user(load_user)}`.
+
+        The user is loaded once per request, in the session that the function depends on::
+
+            async def load_user(principal: Principal[None], db_session: AsyncSession) -> User | None:
+                return await db_session.get(User, int(principal.owner.id))
+
+        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
+        `token_revoked` for a login. Its handlers need a guard.
+
+        Args:
+            load_user: A dependency of the application that takes `principal`; a plain function runs in a thread.
+
+        Raises:
+            ConfigurationError: The function does not take `principal`: Litestar would take an id from the query, where a
+                client writes what it likes.
+        """
+        if _DEPENDENCY not in inspect.signature(load_user).parameters:
+            raise ConfigurationError(
+                f"{load_user!r} does not depend on who the request acts as. Give it a parameter"
+                f" `{_DEPENDENCY}: Principal[…]`, and use `{_DEPENDENCY}.owner.id`."
+            )
+
+        # Litestar reads the parameters of the function itself.
+        @wraps(load_user)
+        async def provide_user(**given: Any) -> object:
+            principal: Principal[UserT] = given[_DEPENDENCY]
+            if inspect.iscoroutinefunction(load_user):
+                found = await load_user(**given)
+            else:
+                found = await to_thread.run_sync(partial(load_user, **given))
+            return loaded_user(principal, found)
+
+        return Provide(provide_user)
+
+    def key_routes(
+        self,
+        *,
+        path: str = "/api/keys",
+        operations: Collection[KeyOperation] | None = None,
+        tags: Sequence[str] = (TAG,),
+        operation_id: Callable[[str], str] | None = None,
+    ) -> Router:
         """A router with which people manage their own keys. Its guards cannot be taken off.
 
+        Args:
+            path: Where to serve them.
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+                default all. In the place of one that is left out the application can have a handler of its own, which it registers on
+                the router.
+            tags: Of the routes in the OpenAPI document.
+            operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
+                application makes those of its own routes.
+
         Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
+            ConfigurationError: The path does not begin with a slash, or ends with one; or `operations` is not a list of these
+                names.
         """
         check_path(path, "/api/keys")
-        return Router(path, route_handlers=[self._mount(row) for row in KEY_ROUTES], tags=[_TAG])
+        handlers = [self._mount(row, operation_id=operation_id) for row in key_routes(operations)]
+        return Router(path, route_handlers=handlers, tags=list(tags))
 
-    def revocation_route(
-        self, *, path: str = "/api/revoke", throttle: Throttle | None
-    ) -> HTTPRouteHandler:
-        """A handler that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
+    def _mount_public(self, row: Row, throttle: Throttle | None) -> HTTPRouteHandler:
+        return self._mount(row, throttle)
 
-        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
-        that needs no look-up.
-
-        Args:
-            path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
-                Pass None if something in front of the application limits requests already.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
-        """
-        return self._mount(revocation_route(path), throttle)
-
-    def leak_route(
+    def _mount(
         self,
-        receiver: AsyncGitHubLeakReceiver,
-        *,
-        path: str = "/api/leaks/github",
-        throttle: Throttle | None,
+        row: Row,
+        throttle: Throttle | None = None,
+        operation_id: Callable[[str], str] | None = None,
     ) -> HTTPRouteHandler:
-        """A handler that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
-
-        Args:
-            receiver: Checks the reports and revokes the keys.
-            path: Where to serve it.
-            throttle: As for :meth:`revocation_route`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
-                kind.
-        """
-        return self._mount(leak_route(path, receiver, AsyncGitHubLeakReceiver), throttle)
-
-    def _mount(self, row: Row, throttle: Throttle | None = None) -> HTTPRouteHandler:
         # A function, and no method: Litestar copies a router deeply, with all that a method is bound to.
         async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
             answer = await self._respond(
@@ -232,7 +340,7 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
         if row.status == 204:
             # Litestar reads from the annotation that there is no body.
             handle.__annotations__["return"] = Response[None]
-        options: dict[str, Any] = {"opt": self.public, "tags": [_TAG]}
+        options: dict[str, Any] = {"opt": self.public, "tags": [TAG]}
         if row.policy is not None:
             # For the documentation and the route audit: the flow of the route checks the policy by itself.
             options = {"guards": [Guard(self, row.policy)]}
@@ -242,29 +350,41 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
             name=f"msk_auth.{row.name}",
             status_code=row.status,
             operation_class=_operation_class(row),
+            operation_id=None if operation_id is None else operation_id(row.name),
             **options,
         )(handle)
 
     def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
         scope["user"], scope["auth"] = principal.owner.user, principal
 
-    def _check_installed(self, scope: Memory) -> None:
-        if self not in scope["litestar_app"].plugins:
-            raise _misused(
-                "A guarded handler is served by an application without its LitestarAuth. Write"
-                " Litestar(…, plugins=[auth])."
-            )
+    def _bound_in(self, scope: Memory) -> Self:
+        plugins = scope["litestar_app"].plugins
+        if self in plugins:
+            return self
+        for plugin in plugins:
+            if self.shares_guards_with(plugin):
+                return cast("Self", plugin)
+        raise _misused(
+            "A guarded handler is served by an application without its LitestarAuth. Write"
+            " Litestar(…, plugins=[auth])."
+        )
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
-        """Called by Litestar: prepare an application.
+        """Called by Litestar, or by another plugin from its own `on_app_init`: prepare an application.
 
         Raises:
-            ConfigurationError: The application has another adapter already.
+            ConfigurationError: The application has another adapter already, or this one has no authenticator.
         """
+        if self._middleware in app_config.middleware:
+            return app_config
+        if self not in app_config.plugins:
+            app_config.plugins.append(self)
         if sum(isinstance(plugin, LitestarAuth) for plugin in app_config.plugins) != 1:
             raise ConfigurationError(
                 "This application has several LitestarAuth plugins. Use one for all of its handlers."
             )
+        self._bound_to(None, "plugins=[auth.bind(authenticator)]")
+        self._errors = ErrorAnswers(self._renderer, all_errors=self._all_errors)
         # Before whatever else the application does with a request.
         app_config.middleware.insert(0, self._middleware)
         app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
@@ -287,7 +407,8 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
         """Called by Litestar: find out what the handlers of a route demand.
 
         Raises:
-            ConfigurationError: A handler declares nothing, or two things.
+            ConfigurationError: A handler declares nothing, or two things; or another plugin took off what
+                :meth:`on_app_init` put in.
         """
         if not isinstance(route, HTTPRoute):
             handler = cast("BaseRouteHandler", getattr(route, "route_handler"))  # noqa: B009
@@ -304,45 +425,125 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
             handler.opt[_POLICIES] = tuple(found)
 
     def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
-        guards = [guard for guard in cast("Any", handler).resolve_guards() if _is_guard(guard)]
-        is_public = handler.opt.get(_PUBLIC) is True
-        if is_public and guards:
+        if self._login_sources.functions:
+            # The innermost of all: a session is there by then, whichever layer or plugin makes it.
+            own_middleware = handler.middleware = list(handler.middleware or ())
+            if self._last_middleware not in own_middleware:
+                own_middleware.append(self._last_middleware)
+        app, *layers = cast("Any", handler).ownership_layers
+        if not self._is_prepared(app):
             raise ConfigurationError(
-                f"{handler} on {path} is declared public and guarded as well. Take off"
-                " opt=auth.public or the guard, there or on a layer above."
+                "A plugin has replaced the middleware, the exception handlers or the OpenAPI configuration of LitestarAuth."
+                " List LitestarAuth after it, or call auth.on_app_init(app_config) at the end of its on_app_init."
             )
-        if not is_public and not guards:
-            raise ConfigurationError(
-                f"{handler} on {path} declares no policy. Give it guards=[auth.require(…)] or"
-                " opt=auth.public."
-            )
-        if not all(guard.is_of(self) for guard in guards):
+        # Those of the application as a whole leave room for exceptions.
+        root = _guards_of(app)
+        own = [guard for layer in layers for guard in _guards_of(layer)]
+        if not all(guard.is_of(self) for guard in (*root, *own)):
             raise ConfigurationError(
                 f"{handler} on {path} has a guard of another LitestarAuth. Use the one that is the"
                 " plugin of this application."
             )
-        return tuple(guard.policy for guard in guards)
+        is_public = any(handler.opt.get(key) is True for key in self._public_keys)
+        if is_public and own:
+            raise ConfigurationError(
+                f"{handler} on {path} is declared public and guarded as well. Take off"
+                " opt=auth.public or the guard, there or on a layer above."
+            )
+        if is_public:
+            return ()
+        policies = tuple(guard.policy for guard in (*root, *own))
+        if own:
+            return policies
+        by_path = self._find_by_path(handler)
+        if by_path is not None:
+            return by_path and (*policies, *by_path)
+        if root:
+            return policies
+        if self._default is not None:
+            return (self._default,)
+        if handler.opt.get(_PAGES) is True:
+            return ()
+        raise ConfigurationError(
+            f"{handler} on {path} declares no policy. Give it guards=[auth.require(…)] or"
+            f" opt=auth.public; or, if it is another plugin's, write LitestarAuth(…, paths={{{path!r}: …}})."
+        )
+
+    def _find_by_path(self, handler: Any) -> tuple[Policy, ...] | None:
+        # One handler serves all of its paths, and whichever a request takes, the handler is what is guarded.
+        above = [layer.path for layer in handler.ownership_layers[:-1]]
+        paths = [join_paths([*above, path]) for path in sorted(handler.paths)]
+        found = {self._paths.find(path) for path in paths}
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{handler} serves {', '.join(paths)}, and LitestarAuth(…, paths=…) treats them differently. Give them"
+                " the same policy."
+            )
+        return found.pop()
+
+    def _is_prepared(self, app: Any) -> bool:
+        documents = app.openapi_config is None or isinstance(
+            app.openapi_config.to_openapi_schema, partial
+        )
+        return (
+            self._middleware in app.middleware and Problem in app.exception_handlers and documents
+        )
+
+    def _connection(self, scope: Memory) -> object:
+        return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
+
+    def _is_elsewhere(self, scope: Memory) -> bool:
+        """Whether a login may be in what a middleware of the application makes, such as `connection.session`."""
+        if not self._login_sources.functions:
+            return False
+        try:
+            return read_bearer(values(scope, b"authorization")) is None
+        except Problem:
+            return False
 
     # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
     def _middleware(self, app: ASGIApp) -> ASGIApp:
         """Verify a request before anything else of the application sees it, whatever kind of handler it is for."""
 
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            with self._serve():
+                await admit_and_continue(scope, receive, send)
+
         async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
-            policies: tuple[Policy, ...] = connection["route_handler"].opt[_POLICIES]
-            try:
-                for policy in policies:
-                    await self._verify(connection, policy, afresh=False)
-            except Problem as problem:
-                if connection["type"] != "websocket":
-                    raise
-                await self._errors.deny_websocket(connection, send, problem)
+            if not self._is_elsewhere(connection) and not await self._admitted(connection, send):
                 return
             if connection["type"] == "websocket":
                 send = self._errors.closing_with_codes(connection, send)
             await app(scope, receive, send)
 
+        return serve if self._is_copy else admit_and_continue
+
+    def _last_middleware(self, app: ASGIApp) -> ASGIApp:
+        """As :meth:`_middleware`, for a request whose login may be in what the application's middleware makes."""
+
+        async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
+            connection: Any = scope
+            if not self._is_elsewhere(connection) or await self._admitted(connection, send):
+                await app(scope, receive, send)
+
         return admit_and_continue
+
+    async def _admitted(self, connection: Any, send: Send) -> bool:
+        """Whether a request may go on. A websocket that may not is answered here.
+
+        Raises:
+            Problem: It may not, and is no websocket.
+        """
+        try:
+            for policy in named_first(connection["route_handler"].opt[_POLICIES]):
+                await self._verify(connection, policy, afresh=False)
+        except Problem as problem:
+            if connection["type"] != "websocket":
+                raise
+            await self._errors.deny_websocket(connection, send, problem)
+            return False
+        return True
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
@@ -366,47 +567,61 @@ class LitestarAuth(AsgiAuth[UserT], InitPlugin, ReceiveRoutePlugin):
             return
         # Applications share the default one.
         config = app_config.openapi_config = copy(app_config.openapi_config)
-        scheme = SecurityScheme(type="http", scheme="bearer", description=BEARER_DESCRIPTION)
-        ours = Components(security_schemes={SCHEME_NAME: scheme})
-        theirs = config.components
-        config.components = [*(theirs if isinstance(theirs, list) else [theirs]), ours]
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
-            _with_problems,
-            _AllProblemsDocument if self._all_errors else _ProblemDocument,
+            _with_class,
+            _document_class(all_errors=self._all_errors, login_scheme=self._login_scheme),
             config.to_openapi_schema,
         )
-        if config.openapi_router is None and config.openapi_controller is None:
-            guards: list[object] = cast("Any", app_config).guards
-            guarded_above = any(_is_guard(guard) for guard in guards)
-            config.openapi_router = Router(
-                config.path or "/schema",
-                route_handlers=[],
-                include_in_schema=False,
-                dto=None,
-                return_dto=None,
-                guards=None if self._docs is None else [Guard(self, self._docs)],
-                opt=self.public if self._docs is None and not guarded_above else None,
-            )
+        # Litestar's plugin for the pages comes after those of the application, but before one that another plugin adds.
+        ran = [each for each in app_config.plugins if getattr(each, "_openapi_config", None)]
+        for plugin in ran:
+            setattr(plugin, "_openapi_config", config)  # noqa: B010
+        if config.openapi_router is not None or config.openapi_controller is not None:
+            return
+        path = config.path or "/schema"
+        if ran:
+            _mark_pages(app_config.route_handlers, path)
+            return
+        config.openapi_router = Router(
+            path,
+            route_handlers=[],
+            include_in_schema=False,
+            dto=None,
+            return_dto=None,
+            opt={_PAGES: True},
+        )
 
 
-class _ProblemDocument(OpenAPI):
-    """A document whose guarded operations answer with problems."""
+def _document_class(*, all_errors: bool, login_scheme: str | None) -> type[OpenAPI]:
+    """A document that is finished when Litestar writes it."""
 
-    def to_schema(self) -> dict[str, Any]:
-        return document_problems(super().to_schema(), all_errors=False)
+    class Document(OpenAPI):
+        def to_schema(self) -> dict[str, Any]:
+            document = super().to_schema()
+            if all_errors:
+                _replace_validation_errors(document)
+            return complete_document(document, all_errors=all_errors, login_scheme=login_scheme)
+
+    return Document
 
 
-class _AllProblemsDocument(OpenAPI):
-    """A document whose operations answer with problems, invalid input included."""
+def _replace_validation_errors(document: dict[str, Any]) -> None:
+    for operation in operations(document):
+        responses = operation.get("responses", {})
+        if _is_validation_error(responses.get("400")):
+            del responses["400"]
+            responses.setdefault("422", INVALID)
 
-    def to_schema(self) -> dict[str, Any]:
-        document = super().to_schema()
-        for operation in operations(document):
-            responses = operation.get("responses", {})
-            if _is_validation_error(responses.get("400")):
-                del responses["400"]
-                responses.setdefault("422", INVALID)
-        return document_problems(document, all_errors=True)
+
+def _mark_pages(handlers: Sequence[object], path: str) -> None:
+    for each in handlers:
+        if isinstance(each, Router) and each.path == path:
+            each.opt[_PAGES] = True
+
+
+def _guards_of(layer: Any) -> list[Guard[Any]]:
+    """The guards of a handler, a controller, a router or an application, without those above it."""
+    return [guard for guard in layer.guards or () if _is_guard(guard)]
 
 
 def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
@@ -443,7 +658,7 @@ def _path(request: Request[Any, Any, Any]) -> str:
     return root + path
 
 
-def _with_problems(kind: type[OpenAPI], generate: Callable[[], OpenAPI]) -> OpenAPI:
+def _with_class(kind: type[OpenAPI], generate: Callable[[], OpenAPI]) -> OpenAPI:
     return kind(**vars(generate()))
 
 
@@ -465,12 +680,11 @@ def _is_validation_error(response: object) -> bool:
 
 
 def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]) -> None:
-    permissions = frozenset[str]().union(*(policy.permissions for policy in policies))
-    requirement = {SCHEME_NAME: sorted(permissions)}
+    wanted = requirement(policies)
     security = list(handler.security or ())
     # A handler is registered once for each of its paths.
-    if requirement not in security:
-        handler.security = [*security, requirement]
+    if wanted not in security:
+        handler.security = [*security, wanted]
 
 
 def _answers_options(handler: HTTPRouteHandler) -> bool:

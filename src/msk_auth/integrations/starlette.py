@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
 
 from starlette.authentication import (
     AuthCredentials,
@@ -32,27 +32,40 @@ from starlette.authentication import (
     BaseUser,
 )
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
 
+from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, require, require_interactive
-from msk_auth.http.admission import known_principal
-from msk_auth.http.key_routes import KEY_ROUTES
-from msk_auth.http.leak_routes import leak_route, revocation_route
+from msk_auth.core.policy import (
+    Policy,
+    any_credential,
+    named_first,
+    require,
+    require_interactive,
+    require_key,
+)
+from msk_auth.http.admission import (
+    AUTHENTICATED,
+    Memory,
+    known_principal,
+    remember_user,
+    remembered_user,
+)
+from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import check_path
-from msk_auth.leaks import AsyncGitHubLeakReceiver
 
-from ._starlette import StarletteBase, Throttle, declare
+from ._public_routes import PublicRoutes
+from ._starlette import LoginOfConnection, StarletteBase, Throttle, declare, declared_policies
 
 __all__ = ["AuthenticatedUser", "StarletteAuth"]
 
-_AUTHENTICATED: Final = Policy()
 
 P = ParamSpec("P")
 T = TypeVar("T")
+ConnectionT = TypeVar("ConnectionT", bound=HTTPConnection)
 
 
 class AuthenticatedUser(BaseUser, Generic[UserT]):
@@ -122,15 +135,29 @@ class Decorator(Protocol):
     def __call__(self, endpoint: Callable[P, T], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
 
-class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
+class StarletteAuth(StarletteBase[UserT], PublicRoutes[BaseRoute, Request], AuthenticationBackend):
     """Guards, error handlers, key routes and an authentication backend for Starlette.
 
     Args:
-        authenticator: Decides; also an attribute.
+        authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so
+            that a synchronous application needs one engine. None: give it to :meth:`install`, once the application exists.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
+            the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
+            the request. By default protection from cross-site request forgery is the application's own.
 
     Raises:
-        ConfigurationError: It is not an `AsyncAuthenticator`.
+        ConfigurationError: It is no authenticator, or `logins` is no list of functions that it can call.
     """
+
+    def __init__(
+        self,
+        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
+        *,
+        logins: Sequence[LoginOfConnection] = (),
+        check_origin: bool = False,
+    ) -> None:
+        super().__init__(authenticator, logins=logins, check_origin=check_origin)
 
     def require(self, *permissions: str) -> Decorator:
         """A decorator for endpoints that demands to be authenticated, with all of these permissions.
@@ -141,6 +168,13 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         """
         return self._decorator(require(*permissions))
 
+    def any_credential(self) -> Decorator:
+        """A decorator for endpoints that lets every accepted credential pass, also a key with scopes of its own.
+
+        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        """
+        return self._decorator(any_credential())
+
     def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Decorator:
         """A decorator for endpoints that demands an interactive login; no API key passes.
 
@@ -150,6 +184,13 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
         """
         return self._decorator(require_interactive(*permissions, max_age=max_age))
 
+    def require_key(self, *permissions: str) -> Decorator:
+        """A decorator for endpoints that demands an API key with all of these permissions; no login passes.
+
+        For webhooks and routes that machines call.
+        """
+        return self._decorator(require_key(*permissions))
+
     def principal(self, connection: HTTPConnection) -> Principal[UserT]:
         """The principal of a request that a guard or the middleware has verified.
 
@@ -157,7 +198,8 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
             Problem: Its credentials are missing or were refused.
             ConfigurationError: Neither a guard nor the middleware has verified it.
         """
-        principal = known_principal(connection.scope, self.authenticator)
+        bound = self._bound_for(connection.scope)
+        principal = known_principal(connection.scope, bound.authenticator)
         if principal is None:
             raise ConfigurationError(
                 "principal() was called on a route without a guard. Decorate its endpoint with"
@@ -165,52 +207,77 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
             )
         return principal
 
-    def key_routes(self, *, prefix: str = "/api/keys") -> list[BaseRoute]:
+    @overload
+    def user(
+        self, load_user: Callable[[str, ConnectionT], Awaitable[T | None]], /
+    ) -> Callable[[ConnectionT], Coroutine[Any, Any, T]]: ...
+    @overload
+    def user(
+        self, load_user: Callable[[str, ConnectionT], T | None], /
+    ) -> Callable[[ConnectionT], T]: ...
+    def user(self, load_user: Callable[[str, Any], Any], /) -> Callable[..., Any]:
+        """A decorator of a function that loads the application's user; it makes the function that endpoints call.
+
+        The user is loaded once per request, in the session that the application keeps there::
+
+            @auth.user
+            async def current_user(owner_id: str, request: Request) -> User | None:
+                return await request.state.session.get(User, int(owner_id))
+
+
+            @auth.require()
+            async def me(request: Request) -> Response:
+                user = await current_user(request)
+
+        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
+        `token_revoked` for a login. It needs a guard, as :meth:`principal` does.
+
+        Args:
+            load_user: Takes the id of the principal's owner and the request. An `async` function makes one that has to be
+                awaited, for `async def` endpoints, and a plain one makes a plain one, for `def` endpoints.
+        """
+
+        def begin(connection: HTTPConnection) -> tuple[Memory, Principal[UserT], object]:
+            memory, principal = connection.scope, self.principal(connection)
+            return memory, principal, remembered_user(memory, load_user, principal.owner.id)
+
+        @functools.wraps(load_user)
+        async def awaited(connection: HTTPConnection) -> Any:
+            memory, principal, user = begin(connection)
+            if user is None:
+                found = await load_user(principal.owner.id, connection)
+                user = remember_user(memory, load_user, principal, found)
+            return user
+
+        @functools.wraps(load_user)
+        def blocking(connection: HTTPConnection) -> Any:
+            memory, principal, user = begin(connection)
+            if user is None:
+                found = load_user(principal.owner.id, connection)
+                user = remember_user(memory, load_user, principal, found)
+            return user
+
+        return awaited if inspect.iscoroutinefunction(load_user) else blocking
+
+    def key_routes(
+        self, *, prefix: str = "/api/keys", operations: Collection[KeyOperation] | None = None
+    ) -> list[BaseRoute]:
         """Routes with which people manage their own keys. Their guards cannot be taken off.
 
+        Args:
+            prefix: Where to serve them.
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+                default all. In the place of one that is left out the application can have a route of its own.
+
         Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one.
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of these
+                names.
         """
         check_path(prefix, "/api/keys")
-        return [self._mount(row, prefix) for row in KEY_ROUTES]
+        return [self._mount(row, prefix) for row in key_routes(operations)]
 
-    def revocation_route(
-        self, *, path: str = "/api/revoke", throttle: Throttle | None
-    ) -> BaseRoute:
-        """A route that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
-
-        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
-        that needs no look-up.
-
-        Args:
-            path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
-                Pass None if something in front of the application limits requests already.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
-        """
-        return self._mount(revocation_route(path), throttle=throttle)
-
-    def leak_route(
-        self,
-        receiver: AsyncGitHubLeakReceiver,
-        *,
-        path: str = "/api/leaks/github",
-        throttle: Throttle | None,
-    ) -> BaseRoute:
-        """A route that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
-
-        Args:
-            receiver: Checks the reports and revokes the keys.
-            path: Where to serve it.
-            throttle: As for :meth:`revocation_route`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
-                kind.
-        """
-        return self._mount(leak_route(path, receiver, AsyncGitHubLeakReceiver), throttle=throttle)
+    def _mount_public(self, row: Row, throttle: Throttle | None) -> BaseRoute:
+        return self._mount(row, throttle=throttle)
 
     def _mount(self, row: Row, prefix: str = "", throttle: Throttle | None = None) -> Route:
         endpoint = self._endpoint(row, throttle)
@@ -219,11 +286,12 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         """For Starlette's `AuthenticationMiddleware`: what `request.auth` and `request.user` will be.
 
-        `request.auth.scopes` holds `authenticated` and the permissions. It cannot tell a login from
-        an API key: that takes :meth:`require_interactive`.
+        `request.auth.scopes` holds `authenticated` and the permissions. It does not show whether
+        this is a login or an API key: that takes :meth:`require_interactive`.
         """
         try:
-            principal = await self._verify(conn.scope, _AUTHENTICATED, afresh=False)
+            bound = self._bound_for(conn.scope)
+            principal = await bound._verify(conn.scope, AUTHENTICATED, afresh=False)
         except CredentialsMissing:
             return None
         except Problem as problem:
@@ -243,9 +311,15 @@ class StarletteAuth(StarletteBase[UserT], AuthenticationBackend):
                 getattr(endpoint, "__call__", None)  # noqa: B004 - asks whether it is async
             )
 
+            # A guard that stands below this one, and names a permission, may let a key pass here too.
+            below = declared_policies(endpoint) or () if policy.is_bare else ()
+            policies = named_first((policy, *below))
+
             @functools.wraps(endpoint)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
-                await self.admit(_connection(args, kwargs), policy)
+                connection = _connection(args, kwargs)
+                for each in policies:
+                    await self.admit(connection, each)
                 if is_async:
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)

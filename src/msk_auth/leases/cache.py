@@ -1,7 +1,7 @@
 """The bounded cache of verified credentials, and the wait that keeps revocation exact.
 
 A process may reuse a verification for at most `duration`, measured on the monotonic clock from *before* its reads. A call
-that narrows access (revokes a key, disables an owner, ends a session) commits first, and then waits until every lease that
+that ends access (revokes a key, disables an owner, ends a session) commits first, and then waits until every lease that
 may have been granted before the commit has ended. So a verification that starts after `revoke` returned finds either no
 entry, or one whose reads began after the commit. No message is sent to other processes, so none can be lost.
 
@@ -30,23 +30,22 @@ import hmac
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, cast
 
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
 from msk_auth.core import steps
-from msk_auth.core.compact import ParsedToken
+from msk_auth.core.authentication import Authenticated, Presented
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.flows import Authenticated
-from msk_auth.core.keys import KeyValue
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.steps import Flow
 
 from .register import DRIFT, LeaseRegisterView
-from .single_flight import SingleFlight
+from .single_flight import Flight, SingleFlight
 
 MAX_LEASE: Final = timedelta(seconds=5)
 """The longest lease that can be configured, and the time to wait if the longest lease in use is unknown."""
@@ -98,7 +97,8 @@ class LeaseCache(Generic[UserT]):
     """
 
     def __init__(self, duration: timedelta, *, clock: Clock, max_entries: int) -> None:
-        if not timedelta(0) < duration <= MAX_LEASE:
+        is_duration = isinstance(cast("object", duration), timedelta)
+        if not is_duration or not timedelta(0) < duration <= MAX_LEASE:
             raise ConfigurationError(
                 f"A lease must be longer than 0 and at most {MAX_LEASE.total_seconds():g} seconds,"
                 " such as timedelta(milliseconds=250). Leave it out to use no lease."
@@ -189,9 +189,28 @@ def _encoded(header: str) -> bytes:
     return header.encode(errors="surrogatepass")
 
 
-def usual_header(presented: KeyValue | ParsedToken) -> str:
+def usual_header(presented: Presented) -> str:
     """The header in the spelling under which a credential is kept: RFC 6750's own, with one space."""
     return f"Bearer {presented.reveal()}"
+
+
+class Attempt(NamedTuple, Generic[UserT]):
+    """How one request comes to a principal.
+
+    Attributes:
+        principal: What was verified before; None if this request has to verify.
+        flight: Requests with the same credential wait for its end.
+        fingerprint: Of the credential.
+        began: When a lease began, on the monotonic clock in seconds; None if none was granted.
+    """
+
+    principal: Principal[UserT] | None = None
+    flight: Flight | None = None
+    fingerprint: Fingerprint | None = None
+    began: float | None = None
+
+
+_WITHOUT_LEASE: Final[Attempt[Any]] = Attempt()
 
 
 class Leases(Generic[UserT]):
@@ -226,26 +245,22 @@ class Leases(Generic[UserT]):
         self._single_flight = single_flight
         self._register = LeaseRegisterView(clock)
 
-    def verify(
-        self,
-        presented: KeyValue | ParsedToken,
-        verify_by_store: Callable[[], Flow[Authenticated]],
-    ) -> Flow[Principal[UserT]]:
-        """The principal of a credential: from the cache, or from another request's verification, or by the store.
+    def begin(self, presented: Presented | RequestLogins) -> Flow[Attempt[UserT]]:
+        """Look for a credential in the cache, or wait for another request that verifies it.
 
-        Args:
-            presented: The credential.
-            verify_by_store: Verifies it by the store, and raises if it is refused.
+        If neither gives a principal, the caller verifies the credential and calls :meth:`keep`. In any case it calls
+        :meth:`end`.
         """
         cache = self.cache
-        if cache is None:
-            return (yield from verify_by_store()).principal
+        # Nothing of a request identifies its login before the application was asked, so no lease covers it.
+        if cache is None or isinstance(presented, RequestLogins):
+            return _WITHOUT_LEASE
         header = usual_header(presented)
         usual = (header,)
         # It may have been verified under another spelling of its header.
         principal = cache.find(usual)
         if principal is not None:
-            return principal
+            return Attempt(principal)
         fingerprint = cache.fingerprint(header)
         flight = self._single_flight.join(fingerprint.digest)
         try:
@@ -253,26 +268,28 @@ class Leases(Generic[UserT]):
                 yield from steps.wait_for(flight)
                 principal = cache.find(usual)
                 if principal is not None:
-                    return principal
-            return (yield from self._verify_and_keep(cache, fingerprint, verify_by_store))
-        finally:
+                    return Attempt(principal)
+            if not self._register.allows_leases(self._clock.monotonic()):
+                yield from self._confirm(cache.duration)
+        except BaseException:
             self._single_flight.finish(flight)
-
-    def _verify_and_keep(
-        self,
-        cache: LeaseCache[UserT],
-        fingerprint: Fingerprint,
-        verify_by_store: Callable[[], Flow[Authenticated]],
-    ) -> Flow[Principal[UserT]]:
-        if not self._register.allows_leases(self._clock.monotonic()):
-            yield from self._confirm(cache.duration)
+            raise
         # Rule 1: before the first read, and after each wait. Rule 5: whether a lease may begin at this moment.
         began = self._clock.monotonic()
         is_granted = self._register.allows_leases(began)
-        outcome = yield from verify_by_store()
-        if is_granted:
-            cache.fill(fingerprint, began, outcome.principal, outcome.valid_until)
-        return outcome.principal
+        return Attempt(None, flight, fingerprint, began if is_granted else None)
+
+    def keep(self, attempt: Attempt[UserT], outcome: Authenticated) -> None:
+        """Keep the outcome of a verification, if it may be reused."""
+        if attempt.began is not None and outcome.reusable:
+            cache = cast("LeaseCache[UserT]", self.cache)
+            fingerprint = cast("Fingerprint", attempt.fingerprint)
+            cache.fill(fingerprint, attempt.began, outcome.principal, outcome.valid_until)
+
+    def end(self, attempt: Attempt[UserT]) -> None:
+        """Wake the requests that wait for this one, if it was to verify."""
+        if attempt.flight is not None:
+            self._single_flight.finish(attempt.flight)
 
     def _confirm(self, duration: timedelta) -> Flow[None]:
         flight = self._single_flight.join(LeaseRegisterView)

@@ -1,6 +1,6 @@
 """The register of leases, as one process sees it: the leases of all processes, and whether its own is among them.
 
-A call that narrows access reads the register to learn how long it has to wait. So the register must list every process
+A call that ends access reads the register to learn how long it has to wait. So the register must list every process
 that uses leases, and should drop those that have ended. This compares no clocks of two machines. Each process has an entry
 with a mark, which it changes:
 

@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
 
+from msk_auth._callables import check_hook
 from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
@@ -160,6 +161,7 @@ class MemoryKeyStore(_Records):
 
     def __init__(self, *, on_change: Callable[[None, KeyEvent], None] | None = None) -> None:
         super().__init__()
+        check_hook(on_change, self, awaits=False)
         self.on_change: Final = on_change
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -276,6 +278,7 @@ class AsyncMemoryKeyStore(_Records):
         self, *, on_change: Callable[[None, KeyEvent], Awaitable[None]] | None = None
     ) -> None:
         super().__init__()
+        check_hook(on_change, self, awaits=True)
         self.on_change: Final = on_change
 
     async def find(self, key_id: str) -> ApiKey | None:

@@ -92,7 +92,7 @@ class AdapterContract:
                 return MyDriver(make_app(world.authenticator))
 
     :mod:`msk_auth.testing.adapter` says what the application is. An adapter without key routes sets
-    `test_a_key_route_gives_its_answer = None`.
+    `test_a_key_route_gives_its_answer = None` and `test_only_the_named_key_routes_are_mounted = None`.
     """
 
     @pytest.fixture(scope="class")
@@ -121,6 +121,27 @@ class AdapterContract:
         self, case: Case, world: World, driver: AdapterDriver
     ) -> None:
         check(case, ask(driver, world, case), world)
+
+    def test_only_the_named_key_routes_are_mounted(
+        self, world: World, driver: AdapterDriver
+    ) -> None:
+        def send(line: str, credential: str, body: bytes = b"") -> Reply:
+            method, _, target = line.partition(" ")
+            headers = [*world.bearer(credential), (b"content-type", b"application/json")]
+            return driver.send(method, target.encode(), headers, body)
+
+        some, one = "/api/own-keys", f"/api/own-keys/{world.names['key_id']}"
+        assert send(f"GET {some}", "key").json["owner"] == "alice"
+        for line in (f"GET {one}", f"POST {one}/rotate", f"DELETE {one}"):
+            assert send(line, "jwt").status == 404
+        assert send("GET /me", "key").status == 200
+        # Those that are mounted have their guards.
+        for line in (f"POST {some}", f"POST {one}/revoke"):
+            assert send(line, "key", b'{"name": "a"}').json["code"] == "interactive_required"
+        created = send(f"POST {some}", "jwt", b'{"name": "a"}')
+        assert (created.status, created.header("location")) == (201, f"{some}/{created.json['id']}")
+        assert send(f"POST {one}/revoke", "jwt").json["status"] == "revoked"
+        assert send("GET /me", "key").json["code"] == "key_revoked"
 
     @pytest.mark.parametrize("request_line", ["GET /me", "POST /tasks/run", "PATCH /admin/config"])
     def test_a_store_that_cannot_answer_lets_nobody_in(
@@ -163,7 +184,7 @@ class AdapterContract:
         world: World,
         driver: AdapterDriver,
     ) -> None:
-        reply = driver.send("GET", b"/me", world.bearer(credential), b"")
+        reply = driver.send("GET", b"/whoami", world.bearer(credential), b"")
         assert reply.json == {
             "owner": "alice",
             "name": "Alice",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ._adapter_contract_case import INTERACTIVE, MISSING, TOKEN, TOO_OLD, Case, bearer, scope
+from ._adapter_contract_case import BARE, INTERACTIVE, MISSING, TOKEN, TOO_OLD, Case, bearer, scope
 
 
 def answer_cases() -> Iterator[Case]:
@@ -44,11 +44,31 @@ def answer_cases() -> Iterator[Case]:
             scope("tasks:run"),
             bearer(credential),
         )
+    for credential in ("key_read", "key_nothing"):
+        for request in ("GET /whoami", "GET /api/keys"):
+            name = f"{credential} may still say who it is, on {request}"
+            yield Case(name, request, 200, headers=bearer(credential))
+        yield Case(
+            f"{credential} has scopes, and no permission is named",
+            "GET /me",
+            403,
+            "permission_denied",
+            BARE,
+            bearer(credential),
+        )
     yield Case(
-        "a key without scopes may still say who it is",
-        "GET /me",
+        "a bare guard beside one that names a permission",
+        "GET /beside",
         200,
-        headers=bearer("key_nothing"),
+        headers=bearer("key_read"),
+    )
+    yield Case(
+        "a bare guard beside one whose permission is missing",
+        "GET /beside",
+        403,
+        "permission_denied",
+        scope("tasks:read"),
+        bearer("key_nothing"),
     )
     for request in ("GET /admin/config", "PATCH /admin/config", "POST /fresh"):
         for credential in ("key", "key_admin", "key_nothing"):
@@ -72,6 +92,30 @@ def answer_cases() -> Iterator[Case]:
     yield Case("a fresh login", "POST /fresh", 200, headers=bearer("jwt"))
     yield Case("a login just fresh enough", "POST /fresh", 200, headers=bearer("jwt_just"))
     yield Case("a login too old", "POST /fresh", 401, "login_too_old", TOO_OLD, bearer("jwt_old"))
+    for request in ("GET /key", "POST /hook"):
+        yield Case(f"a key on {request}", request, 200, headers=bearer("key"))
+        for credential in ("jwt", "jwt_admin", "jwt_bob"):
+            name = f"{credential} on {request}"
+            yield Case(name, request, 403, "key_required", headers=bearer(credential))
+        yield Case(f"nothing on {request}", request, 401, "credentials_missing", MISSING)
+        yield Case(
+            f"a revoked key on {request}",
+            request,
+            401,
+            "key_revoked",
+            TOKEN,
+            bearer("key_revoked"),
+        )
+    for credential in ("key_read", "key_nothing"):
+        for request, challenge in (("GET /key", BARE), ("POST /hook", scope("tasks:run"))):
+            yield Case(
+                f"{credential} on {request}",
+                request,
+                403,
+                "permission_denied",
+                challenge,
+                bearer(credential),
+            )
     yield Case("not there", "GET /missing", 404, "task_not_found", headers=bearer("jwt"))
     yield Case("too many attempts", "GET /busy", 429, "too_many_attempts", retry_after="30")
     yield Case("public", "GET /public", 200)

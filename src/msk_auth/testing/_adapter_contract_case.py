@@ -9,6 +9,7 @@ JSON = (("content-type", "application/json"),)
 MISSING = 'Bearer realm="api"'
 MALFORMED = 'Bearer realm="api", error="invalid_request"'
 TOKEN = 'Bearer realm="api", error="invalid_token"'
+BARE = 'Bearer realm="api", error="insufficient_scope"'
 INTERACTIVE = 'Bearer realm="api", error="insufficient_user_authentication"'
 TOO_OLD = 'Bearer realm="api", error="insufficient_user_authentication", max_age="900"'
 

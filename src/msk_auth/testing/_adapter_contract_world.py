@@ -146,7 +146,7 @@ class World:
         store: Where the keys are.
         authenticator: For an asynchronous adapter.
         blocking: The same for an adapter that blocks, on the same keys.
-        events: What the authenticators told.
+        events: The events of the authenticators.
         names: The credentials and ids that cases name.
     """
 
@@ -186,8 +186,8 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
 
     Args:
         limits: What new keys may be.
-        lease: For how long a verification may be reused. With one the authenticators tell no events, so that they may
-            recall whatever they can.
+        lease: For how long a verification may be reused. With one the authenticators have no
+            `on_event`, so that they may use the lease wherever they can.
     """
     clock = FrozenClock(START)
     store = BreakableStore()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from msk_auth import (
     Authenticator,
     ConfigurationError,
     CreatedKey,
+    Login,
     Owner,
     local_principal,
 )
@@ -21,16 +23,19 @@ _NOW = timedelta(0)
 
 def login_headers(
     authenticator: Authenticator[Any] | AsyncAuthenticator[Any],
-    owner: Owner[Any],
+    owner: Owner[Any] | str,
     *,
     session_id: str | None = None,
     since: timedelta = _NOW,
 ) -> dict[str, str]:
     """The headers of a person who has logged in, with a token of the authenticator's first profile.
 
+    Without a profile, but with `logins`, the credential is one that this function adds to them: no other function of `logins`
+    knows it.
+
     Args:
         authenticator: The application's, or one with the same token profile and clock.
-        owner: The person. The application's `find_owner` has to find them.
+        owner: The person, or the id. The application's `find_owner` has to find them.
         session_id: The login session; needed if the authenticator has a `find_session`, which has to find it.
         since: How long ago the login was.
 
@@ -41,14 +46,23 @@ def login_headers(
         ConfigurationError: The authenticator accepts no logins or needs a session, or the profile cannot sign.
     """
     rules = authenticator.rules
+    owner_id = _id_of(owner)
     if not authenticator.profiles:
-        raise ConfigurationError("This authenticator accepts no logins. Give it tokens=….")
+        if not rules.logins:
+            raise ConfigurationError(
+                "This authenticator accepts no logins. Give it tokens=… or logins=…."
+            )
+        login = Login(owner_id, authenticator.clock.now() - since, session_id)
+        credential = f"login-{secrets.token_hex(16)}"
+        known = {credential: login}
+        authenticator.rules = rules._replace(logins=(*rules.logins, known.get))
+        return _bearer(credential)
     profile = authenticator.profiles[0]
     if rules.checks_sessions and profile.has_sessions and session_id is None:
         raise ConfigurationError("This authenticator looks sessions up. Pass a session_id.")
     now = authenticator.clock.now()
     token = profile.issue(
-        subject=owner.id,
+        subject=owner_id,
         now=now,
         lifetime=min(_HOUR, profile.max_lifetime),
         authenticated_at=now - since,
@@ -59,15 +73,15 @@ def login_headers(
 
 def key_headers(
     authenticator: Authenticator[Any],
-    owner: Owner[Any],
+    owner: Owner[Any] | str,
     *,
-    scopes: Iterable[str] | None = None,
+    scopes: Collection[str] | None = None,
 ) -> dict[str, str]:
     """The headers of a script with a new key of this owner.
 
     Args:
         authenticator: The application's.
-        owner: The owner of the key.
+        owner: The owner of the key, or the id.
         scopes: What the key may do at most, out of the owner's permissions; None means all.
 
     Returns:
@@ -76,19 +90,28 @@ def key_headers(
     Raises:
         Problem: What :meth:`Authenticator.create_key` raises.
     """
-    principal = local_principal(owner, at=authenticator.clock.now())
+    principal = local_principal(_owner_of_key(owner, scopes), at=authenticator.clock.now())
     return _of_key(authenticator.create_key(principal, name="a test", scopes=scopes))
 
 
 async def async_key_headers(
     authenticator: AsyncAuthenticator[Any],
-    owner: Owner[Any],
+    owner: Owner[Any] | str,
     *,
-    scopes: Iterable[str] | None = None,
+    scopes: Collection[str] | None = None,
 ) -> dict[str, str]:
     """As :func:`key_headers`, for an asynchronous authenticator."""
-    principal = local_principal(owner, at=authenticator.clock.now())
+    principal = local_principal(_owner_of_key(owner, scopes), at=authenticator.clock.now())
     return _of_key(await authenticator.create_key(principal, name="a test", scopes=scopes))
+
+
+def _id_of(owner: Owner[Any] | str) -> str:
+    return owner if isinstance(owner, str) else owner.id
+
+
+def _owner_of_key(owner: Owner[Any] | str, scopes: Collection[str] | None) -> Owner[Any]:
+    # Making a key looks at nothing but the id and whether the owner has the scopes.
+    return Owner(owner, scopes or (), None) if isinstance(owner, str) else owner
 
 
 def _of_key(created: CreatedKey) -> dict[str, str]:

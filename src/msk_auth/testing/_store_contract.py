@@ -355,23 +355,23 @@ class StoreContract:
         add(store, "both", created_at=NOW - 5 * HOUR, revoked_at=NOW, expires_at=NOW)
         assert ids(store, status=status) == expected
 
-    @pytest.mark.parametrize("status", [None, *KeyStatus])
-    def test_pages_hold_every_key_once(self, store: KeyStore, status: KeyStatus | None) -> None:
+    def test_pages_hold_every_key_once(self, store: KeyStore) -> None:
         # Several keys share a moment, so that a page ends in the middle of it.
         for number in range(30):
             end = {1: NOW, 2: NOW + HOUR}.get(number % 3)
             revoked_at = NOW if number % 5 == 0 else None
             created_at = NOW - (number // 7) * SECOND
             add(store, f"k{number}", created_at=created_at, expires_at=end, revoked_at=revoked_at)
-        whole = ids(store, status=status, limit=100)
-        assert len(whole) > 4
-        paged: list[str] = []
-        after: tuple[datetime, str] | None = None
-        while page := store.list(KeyQuery(OWNER, NOW, status, after, limit=4)):
-            assert len(page) <= 4
-            paged += [record.id for record in page]
-            after = (page[-1].created_at, page[-1].id)
-        assert paged == whole
+        for status in (None, *KeyStatus):
+            whole = ids(store, status=status, limit=100)
+            assert len(whole) > 4
+            paged: list[str] = []
+            after: tuple[datetime, str] | None = None
+            while page := store.list(KeyQuery(OWNER, NOW, status, after, limit=4)):
+                assert len(page) <= 4
+                paged += [record.id for record in page]
+                after = (page[-1].created_at, page[-1].id)
+            assert paged == whole
 
     def test_keys_that_come_and_go_between_pages_move_no_other(self, store: KeyStore) -> None:
         for number in range(9):

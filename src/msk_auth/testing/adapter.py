@@ -7,18 +7,24 @@ second column below is the guard of each route; the responses are JSON.
 
     GET  /public          public
     GET  /me              authenticated
+    GET  /whoami          any credential
+    GET  /beside          authenticated, and tasks:read, as two guards
     GET  /tasks           tasks:read
     POST /tasks/run       tasks:run
     GET  /both            tasks:read and tasks:run, as two guards
     *    /admin/config    interactive, admin:config (GET and PATCH)
     POST /fresh           interactive, logged in within the last MAX_AGE
+    GET  /key             API key
+    POST /hook            API key, tasks:run
     GET  /missing         authenticated; raises TaskNotFound, a problem of the application's own
     GET  /busy            public; raises TooManyAttempts(30)
     GET  /boom            public; raises Surprise, which no handler handles
          /api/keys        the key routes
+         /api/own-keys    the key routes create_key and revoke_key alone
+    GET  /api/own-keys    any credential; the application's own
 
-`/me`, `/tasks`, `/tasks/run`, `/both` and `/fresh` respond with `describe(principal)`, the others with any object, all
-with status 200.
+`/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
+`describe(principal)`, the others with any object, all with status 200.
 
 For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, which accept after the principal was admitted:
 

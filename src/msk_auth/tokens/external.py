@@ -181,12 +181,12 @@ class ExternalIssuer:
         """Who it stands for: what the issuer never gives to another person.
 
         Raises:
-            TokenInvalid: It does not tell.
+            TokenInvalid: The claim is missing or wrong.
         """
         return text_claim(claims, "sub")
 
     def authenticated_at(self, claims: Claims, issued_at: datetime) -> datetime | None:
-        """When the person logged in; None if the token does not tell."""
+        """When the person logged in; None if the token does not state it."""
         return _moment(claims, "auth_time") if "auth_time" in claims else None
 
 

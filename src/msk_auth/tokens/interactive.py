@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
 from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.logins import raised_at
 
 _log = logging.getLogger("msk_auth")
 
@@ -50,7 +51,7 @@ class InteractiveRule:
         except Exception as error:  # noqa: BLE001 - a rule may raise anything on claims it did not expect
             # Neither the message nor a traceback: both may quote a claim.
             self._warn_once(
-                f"its rule `interactive` raised {type(error).__name__} at {_raised_at(error)}."
+                f"its rule `interactive` raised {type(error).__name__} at {raised_at(error)}."
                 " Let the rule return False for claims that it does not know."
             )
             return False
@@ -64,12 +65,3 @@ class InteractiveRule:
                 self._issuer,
                 reason,
             )
-
-
-def _raised_at(error: Exception) -> str:
-    place = "an unknown place"
-    traceback = error.__traceback__
-    while traceback is not None:
-        place = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return place

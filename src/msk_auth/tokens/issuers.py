@@ -12,8 +12,8 @@ documentation states a page's address it was read when the preset was written.
 
 These arguments mean the same everywhere:
 
-- `interactive`: which tokens stand for a person's login, given the claims. Without it, those of which the provider tells that
-  a person logged in; a machine where it does not tell. Only True counts.
+- `interactive`: which tokens stand for a person's login, given the claims. Without it, those of which the provider states that
+  a person logged in; a machine where it states nothing. Only True counts.
 - `keys`: a :class:`~msk_auth.tokens.keysets.PinnedKeySet`, or a :class:`~msk_auth.tokens.keysets.RemoteKeySet` with settings
   of yours; without it the issuer's keys are fetched by discovery.
 - `max_lifetime`: the longest time from `iat` to `exp`. A token cannot be revoked here before its end.
@@ -85,9 +85,9 @@ def _never(_claims: Claims) -> bool:
 class OIDC(ExternalIssuer):
     """Tokens of any issuer with a discovery document (OpenID Connect Discovery 1.0).
 
-    Takes access tokens as of RFC 9068, and those without its `typ`; or, with `token="id"`, ID tokens. It cannot tell an access
-    token without `typ: at+jwt` from an ID token that has neither `nonce` nor a hash: the audience is what tells them apart,
-    so never give an API the id of a client as its audience. It cannot tell a person's access token from a machine's: without
+    Takes access tokens as of RFC 9068, and those without its `typ`; or, with `token="id"`, ID tokens. An access
+    token without `typ: at+jwt` looks like an ID token that has neither `nonce` nor a hash: only their audiences differ,
+    so never give an API the id of a client as its audience. A person's access token looks like a machine's: without
     `interactive` all access tokens are machines'. An ID token is a person's.
 
     Written from OpenID Connect Core 1.0, sections 2 and 3.1.3.7, and RFC 9068, section 4.
@@ -218,7 +218,7 @@ class Entra(ExternalIssuer):
     ) -> None:
         if _GUID.fullmatch(tenant.lower()) is None:
             raise ConfigurationError(
-                f"{tenant!r} is not a tenant's id. Give the GUID, since everybody may log in at 'common'."
+                f"{tenant!r} is not a tenant's id. Give the GUID, since users of any tenant may log in at 'common'."
             )
         self.tenant: str = tenant.lower()
         self.token: TokenKind = _checked_kind(token)
@@ -379,9 +379,9 @@ def _is_google_user(claims: Claims) -> bool:
 class Keycloak(ExternalIssuer):
     """Access tokens of a Keycloak realm, with `typ` either `JWT` or, by the client's setting, `at+jwt`.
 
-    The claim `typ` tells an access token (`Bearer`) from an ID token and a refresh token. Keycloak adds an audience only where
+    The claim `typ` is `Bearer` in an access token, and something else in an ID token and a refresh token. Keycloak adds an audience only where
     a mapper does: configure one for this API. A token of a login belongs to a session (`sid`), and one of a service account
-    names the client that asked (`client_id`, or a user name that begins with `service-account-`); a lightweight token that tells
+    names the client itself (`client_id`, or a user name that begins with `service-account-`); a lightweight token that shows
     neither is a machine's.
 
     Written from published access tokens (https://gist.github.com/phacman/bd288c7abac1d3fc1694b7e191e27e4c).
@@ -432,7 +432,7 @@ def _is_keycloak_user(claims: Claims) -> bool:
 class Cognito(ExternalIssuer):
     """Tokens of an Amazon Cognito user pool: access tokens, or ID tokens.
 
-    `token_use` tells them apart. An access token has no audience, or that of a resource server: what is checked is the app client
+    They differ in `token_use`. An access token has no audience, or that of a resource server: what is checked is the app client
     it was issued to (`client_id`). A person's has a `username`; one got with client credentials has none.
 
     Written from
@@ -611,7 +611,7 @@ class Firebase(ExternalIssuer):
     """ID tokens of Firebase Authentication.
 
     Anonymous users are machines, and so are those whom a backend signed in with a token of its own (`custom`): Firebase does not
-    tell who that was. Session cookies have another issuer and are refused. Whether the user was disabled since is not checked:
+    name the person. Session cookies have another issuer and are refused. Whether the user was disabled since is not checked:
     that takes a request to Firebase.
 
     Written from https://firebase.google.com/docs/reference/admin/node/firebase-admin.auth.decodedidtoken.
@@ -705,7 +705,7 @@ def _has_session(claims: Claims) -> bool:
 class GitHubActions(ExternalIssuer):
     """Tokens of GitHub Actions' jobs: never a person.
 
-    Everybody on GitHub can get one for your audience, so the owner of the repository is checked. The subject is a text that the
+    Every workflow on GitHub can get one for your audience, so the owner of the repository is checked. The subject is a text that the
     owner can configure; decide by `identity.claims`, and by its ids (`repository_id`) rather than names, which are given to others
     when a repository is renamed. A pull request from a fork gets no token.
 
@@ -751,7 +751,7 @@ class GitHubActions(ExternalIssuer):
 class GitLabCI(ExternalIssuer):
     """ID tokens of GitLab's CI jobs (`id_tokens:`): never a person, although they name the user who started the job.
 
-    Everybody on the instance can get one for your audience, so the group is checked. Of a merge request from a fork the
+    Every project of the instance can get one for your audience, so the group is checked. Of a merge request from a fork the
     `project_` claims are the fork's.
 
     Written from https://docs.gitlab.com/ci/secrets/id_token_authentication/.

@@ -395,7 +395,7 @@ def _read_key(jwk: object) -> VerificationKey | None:
     if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID:
         return None
     if members.get("use", "sig") != "sig" or "d" in members:
-        # A key for another use; or a private one, which everybody knows by now.
+        # A key for another use; or a private one, which is public by now.
         return None
     if not isinstance(operations, list) or "verify" not in operations:
         return None

@@ -18,10 +18,11 @@ Leases are not used here: watches read the records themselves.
 from __future__ import annotations
 
 from ._verdict import MAX_INTERVAL, MAX_UNVERIFIED, check_interval
-from .awaiting import AsyncWatch, AsyncWatches
+from .awaiting import LOOK_UPS_AT_ONCE, AsyncWatch, AsyncWatches
 from .blocking import Watch, Watches
 
 __all__ = [
+    "LOOK_UPS_AT_ONCE",
     "MAX_INTERVAL",
     "MAX_UNVERIFIED",
     "AsyncWatch",

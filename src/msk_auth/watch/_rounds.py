@@ -5,19 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msk_auth._failures import log_failure
 from msk_auth.clock import Clock
+from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import StoreUnavailable
-from msk_auth.core.flows import Rules
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Session, UserT
-from msk_auth.ports import AsyncPorts
 
 from ._verdict import Watched
 
 T = TypeVar("T")
 NameT = TypeVar("NameT", bound=Hashable)
+
+
+class AwaitedReads(Protocol):
+    """The look-ups of a round: those of `AsyncPorts`.
+
+    Attributes:
+        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
+    """
+
+    keys_at_once: int
+
+    def find_keys(self, key_ids: Sequence[str]) -> Awaitable[Sequence[ApiKey | None]]: ...
+    def find_session(self, session_id: str) -> Awaitable[Session | None]: ...
+    def find_owner(self, owner_id: str) -> Awaitable[Owner[Any] | None]: ...
+    def find_external_owner(self, identity: ExternalIdentity) -> Awaitable[Owner[Any] | None]: ...
 
 
 class LookUp(NamedTuple):
@@ -28,7 +42,7 @@ class LookUp(NamedTuple):
         note: Takes the result.
     """
 
-    read: Callable[[AsyncPorts[Any]], Awaitable[object]]
+    read: Callable[[AwaitedReads], Awaitable[object]]
     note: Callable[[Any], None]
 
 
@@ -119,7 +133,7 @@ class Round(Generic[UserT]):
             records = {record.id: record for record in found if record is not None}
             self._read.keys.update((key_id, records.get(key_id)) for key_id in key_ids)
 
-        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AwaitedReads) -> Awaitable[object]:
             return ports.find_keys(key_ids)
 
         return LookUp(read, note)
@@ -127,7 +141,7 @@ class Round(Generic[UserT]):
     def _session(self, session_id: str) -> LookUp:
         note = partial(self._read.sessions.__setitem__, session_id)
 
-        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AwaitedReads) -> Awaitable[object]:
             return ports.find_session(session_id)
 
         return LookUp(read, note)
@@ -135,7 +149,7 @@ class Round(Generic[UserT]):
     def _owner(self, owner_id: str) -> LookUp:
         note = partial(self._read.owners.__setitem__, owner_id)
 
-        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AwaitedReads) -> Awaitable[object]:
             return ports.find_owner(owner_id)
 
         return LookUp(read, note)
@@ -143,7 +157,7 @@ class Round(Generic[UserT]):
     def _external_owner(self, identity: ExternalIdentity) -> LookUp:
         note = partial(self._read.external_owners.__setitem__, identity)
 
-        def read(ports: AsyncPorts[Any]) -> Awaitable[object]:
+        def read(ports: AwaitedReads) -> Awaitable[object]:
             return ports.find_external_owner(identity)
 
         return LookUp(read, note)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Protocol, cast
 
-from msk_auth.core import flows
+from msk_auth.core import authentication
+from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import ConfigurationError, PermissionDenied, Problem
-from msk_auth.core.flows import Rules
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Ports
@@ -79,7 +79,7 @@ class Watched(Generic[UserT]):
         Raises:
             Exception: Any error of `reads` other than a problem: the result is unknown.
         """
-        flow = flows.verify_again(rules, self.principal, now)
+        flow = authentication.verify_again(rules, self.principal, now)
         ports = cast("Ports", reads)
         answer: Any = None
         try:

@@ -6,17 +6,16 @@ import contextvars
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from msk_auth.clock import Clock
+from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import Problem, StoreUnavailable
-from msk_auth.core.flows import Rules
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.ports import AsyncPorts
 
-from ._rounds import LookUp, Round
+from ._rounds import AwaitedReads, LookUp, Round
 from ._verdict import Watched
 
 # The functions below import it, where an event loop runs: it takes as long to load as the rest of the library.
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AT_ONCE = 8
+LOOK_UPS_AT_ONCE: Final = 8
 """How many look-ups of a round run at the same time: they share a pool with requests."""
 
 
@@ -185,9 +184,7 @@ class AsyncWatches(Generic[UserT]):
         interval: Between the beginnings of two rounds, in seconds.
     """
 
-    def __init__(
-        self, rules: Rules, ports: AsyncPorts[UserT], clock: Clock, interval: float
-    ) -> None:
+    def __init__(self, rules: Rules, ports: AwaitedReads, clock: Clock, interval: float) -> None:
         self.clock = clock
         self._rules = rules
         self._ports = ports
@@ -229,7 +226,7 @@ class _Rounds(Generic[UserT]):
         self,
         loop: asyncio.AbstractEventLoop,
         rules: Rules,
-        ports: AsyncPorts[UserT],
+        ports: AwaitedReads,
         clock: Clock,
         interval: float,
     ) -> None:
@@ -290,7 +287,7 @@ class _Rounds(Generic[UserT]):
             for look_up in waiting:
                 await self._make(look_up, it)
 
-        workers = {asyncio.create_task(work()) for _ in look_ups[:_AT_ONCE]}
+        workers = {asyncio.create_task(work()) for _ in look_ups[:LOOK_UPS_AT_ONCE]}
         try:
             if workers:
                 _, late = await asyncio.wait(workers, timeout=self._interval)

@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
+from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import Problem, StoreUnavailable
-from msk_auth.core.flows import Rules
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.ports import SyncPorts

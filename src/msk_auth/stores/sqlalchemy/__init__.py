@@ -12,13 +12,16 @@ On SQLite call :func:`prepare_sqlite` with the engine first.
 from __future__ import annotations
 
 from ._durability import commit_durably
+from ._prepared import AsyncPreparedRead, PreparedRead
 from ._rows import read_record
 from ._schema import api_key_table
 from ._sqlite import prepare_sqlite
 from ._stores import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 
 __all__ = [
+    "AsyncPreparedRead",
     "AsyncSQLAlchemyKeyStore",
+    "PreparedRead",
     "SQLAlchemyKeyStore",
     "api_key_table",
     "commit_durably",

@@ -13,7 +13,7 @@ _COMMIT_DURABLY = text(
 def commit_durably(connection: Connection) -> None:
     """Have the current transaction on the disk when its commit returns, even under `synchronous_commit = off`.
 
-    The stores do it in each transaction that writes. Call it at the start of a transaction of your own that narrows
+    The stores do it in each transaction that writes. Call it at the start of a transaction of your own that ends
     access: one that disables a user, ends a session or changes a password. On other databases than PostgreSQL it does
     nothing: their durability is a setting of the server, or of the connection (:func:`prepare_sqlite`). With an
     asynchronous connection: `await connection.run_sync(commit_durably)`.

@@ -356,7 +356,7 @@ class KeyOperations:
             query: The owner, the place to go on from and the size.
             where: Which keys.
             same: The columns of the index that `where` holds to NULL. Sorting by them too changes nothing,
-                and tells PostgreSQL that the index has the rows in order.
+                and shows PostgreSQL that the index has the rows in order.
         """
         keys = self._keys
         order = [column.desc() for column in (*same, keys.created_at, keys.id)]

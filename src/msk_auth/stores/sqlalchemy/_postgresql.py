@@ -72,7 +72,7 @@ def is_plain_postgresql(engine: Engine) -> bool:
 
 
 class _Reading:
-    """The two statements of a table of keys, and what is known about running them."""
+    """The two statements of a table of keys, and whether statements can be prepared here."""
 
     def __init__(self, table: Table) -> None:
         self.prepares = True
@@ -149,17 +149,25 @@ class BlockingReader:
             FastPathUnavailable: No connection is free, or fit for reading.
             TimeoutError: The server does not answer.
         """
-        parameter = _checked(key_id)
+        return first_record(self.read(self._reading.one, (_checked(key_id),), deadline), key_id)
+
+    def read(self, statement: bytes, parameters: Any, deadline: float) -> Sequence[tuple[Any, ...]]:
+        """The rows of a statement. Arguments and errors are those of :meth:`find`.
+
+        Args:
+            statement: As psycopg takes it.
+            parameters: As psycopg takes them.
+            deadline: By `CLOCK`.
+        """
         connection = self._take()
         try:
             if connection is None or not connection.is_fresh(CLOCK.monotonic()):
                 if connection is not None:
                     connection.close()
                 connection = self._open()
-            rows = connection.read(self._reading, self._reading.one, parameter, deadline)
+            return connection.read(self._reading, statement, parameters, deadline)
         finally:
             self._give_back(connection)
-        return first_record(rows, key_id)
 
     def close(self) -> None:
         """Close the connections; one in use as soon as it has its answer. None is opened again."""
@@ -236,13 +244,13 @@ class _BlockingConnection(_Held):
         self._cursor = Cursor(driver, row_factory=tuple_row)
 
     def read(
-        self, reading: _Reading, statement: bytes, parameter: object, deadline: float
+        self, reading: _Reading, statement: bytes, parameters: Any, deadline: float
     ) -> Sequence[tuple[Any, ...]]:
         """The rows. The connection is closed when it raises."""
         self.used = CLOCK.monotonic()
         try:
             with bounded(self._blocking, deadline):
-                self._cursor.execute(statement, (parameter,), prepare=reading.prepares)
+                self._cursor.execute(statement, parameters, prepare=reading.prepares)
             check_primary(self.driver)
             return self._cursor.fetchall()
         except TimeoutError:
@@ -282,7 +290,7 @@ class AwaitingReader:
 
     async def find(self, key_id: str, deadline: float) -> ApiKey | None:
         """As :meth:`BlockingReader.find`; the deadline is by the loop's clock, and bounds opening a connection too."""
-        rows = await self._read(self._reading.one, _checked(key_id), deadline)
+        rows = await self.read(self._reading.one, (_checked(key_id),), deadline)
         return first_record(rows, key_id)
 
     async def find_many(self, key_ids: Sequence[str], deadline: float) -> list[ApiKey]:
@@ -290,7 +298,7 @@ class AwaitingReader:
         # An array as PostgreSQL writes it. psycopg takes longer to make one than the server to find a key; in quotes, because
         # the word NULL without them is none.
         parameter = '{"' + '","'.join(map(_checked, key_ids)) + '"}'
-        rows = await self._read(self._reading.many, parameter, deadline)
+        rows = await self.read(self._reading.many, (parameter,), deadline)
         return records(rows, len(key_ids))
 
     async def aclose(self) -> None:
@@ -309,15 +317,16 @@ class AwaitingReader:
         abandon(self._loops)
         self._loops = {}
 
-    async def _read(
-        self, statement: bytes, parameter: object, deadline: float
+    async def read(
+        self, statement: bytes, parameters: Any, deadline: float
     ) -> Sequence[tuple[Any, ...]]:
+        """As :meth:`BlockingReader.read`; the deadline is by the loop's clock."""
         loop = asyncio.get_running_loop()
         here = self._loops.get(loop)
         connection = None if here is None else here.take()
         if connection is None:
             connection = await self._open(loop, deadline)
-        return await connection.read(self._reading, statement, parameter, deadline)
+        return await connection.read(self._reading, statement, parameters, deadline)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline: float) -> _AwaitingConnection:
         if self._is_closed or loop.time() < self._closed_until:
@@ -447,13 +456,13 @@ class _AwaitingConnection(_Held):
         self._cursor = AsyncCursor(driver, row_factory=tuple_row)
 
     async def read(
-        self, reading: _Reading, statement: bytes, parameter: object, deadline: float
+        self, reading: _Reading, statement: bytes, parameters: Any, deadline: float
     ) -> Sequence[tuple[Any, ...]]:
         """The rows. Gives the connection back."""
         self.used = self._here.loop.time()
         self._deadline = deadline
         try:
-            await self._cursor.execute(statement, (parameter,), prepare=reading.prepares)
+            await self._cursor.execute(statement, parameters, prepare=reading.prepares)
             check_primary(self.driver)
             rows = await self._cursor.fetchall()
         except TimeoutError:
@@ -529,7 +538,7 @@ def _fail(waiter: asyncio.Future[int]) -> None:
 
 
 def _can_cancel() -> bool:
-    """Whether a server can be told that an answer is not wanted, in bounded time (libpq 17)."""
+    """Whether a query can be cancelled on the server in bounded time (libpq 17)."""
     import psycopg
 
     has_cancel_safe = getattr(getattr(psycopg, "capabilities", None), "has_cancel_safe", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -47,12 +47,12 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
     @event.listens_for(_sync(engine), "connect")
     def _set_up(connection: Any, _record: object) -> None:
         for pragma in _PRAGMAS:
-            _insist(connection, pragma)
+            _retry_while_busy(connection, pragma)
 
     del _set_up  # the event holds it
 
 
-def _insist(connection: Any, pragma: str) -> None:
+def _retry_while_busy(connection: Any, pragma: str) -> None:
     """Execute a pragma, again and again for as long as others are in the way.
 
     SQLite waits for a lock, and still refuses at once where two that change the journal mode at the same moment would
@@ -195,7 +195,15 @@ class SQLiteReader:
         """The record with this id, or None if there is none.
 
         Raises:
-            FastPathUnavailable: It cannot be told this way.
+            FastPathUnavailable: This way does not give an answer.
+        """
+        return first_record(self.read(self._sql, (key_id,)), key_id)
+
+    def read(self, statement: str, parameters: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+        """The rows of a statement that selects few of them by an index.
+
+        Raises:
+            FastPathUnavailable: As :meth:`find`.
         """
         path = self._path
         if path is None:
@@ -203,11 +211,10 @@ class SQLiteReader:
         with self._lock:
             try:
                 # To the end of the result: a statement left in its middle keeps its transaction open.
-                rows = self._current(path).execute(self._sql, (key_id,)).fetchall()
+                return self._current(path).execute(statement, parameters).fetchall()
             except (sqlite3.Error, OSError) as error:
                 self._drop()
                 raise FastPathUnavailable from error
-        return first_record(rows, key_id)
 
     def close(self) -> None:
         """Close the connection for good. Closing again does nothing."""
@@ -229,7 +236,7 @@ class SQLiteReader:
         if connection is None or file != self._file:
             self._drop()
             connection = sqlite3.connect(
-                # Existing files only. It may write, so that it can tidy up the WAL if it is the last to close.
+                # Existing files only. It may write, so that it can remove the WAL if it is the last to close.
                 f"file:{quote(path)}?mode=rw",
                 uri=True,
                 timeout=0,

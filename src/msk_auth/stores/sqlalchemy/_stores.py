@@ -20,10 +20,19 @@ from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, MetaData, SingletonThreadPool, StaticPool, Table
+from sqlalchemy import (
+    Connection,
+    Engine,
+    MetaData,
+    Select,
+    SingletonThreadPool,
+    StaticPool,
+    Table,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from msk_auth._callables import check_hook
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
@@ -40,6 +49,7 @@ from ._deadlines import CLOCK, bounded, within
 from ._durability import commit_durably
 from ._operations import KeyOperations, Written
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
+from ._prepared import AsyncPreparedRead, PreparedRead, Statement
 from ._rows import FastPathUnavailable
 from ._schema import api_key_table
 from ._sqlite import SQLiteReader, begin_immediate, check_file, note_file
@@ -77,6 +87,8 @@ class _Shared:
     def __init__(self, table: Table | None) -> None:
         self._table = api_key_table(MetaData()) if table is None else table
         self._engine: Engine | None = None
+        self._binding = threading.Lock()
+        after_fork_in_child(self._renew_binding)
         after_fork_in_child(self._leave_the_parents_pool)
 
     @property
@@ -86,14 +98,21 @@ class _Shared:
         return self._bound_operations
 
     def _bind(self) -> None:
-        """Prepare for the engine of the moment, unless that was done; threads that do so together do the same."""
+        """Prepare for the engine of the moment, unless that was done.
+
+        One thread prepares, and the others wait: an engine whose events are set up while another thread connects fails
+        that thread.
+        """
         raise NotImplementedError
+
+    def _renew_binding(self) -> None:
+        self._binding = threading.Lock()
 
     def _prepare(self, engine: Engine) -> None:
         self._bound_operations = KeyOperations(self._table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._is_mysql = engine.dialect.name in {"mysql", "mariadb"}
-        # A database in memory is one connection for everybody: what a reader ends, it ends for a writer too.
+        # A database in memory is one connection for all: a reader that ends its transaction ends that of a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = (
             SQLiteReader(self._table) if self._is_sqlite and self._table.schema is None else None
@@ -165,9 +184,32 @@ class _Shared:
         return isinstance(error, kinds) and dialect.is_disconnect(cast("Any", error), None, None)
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
+        self._locate(connection)
+        return self._operations.find(connection, key_id)
+
+    def _statement(self, select: Select[Any]) -> Callable[[], Statement]:
+        """The statement for the engine of the moment, compiled when that changes."""
+        compiled: tuple[Engine, Statement] | None = None
+
+        def get() -> Statement:
+            nonlocal compiled
+            self._bind()
+            engine = cast("Engine", self._engine)
+            if compiled is None or compiled[0] is not engine:
+                compiled = (engine, Statement(select, engine.dialect))
+            return compiled[1]
+
+        return get
+
+    def _read_statement(
+        self, connection: Connection, statement: Statement, values: Mapping[str, Any]
+    ) -> list[Any]:
+        self._locate(connection)
+        return statement.read(connection, values)
+
+    def _locate(self, connection: Connection) -> None:
         if self._reader is not None and not self._reader.is_located:
             self._reader.locate(connection)
-        return self._operations.find(connection, key_id)
 
     def _close(self) -> None:
         if self._engine is not None and self._reader is not None:
@@ -207,10 +249,12 @@ class SQLAlchemyKeyStore(_Shared):
         on_change: Callable[[Connection, KeyEvent], None] | None = None,
     ) -> None:
         super().__init__(table)
+        check_hook(on_change, self, awaits=False)
         self.on_change: Final = on_change
         self._turn = threading.Lock()
         after_fork_in_child(self._renew)
         self._postgres: BlockingReader | None = None
+        self._given = engine
         self._get_engine = _getter(engine, Engine)
         if not callable(engine):
             self._bind()
@@ -315,6 +359,54 @@ class SQLAlchemyKeyStore(_Shared):
         """See :class:`~msk_auth.LeaseRegister`."""
         self._write_within(_REGISTER_SECONDS, self._operations.forget_lease, lease)
 
+    def prepare(self, statement: Select[Any]) -> PreparedRead:
+        """A statement of your own, read as this store reads keys: prepared, on a held connection of the primary, in bounded time.
+
+        For what is read with each request, such as the owner of a key or a login session::
+
+            find_user = store.prepare(select(users).where(users.c.id == bindparam("user_id")))
+
+
+            def find_owner(owner_id: str) -> Owner[User] | None:
+                for row in find_user(user_id=owner_id):
+                    return Owner(row.id, row.permissions, to_user(row))
+                return None
+
+        Each call sees what was committed last. It is no part of a transaction of yours, and fails after three seconds. Where a
+        key is read through SQLAlchemy, so is the statement.
+
+        Args:
+            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Values that change
+                are `bindparam("…")`. Entities come as their columns.
+
+        Returns:
+            A function that takes the parameters and returns the rows as named tuples.
+
+        Raises:
+            ConfigurationError: A parameter of the statement is a list (`in_`). With a function as `engine` the first call
+                raises it.
+        """
+        get = self._statement(statement)
+        if not callable(self._given):
+            get()
+
+        def read(**values: Any) -> Sequence[Any]:
+            deadline = CLOCK.monotonic() + READ_SECONDS
+            prepared = get()
+            try:
+                if self._reader is not None:
+                    parameters = prepared.parameters(values)
+                    return prepared.rows(self._reader.read(prepared.text, parameters))
+                if self._postgres is not None:
+                    parameters = prepared.parameters(values)
+                    rows = self._postgres.read(prepared.encoded, parameters, deadline)
+                    return prepared.rows(rows)
+            except FastPathUnavailable:
+                pass
+            return self._read_until(deadline, self._read_statement, prepared, values)
+
+        return read
+
     def close(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
         self._close()
@@ -325,9 +417,14 @@ class SQLAlchemyKeyStore(_Shared):
         engine = self._get_engine()
         if engine is self._engine:
             return
-        self._prepare(engine)
-        self._postgres = BlockingReader(engine, self._table) if self._is_plain_postgresql else None
-        self._engine = engine
+        with self._binding:
+            if engine is self._engine:
+                return
+            self._prepare(engine)
+            self._postgres = (
+                BlockingReader(engine, self._table) if self._is_plain_postgresql else None
+            )
+            self._engine = engine
 
     def _renew(self) -> None:
         self._turn = threading.Lock()
@@ -466,12 +563,14 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         on_change: Callable[[AsyncConnection, KeyEvent], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(table)
+        check_hook(on_change, self, awaits=True)
         self.on_change: Final = on_change
         # A lock belongs to one event loop; on SQLite the database itself keeps those of several loops apart.
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
         self._postgres: AwaitingReader | None = None
+        self._given = engine
         self._get_engine = _getter(engine, AsyncEngine)
         if not callable(engine):
             self._bind()
@@ -573,6 +672,27 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         """See :class:`~msk_auth.LeaseRegister`."""
         await self._write_within(_REGISTER_SECONDS, self._operations.forget_lease, lease)
 
+    def prepare(self, statement: Select[Any]) -> AsyncPreparedRead:
+        """As :meth:`SQLAlchemyKeyStore.prepare`; the function that it returns is awaited."""
+        get = self._statement(statement)
+        if not callable(self._given):
+            get()
+
+        async def read(**values: Any) -> Sequence[Any]:
+            prepared = get()
+            deadline = asyncio.get_running_loop().time() + READ_SECONDS
+            with suppress(FastPathUnavailable):
+                if self._reader is not None:
+                    parameters = prepared.parameters(values)
+                    return prepared.rows(self._reader.read(prepared.text, parameters))
+                if self._postgres is not None:
+                    parameters = prepared.parameters(values)
+                    rows = await self._postgres.read(prepared.encoded, parameters, deadline)
+                    return prepared.rows(rows)
+            return await self._read_until(deadline, self._read_statement, prepared, values)
+
+        return read
+
     async def aclose(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards.
 
@@ -586,11 +706,16 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         engine = self._get_engine()
         if engine.sync_engine is self._engine:
             return
-        self._prepare(engine.sync_engine)
-        self._read_engine = AsyncEngine(self._for_reading)
-        self._write_engine = AsyncEngine(self._for_writing)
-        self._postgres = AwaitingReader(engine, self._table) if self._is_plain_postgresql else None
-        self._engine = engine.sync_engine
+        with self._binding:
+            if engine.sync_engine is self._engine:
+                return
+            self._prepare(engine.sync_engine)
+            self._read_engine = AsyncEngine(self._for_reading)
+            self._write_engine = AsyncEngine(self._for_writing)
+            self._postgres = (
+                AwaitingReader(engine, self._table) if self._is_plain_postgresql else None
+            )
+            self._engine = engine.sync_engine
 
     async def _read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

@@ -10,7 +10,7 @@ connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
     version_table=VERSION_TABLE,
-    # SQLite takes back the change of a table as well as PostgreSQL does; alembic does not count on it.
+    # SQLite rolls back the change of a table as well as PostgreSQL does; alembic does not count on it.
     transactional_ddl=True if connection.dialect.name == "sqlite" else None,
 )
 context.run_migrations()

@@ -1,0 +1,167 @@
+"""The logins that an application has already: its functions turn a credential, or a request, into a `Login`.
+
+A function returns None for a credential that is not its own, and the next one is asked. The first `Login` counts: it is a
+person's, since the application wrote the function. A `Problem` that a function raises is the answer. Any other exception, and
+any other result, is a refusal with 503: the library cannot know what it means for the credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, NoReturn
+
+from . import steps
+from .errors import ConfigurationError, MskAuthError, Problem, TokenExpired
+from .issuer import VerifiedToken
+from .model import Login
+from .steps import Flow
+
+# A login is in the past. Two machines' clocks may differ a little.
+_AHEAD: Final = timedelta(minutes=1)
+
+
+class OpaqueToken:
+    """A bearer credential that is neither an API key nor a JWT of an issuer: one for the application's functions.
+
+    Args:
+        credential: As it was sent. No text of this object shows it.
+    """
+
+    __slots__ = ("_credential",)
+
+    def __init__(self, credential: str) -> None:
+        self._credential = credential
+
+    def reveal(self) -> str:
+        """The credential."""
+        return self._credential
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a credential must not be pickled or copied")
+
+
+class LoginQuestion(NamedTuple):
+    """One function of the application, ready to be called for one request.
+
+    Attributes:
+        name: What to call it in an error.
+        ask: Calls it, with the credential or the request.
+    """
+
+    name: str
+    ask: Callable[[], object]
+
+    def __repr__(self) -> str:
+        # The function may hold the credential.
+        return f"<LoginQuestion {self.name}>"
+
+
+class RequestLogins(NamedTuple):
+    """What may find a login elsewhere in a request than in its header.
+
+    Attributes:
+        questions: The application's functions.
+        is_foreign: Whether another site may have made a browser send the request, so that its login does not count.
+    """
+
+    questions: tuple[LoginQuestion, ...]
+    is_foreign: bool = False
+
+
+class LoginFailed(MskAuthError):
+    """A function of `logins` raised something unexpected. It becomes a :class:`~msk_auth.StoreUnavailable`.
+
+    The message has neither the message nor the traceback of the error: both may quote the credential.
+    """
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(
+            f"the login function {name} raised {type(error).__name__} at {raised_at(error)}. Let it return None for a"
+            " credential that is not its own, or raise TokenInvalid to refuse it."
+        )
+
+
+class NotALogin(ConfigurationError):
+    """A function of `logins` returned something else than a `Login` or None, or one that cannot be right."""
+
+
+def questions_about(
+    credential: str, functions: Iterable[Callable[[str], object]]
+) -> list[LoginQuestion]:
+    """The questions to the application's functions about a credential."""
+    return [question(function, credential) for function in functions]
+
+
+def question(function: Callable[[Any], object], subject: object) -> LoginQuestion:
+    """The question to a function about a credential or a request."""
+    return LoginQuestion(name_of(function), lambda: function(subject))
+
+
+def name_of(function: object) -> str:
+    """What to call a function in an error."""
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name
+
+
+def first_login(questions: Iterable[LoginQuestion], now: datetime) -> Flow[VerifiedToken | None]:
+    """What the first login stands for that one of the functions returns; None if all say "not mine".
+
+    Raises:
+        TokenExpired: It has ended.
+        LoginFailed: A function raised something else than a problem.
+        NotALogin: The result is of the wrong type, or lies in the future.
+        Problem: What a function raised.
+    """
+    for name, ask in questions:
+        try:
+            answer = yield from steps.find_login(ask)
+        except Problem:
+            raise
+        except ConfigurationError as error:
+            # Of the library, such as `Login(7)`: its messages show no values.
+            raise NotALogin(f"the login function {name}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            raise LoginFailed(name, error) from None
+        if answer is not None:
+            return _verified(name, answer, now)
+    return None
+
+
+def _verified(name: str, answer: object, now: datetime) -> VerifiedToken:
+    kind = type(answer).__qualname__
+    if not isinstance(answer, Login):
+        if isinstance(answer, Coroutine):
+            # Of a function that has to be awaited, under an authenticator that blocks.
+            answer.close()
+        raise NotALogin(
+            f"the login function {name} returned {kind}. Let it return Login(…), or None for a"
+            " credential that is not its own."
+        )
+    if answer.valid_until is not None and now >= answer.valid_until:
+        raise TokenExpired
+    if answer.authenticated_at is not None and answer.authenticated_at > now + _AHEAD:
+        # The end of a token, or local time taken for UTC: as an age it would pass every max_age.
+        raise NotALogin(
+            f"the login function {name} returned a login of the future. authenticated_at is the moment at which the"
+            " person logged in, with its time zone. Leave it out if it is not known."
+        )
+    return VerifiedToken(
+        subject=answer.owner_id,
+        expires_at=answer.valid_until,
+        authenticated_at=answer.authenticated_at,
+        session_id=answer.session_id,
+        # It belongs to a session if it names one.
+        has_session=answer.session_id is not None,
+        interactive=answer.interactive is True,
+    )
+
+
+def raised_at(error: Exception) -> str:
+    """File and line where an exception was raised."""
+    place = "an unknown place"
+    traceback = error.__traceback__
+    while traceback is not None:
+        place = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place
