@@ -32,7 +32,7 @@ def in_child(work: Callable[[], T]) -> T:
         try:
             try:
                 answer = (True, work())
-            except BaseException as error:  # noqa: BLE001 - told to the parent
+            except BaseException as error:  # noqa: BLE001 - reported to the parent
                 answer = (False, repr(error))  # type: ignore[assignment]
             os.write(writing, pickle.dumps(answer))
         finally:
@@ -40,10 +40,10 @@ def in_child(work: Callable[[], T]) -> T:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
+        pickled = pipe.read()
     os.waitpid(child, 0)
-    assert told, "the child hung"
-    succeeded, answer = pickle.loads(told)
+    assert pickled, "the child hung"
+    succeeded, answer = pickle.loads(pickled)
     assert succeeded, answer
     result: T = answer
     return result

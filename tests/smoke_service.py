@@ -30,9 +30,13 @@ def main() -> None:
         )
         try:
             origin = _origin(served)
-            for path, said in (("/readyz", b"ok"), ("/login", b"<html"), ("/openapi.json", b"{")):
+            for path, expected in (
+                ("/readyz", b"ok"),
+                ("/login", b"<html"),
+                ("/openapi.json", b"{"),
+            ):
                 with urllib.request.urlopen(origin + path, timeout=10) as answer:
-                    assert said in answer.read().lower(), path
+                    assert expected in answer.read().lower(), path
         finally:
             served.send_signal(signal.SIGTERM)
             code = served.wait(20)

@@ -98,7 +98,7 @@ def test_what_is_malformed_or_demands_too_much_verifies_nothing_at_once(encoded:
     assert time.process_time() - began < 0.05
 
 
-def test_want_of_memory_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: Any) -> Iterator[bool]:
         raise VerificationError("Memory allocation error")
 

@@ -213,7 +213,7 @@ def test_after_a_failure_everything_works_again(world: World) -> None:
     assert world.enter(credential).owner.id == "ann"
 
 
-# The hook: told everything, and no power over anything.
+# The hook: called for every event, and without influence on any answer.
 
 
 @pytest.mark.parametrize("error", [RuntimeError("hook"), StopIteration(), TimeoutError()])
@@ -304,7 +304,7 @@ def _owner(owner: Owner[str]) -> Callable[[str], Any]:
 
 
 async def asynchronous(*_: object) -> None:
-    """A look-up or hook of the wrong colour."""
+    """A look-up or hook of the wrong kind."""
 
 
 @pytest.mark.parametrize("name", ["find_owner", "find_session", "key_limits", "on_event"])
@@ -401,7 +401,7 @@ def test_a_flush_that_is_interrupted_loses_nothing(world: World, error: BaseExce
     assert world.store.get(created.record.id).last_used_at == NOW
 
 
-def test_a_late_flush_brings_no_key_back_to_life(world: World) -> None:
+def test_a_late_flush_makes_no_revoked_key_active(world: World) -> None:
     created = world.create()
     world.enter(created.value.reveal())
     revoked = world.call("revoke_key", world.login(), created.record.id)
@@ -485,7 +485,7 @@ def test_many_threads_lose_no_use() -> None:
         assert world.store.get(key.record.id).last_used_at == NOW
 
 
-# Leases (design, section 6): what was verified is used again for a moment, and what narrows access waits it out.
+# Leases (design, section 6): what was verified is used again for a moment, and a change that ends access waits for its end.
 # That this is exact is shown in `tests/lease/`.
 
 LEASE = timedelta(milliseconds=250)
@@ -620,7 +620,9 @@ def test_refusals_are_never_used_again(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("method", ["revoke_key", "delete_key", "rotate_key"])
-def test_what_narrows_access_forgets_and_waits(make_world: MakeWorld, method: str) -> None:
+def test_a_change_that_ends_access_clears_the_cache_and_waits(
+    make_world: MakeWorld, method: str
+) -> None:
     world = make_world(lease=LEASE)
     created = world.create()
     world.enter(created.value.reveal())
@@ -635,7 +637,7 @@ def test_what_narrows_access_forgets_and_waits(make_world: MakeWorld, method: st
     assert refused.value.code == "key_revoked"
 
 
-def test_an_application_waits_out_leases_after_it_narrowed_access(make_world: MakeWorld) -> None:
+def test_an_application_waits_for_leases_after_it_ended_access(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE)
     world.enter(token())
     world.owners["ann"] = replace(world.owners["ann"], disabled=True)
@@ -656,7 +658,7 @@ class WithRegister:
         self.auth = kind(self.store, find_owner=World(driver)._find_owner, clock=self.clock)
 
     def wait(self) -> float:
-        """For how long it waits after it narrowed access."""
+        """For how long it waits after it ended access."""
         waited = self.auth.await_lease_expiry()
         if waited is not None:
             asyncio.run(waited)
@@ -675,14 +677,14 @@ LONG = RecordedLease(timedelta(seconds=5), "long", 1)
 SHORT = RecordedLease(timedelta(milliseconds=50), "short", 1)
 
 
-def test_who_uses_no_lease_waits_for_those_who_do(writer: WithRegister) -> None:
+def test_a_process_without_a_lease_waits_for_those_with_one(writer: WithRegister) -> None:
     assert writer.wait() == 0
     writer.store.inner.record_lease(SHORT)
     writer.store.inner.record_lease(LONG)
     assert 5 < writer.wait() < 5.1
 
 
-def test_who_uses_a_lease_waits_for_its_own_even_if_the_register_was_lost(
+def test_a_process_waits_for_its_own_lease_even_if_the_register_was_lost(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(lease=LEASE)
@@ -779,7 +781,7 @@ def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) ->
         marks.append(recorded.mark)
 
 
-def test_no_lease_is_granted_on_a_look_at_the_register_that_is_long_ago(
+def test_no_lease_is_granted_on_an_old_read_of_the_register(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(lease=LEASE)
@@ -839,10 +841,10 @@ def test_what_could_never_be_accepted_takes_no_place(
     assert world.store.calls == []
 
 
-@pytest.mark.parametrize("lease", [timedelta(0), -LEASE, timedelta(seconds=5, microseconds=1)])
-def test_a_lease_out_of_range_is_refused_while_starting(
-    make_world: MakeWorld, lease: timedelta
-) -> None:
+@pytest.mark.parametrize(
+    "lease", [timedelta(0), -LEASE, timedelta(seconds=5, microseconds=1), 0.25, True, "250 ms"]
+)
+def test_a_lease_out_of_range_is_refused_while_starting(make_world: MakeWorld, lease: Any) -> None:
     with pytest.raises(ConfigurationError, match="A lease must be"):
         make_world(lease=lease)
 
@@ -926,7 +928,7 @@ def test_a_store_that_offers_no_register_works_without_a_lease(kind: str) -> Non
 
 
 @ON_A_LOOP
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_wait_limit")
 async def test_many_requests_with_one_credential_read_once() -> None:
     here = Awaiting(lease=LEASE)
     created = await here.create()
@@ -947,7 +949,7 @@ async def test_many_requests_with_one_credential_read_once() -> None:
 
 
 class SlowToAnswer(MemoryKeyStore):
-    """A store whose reads wait until they are let go on, or fail."""
+    """A store whose reads wait until a test releases them, or fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -977,12 +979,12 @@ def flights(auth: Any) -> dict[Any, Any]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wait_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request gives up waiting for another one, however slow the machine is."""
     monkeypatch.setattr(ports, "MAX_WAIT_SECONDS", 60)
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("no_wait_limit")
 @pytest.mark.parametrize("fails", [False, True])
 def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failure(
     fails: bool,
@@ -1078,7 +1080,7 @@ async def test_closing_an_async_authenticator_flushes_and_leaves_no_task() -> No
         assert len(asyncio.all_tasks() - before) == 1
         await here.use(created)
     assert await here.last_used_at(created) == NOW
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before
 
 
 @ON_A_LOOP
@@ -1087,7 +1089,7 @@ async def test_an_authenticator_that_is_opened_twice_has_one_flusher() -> None:
     before = asyncio.all_tasks()
     async with here.auth, here.auth:
         assert len(asyncio.all_tasks() - before) == 1
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before
     async with here.auth:
         assert len(asyncio.all_tasks() - before) == 1
 

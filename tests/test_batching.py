@@ -28,7 +28,7 @@ def record(key_id: str, name: str = "") -> ApiKey:
 
 
 class Database:
-    """Reads that begin at once and answer when they are told to, with what was there when they began."""
+    """Reads that begin at once and answer when a test releases them, with what was there when they began."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[tuple[str, ...], asyncio.Future[None]]] = []
@@ -193,19 +193,19 @@ async def test_an_error_of_the_first_one_is_its_own(here: World) -> None:
 
 async def test_cancelling_a_look_up_cancels_no_other(here: World) -> None:
     (first,) = await here.look_up("k1")
-    impatient, patient = await here.look_up("k1", "k1")
+    cancelled, waiting = await here.look_up("k1", "k1")
     first.cancel()
     await settle()
     assert first.cancelled()
     assert here.database.asked == [("k1",), ("k1",)]
-    impatient.cancel()
+    cancelled.cancel()
     await settle()
     await here.database.answer(1)
-    assert impatient.cancelled()
-    assert names([patient]) == ["version 1"]
+    assert cancelled.cancelled()
+    assert names([waiting]) == ["version 1"]
 
 
-async def test_nothing_is_read_for_those_who_gave_up_waiting(here: World) -> None:
+async def test_nothing_is_read_for_cancelled_look_ups(here: World) -> None:
     await here.look_up("k0")
     gone, stays = await here.look_up("k1", "k2")
     gone.cancel()
@@ -216,7 +216,7 @@ async def test_nothing_is_read_for_those_who_gave_up_waiting(here: World) -> Non
     other.cancel()
     await here.database.answer(1)
     assert len(here.database.asked) == 2
-    # And the next one finds nobody in its way.
+    # And the next one need not wait.
     (next_one,) = await here.look_up("k4")
     await here.database.answer(2)
     assert names([next_one]) == ["version 1"]
@@ -276,7 +276,7 @@ async def test_a_read_that_stalls_holds_up_only_its_own_look_ups(
     await here.database.answer(3)
     await here.database.answer(4)
     assert names([*fourth, *fifth]) == ["version 2"] * 2
-    # And then nothing is in the way of the next one.
+    # And the next one need not wait.
     (last,) = await here.look_up("k6")
     assert here.database.asked[5:] == [("k6",)]
     await here.database.answer(5)
@@ -333,6 +333,7 @@ async def test_records_that_were_not_asked_for_answer_no_look_up() -> None:
     first, *wrong = await asyncio.gather(*tasks, return_exceptions=True)
     assert first == record("k1")
     assert [type(error) for error in wrong] == [WrongRecord, WrongRecord]
+    assert all("Looking up keys returned" in str(error) for error in wrong)
 
 
 class Timers:
@@ -465,7 +466,7 @@ async def test_64_verifications_that_arrive_together_take_two_round_trips() -> N
     assert store.round_trips == [1, 63]
 
 
-async def test_all_who_shared_a_read_that_failed_get_503() -> None:
+async def test_every_request_of_a_failed_shared_read_gets_503() -> None:
     store = Batching()
     authenticator = AsyncAuthenticator(store, find_owner=find_owner)
     ada = local_principal(await find_owner("ada"), at=NOW)

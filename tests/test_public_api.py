@@ -36,6 +36,7 @@ PUBLIC = [
     "CredentialRefused",
     "CredentialUsed",
     "CredentialsMissing",
+    "CrossOriginRefused",
     "Event",
     "ExternalIdentity",
     "FieldError",
@@ -57,6 +58,7 @@ PUBLIC = [
     "KeyNotFound",
     "KeyPage",
     "KeyQuery",
+    "KeyRequired",
     "KeyRevocation",
     "KeyRevoked",
     "KeyRing",
@@ -69,6 +71,7 @@ PUBLIC = [
     "LeakedKey",
     "LeaseRegister",
     "Lifetime",
+    "Login",
     "LoginTooOld",
     "MskAuthError",
     "NotFound",
@@ -98,12 +101,14 @@ PUBLIC = [
     "TokenRevoked",
     "TooManyAttempts",
     "Watch",
+    "any_credential",
     "immutable",
     "local_principal",
     "read_bearer",
     "redact",
     "require",
     "require_interactive",
+    "require_key",
 ]
 
 OBJECTS: dict[str, Any] = {name: getattr(msk_auth, name) for name in PUBLIC}
@@ -124,7 +129,7 @@ def test_exactly_these_names_are_public() -> None:
     assert msk_auth.__all__ == PUBLIC
 
 
-def test_every_public_name_says_where_it_is_from() -> None:
+def test_every_public_name_has_its_public_module() -> None:
     for name, value in DEFINITIONS.items():
         assert value.__module__.startswith("msk_auth."), name
         assert value.__name__ == name
@@ -149,7 +154,7 @@ def assigned_texts(path: str) -> dict[str, str]:
 def test_every_public_name_has_a_docstring(name: str) -> None:
     if name in DEFINITIONS:
         text = inspect.getdoc(DEFINITIONS[name]) or ""
-        # What `dataclass` writes by itself says nothing.
+        # What `dataclass` generates is not a description.
         assert not text.startswith(f"{name}(")
     else:
         modules = {
@@ -215,7 +220,7 @@ ANSWERS = {
 
 def test_every_error_has_a_code_of_its_own() -> None:
     with_code = [value for value in ERRORS.values() if "code" in vars(value)]
-    assert len(ANSWERS) == len(with_code) == 23
+    assert len(ANSWERS) == len(with_code) == 25
 
 
 @pytest.mark.parametrize("code", ANSWERS)
@@ -284,7 +289,7 @@ def test_importing_loads_none_of_its_own_optional_modules() -> None:
     }
 
 
-def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     spec = importlib.util.find_spec("msk_auth")
     assert spec is not None
     assert spec.origin is not None

@@ -1,4 +1,4 @@
-"""What is logged holds no key and no token, whoever logged it (guarantee G1; ASVS 5.0, 16.2.5)."""
+"""What is logged holds no key and no token, whatever logged it (guarantee G1; ASVS 5.0, 16.2.5)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ tokens = st.builds(
     st.sampled_from(["HS256", "ES256"]),
     st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=50),
 )
-# Text that gets in the way: word characters, underscores, what begins a key or a token.
+# Text around a secret: word characters, underscores, what begins a key or a token.
 surroundings = st.text() | st.text(st.sampled_from("aZ09_.-eyJmsk/=:\n\"'\\ é"), max_size=60)
 
 
@@ -130,9 +130,10 @@ def test_redacting_twice_changes_nothing_more(text: str) -> None:
 )
 def test_hostile_text_is_redacted_in_time_that_grows_with_its_length(piece: str) -> None:
     text = piece * (500_000 // len(piece))
-    start = time.perf_counter()
+    # Of the processor: who else uses it does not count.
+    start = time.thread_time()
     redact(text)
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
 
 
 # The filter.

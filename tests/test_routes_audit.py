@@ -39,9 +39,11 @@ from msk_auth import (
     Principal,
     require,
     require_interactive,
+    require_key,
 )
 from msk_auth._route_audit import audit
 from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.report import judge
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.integrations.litestar import LitestarAuth
@@ -106,20 +108,27 @@ def listed(app: object, **more: Any) -> dict[str, str]:
 SHARED = {
     "GET /public": "public",
     "GET /me": "authenticated",
+    "GET /whoami": "any credential",
+    "GET /beside": "permissions: tasks:read",
     "GET /tasks": "permissions: tasks:read",
     "POST /tasks/run": "permissions: tasks:run",
     "GET /both": "permissions: tasks:read, tasks:run",
     "GET /admin/config": "interactive; permissions: admin:config",
     "PATCH /admin/config": "interactive; permissions: admin:config",
     "POST /fresh": "interactive; login at most 900 s old",
+    "GET /key": "API key",
+    "POST /hook": "API key; permissions: tasks:run",
     "GET /missing": "authenticated",
     "GET /busy": "public",
     "GET /boom": "public",
     "GET /follow": "authenticated",
+    "GET /api/own-keys": "any credential",
+    "POST /api/own-keys": "interactive",
+    "POST /api/own-keys/{}/revoke": "interactive",
     "GET /again": "authenticated",
-    "GET /api/keys": "authenticated",
+    "GET /api/keys": "any credential",
     "POST /api/keys": "interactive",
-    "GET /api/keys/{}": "authenticated",
+    "GET /api/keys/{}": "any credential",
     "DELETE /api/keys/{}": "interactive",
     "POST /api/keys/{}/rotate": "interactive",
     "POST /api/keys/{}/revoke": "interactive",
@@ -164,7 +173,7 @@ async def test_the_same_application_has_the_same_policies_in_every_framework(nam
 # What it refuses.
 
 
-def test_a_route_that_says_nothing_fails(starlette_auth: StarletteAuth[str]) -> None:
+def test_an_undeclared_route_fails(starlette_auth: StarletteAuth[str]) -> None:
     app = Starlette(routes=[Route("/a", starlette_auth.require()(ok)), Route("/b", ok)])
     with pytest.raises(RouteAuditFailed, match=r"GET,HEAD /b: declares no policy") as caught:
         audit_routes(app)
@@ -215,7 +224,7 @@ def test_what_is_public_in_code_is_flagged_until_it_is_accepted_by_name(
     app = Starlette(routes=[Route("/users", sign_up, methods=["POST"])])
     assert [route.access for route in list_routes(app).flagged] == [Access.PUBLIC]
     assert audit_routes(app, accepted=["POST /users"]).ok
-    # Whoever lists it as public has looked at it.
+    # Listing it as public means that it was reviewed.
     assert audit_routes(app, public=["/users"]).ok
 
 
@@ -226,7 +235,7 @@ def test_accepting_a_route_settles_its_flag(starlette_auth: StarletteAuth[str]) 
     assert audit_routes(app, accepted=["PUT /users"]).ok
 
 
-def test_lists_do_not_outlive_what_they_speak_of(starlette_auth: StarletteAuth[str]) -> None:
+def test_a_list_entry_without_a_route_fails(starlette_auth: StarletteAuth[str]) -> None:
     guarded = starlette_auth.require()(ok)
     app = Starlette(routes=[Route("/a", guarded), Route("/open", lambda _: Response())])
     report = list_routes(app, public=["/open", "/a", "/gone"], accepted=["/a"])
@@ -249,6 +258,35 @@ def test_a_path_in_the_list_is_exact() -> None:
     ]
 
 
+def test_what_the_application_guards_itself_is_listed_as_that(
+    starlette_auth: StarletteAuth[str],
+) -> None:
+    app = Starlette(
+        routes=[
+            Route("/profile", ok, methods=["GET", "POST"]),
+            Route("/users", ok, methods=["POST"]),
+            Route("/mine", starlette_auth.require("a")(ok)),
+        ]
+    )
+    report = audit_routes(app, own_guard=["/profile", "POST /users"], public=[])
+    assert [(str(route), route.access, route.policy) for route in report.routes[:2]] == [
+        ("GET,HEAD,POST /profile", Access.OWN_GUARD, "the application's own guard"),
+        ("POST /users", Access.OWN_GUARD, "the application's own guard"),
+    ]
+    assert report.undeclared == report.flagged == ()
+
+    # It opens only what is named, and never replaces a guard of ours.
+    report = list_routes(app, own_guard=["GET /profile", "POST /users", "/mine", "/gone"])
+    assert [str(route) for route in report.undeclared] == ["POST /profile"]
+    assert report.unused == ("/mine", "/gone")
+
+    report = list_routes(app, own_guard=["/profile", "/users"], public=["/users"])
+    assert [str(route) for route in report.flagged] == ["POST /users"]
+    assert report.problems == (
+        "POST /users: is declared public, and guarded by the application. Decide.",
+    )
+
+
 def test_a_single_text_is_no_list() -> None:
     with pytest.raises(ConfigurationError, match=r"public is a list of paths: write \['/x'\]"):
         audit_routes(Starlette(), public="/x")
@@ -268,6 +306,23 @@ def test_policies_in_one_line() -> None:
     old = require_interactive("a", max_age=timedelta(hours=1))
     new = require_interactive(max_age=timedelta(seconds=90))
     assert shown(old, new) == "interactive; permissions: a; login at most 90 s old"
+    assert shown(require_key()) == "API key"
+    assert shown(require("a"), require_key("b")) == "API key; permissions: a, b"
+
+
+def test_a_route_for_keys_may_look_like_administration_only_by_name() -> None:
+    route = AuditedRoute("/tokens", ("POST",), "route", "name", (require_key("tokens:issue"),))
+    assert "API keys pass" in judge([route]).problems[0]
+    assert judge([route], accepted=("POST /tokens",)).ok
+
+
+def test_a_route_that_demands_a_key_and_a_login_lets_nobody_pass() -> None:
+    both = (require_key("a"), require_interactive())
+    report = judge([AuditedRoute("/x", ("POST",), "route", "name", both)])
+    assert report.routes[0].access is Access.INTERACTIVE
+    assert report.problems == (
+        "POST /x: demands an API key and a login, so no request passes. Take off one of the two.",
+    )
 
 
 # Starlette.
@@ -338,22 +393,22 @@ def test_several_guards_count_together(starlette_auth: StarletteAuth[str]) -> No
 def test_a_decorator_that_hides_a_guard_hides_it_from_the_audit_too(
     starlette_auth: StarletteAuth[str],
 ) -> None:
-    def told(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    def unwrapped(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         async def answer(request: Request) -> Any:
             return await endpoint(request)
 
         return answer
 
-    app = Starlette(routes=[Route("/x", told(starlette_auth.require()(ok)))])
+    app = Starlette(routes=[Route("/x", unwrapped(starlette_auth.require()(ok)))])
     assert listed(app) == {"GET,HEAD /x": "undeclared"}
 
 
 def test_routes_of_an_unknown_kind_are_undeclared() -> None:
-    class Odd(BaseRoute):
+    class UnknownRoute(BaseRoute):
         def matches(self, scope: Any) -> Any:
             return Match.NONE, {}
 
-    assert listed(Starlette(routes=[Odd()])) == {"* /": "undeclared"}
+    assert listed(Starlette(routes=[UnknownRoute()])) == {"* /": "undeclared"}
 
 
 def test_what_answers_instead_of_404_is_listed(starlette_auth: StarletteAuth[str]) -> None:
@@ -564,7 +619,7 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
 
 def test_flask_a_guard_above_its_route_protects_nothing() -> None:
     app = Flask(__name__, static_folder=None)
-    # An application with its adapter would have told at once.
+    # An application with its adapter would have refused it at once.
     auth = flask_auth(Flask("another"))
 
     @auth.require()

@@ -17,7 +17,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 IDS = [path.name for path in WORKFLOWS]
 
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
-# Beside the commit stands the version that people read and that updates are told by.
+# Beside the commit stands the version that people read and that update tools compare.
 PINNED_LINE = re.compile(r"\s*(?:- )?uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 # The most that a job of each workflow may have. What is not named is not given.
@@ -74,7 +74,7 @@ def test_no_job_may_more_than_it_needs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=IDS)
-def test_nothing_of_a_stranger_runs(path: Path) -> None:
+def test_no_code_of_a_pull_request_runs_with_privileges(path: Path) -> None:
     document = load(path)
     # YAML 1.1 reads `on` as a truth value.
     triggers = document[True]
@@ -92,7 +92,7 @@ def test_only_what_was_built_and_attested_is_published() -> None:
     jobs = load(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
     assert (jobs["attest"]["needs"], jobs["publish"]["needs"]) == ("build", "attest")
     assert jobs["publish"]["environment"] == "release"
-    # Whoever may publish runs no code of the repository.
+    # The job that may publish runs no code of the repository.
     for job in ("attest", "publish"):
         assert [step for step in jobs[job]["steps"] if "run" in step] == []
     (upload,) = [step for step in jobs["build"]["steps"] if "upload" in step.get("uses", "")]
@@ -163,7 +163,7 @@ def test_the_container_for_developers_has_what_the_tests_drive() -> None:
     dockerfile = (folder / "Dockerfile").read_text("utf-8")
     for package in ("chromium", "postgresql", "mariadb-server", "redis-server", "iproute2"):
         assert package in dockerfile
-    # Nobody works as root, and the base image is of a Python that is supported.
+    # The user is not root, and the base image is of a Python that is supported.
     assert dockerfile.rstrip().endswith("USER dev")
     assert re.search(r"^FROM python:3\.1[123]-\w+$", dockerfile, re.MULTILINE)
     assert settings["remoteUser"] == "dev"

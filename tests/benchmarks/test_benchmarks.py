@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from benchmarks.applications import FRAMEWORKS
 from benchmarks.chart import draw
 from benchmarks.result import Result, table
 from benchmarks.timing import Scale
+
+pytestmark = pytest.mark.slow
 
 QUICK = Scale(is_quick=True)
 REQUESTS = ["no authentication", "dictionary", "dictionary of digests"]
@@ -55,6 +59,10 @@ ROWS = {
             "wrong secret",
             "forged token",
         ],
+    },
+    "issuers": {
+        algorithm: ["PyJWT", "joserfc", "msk_auth", "msk_auth, leased"]
+        for algorithm in ("RS256", "ES256", "Ed25519")
     },
     "authoritative": {
         "SQLite": [
@@ -107,6 +115,13 @@ ROWS = {
     },
 }
 IN_NEED_OF_POSTGRES = ("authoritative", "concurrency", "growth", "revocation", "refusals")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """What a measurement has unfrozen would be looked through in every later collection of garbage."""
+    yield
+    gc.freeze()
 
 
 def groups(result: Result) -> dict[str, list[str]]:
@@ -163,7 +178,7 @@ def test_a_measurement_gives_every_row(name: str) -> None:
         ([1, 2, 3, 9], [3, 4, 5, 6], 75),
     ],
 )
-def test_the_best_threshold_tells_calls_apart(
+def test_the_best_threshold_separates_two_kinds_of_calls(
     unknown: list[float], wrong: list[float], percentage: float
 ) -> None:
     assert refusals.told_apart(unknown, wrong) == percentage
@@ -197,6 +212,32 @@ def test_requests_per_second_are_measured_through_real_servers() -> None:
     check(result)
 
 
+def test_writes_with_a_hook_are_compared_with_those_without() -> None:
+    result = command.measure("changes", QUICK)
+    hooks = ["no hook", "hook that does nothing", "hook that writes a row"]
+    rows = [f"{operation}, {hook}" for operation in ("create", "revoke") for hook in hooks]
+    found = groups(result)
+    assert found["SQLite"] == rows
+    assert found.get("PostgreSQL", rows) == rows
+    assert {row.name: row.against for row in result.rows if row.against} == {
+        name: f"{name.partition(',')[0]}, no hook" for name in rows if "no hook" not in name
+    }
+    check(result)
+
+
+def test_an_application_that_exists_is_compared_with_itself_before() -> None:
+    result = command.measure("existing", QUICK)
+    before, *after = (row.name for row in result.rows)
+    assert before == "before: its own JWT"
+    assert after == [
+        f"{credential}, {way}"
+        for way in ("no lease", "leased", "no lease, snapshot", "leased, snapshot")
+        for credential in ("its own JWT", "a key")
+    ]
+    assert {row.against for row in result.rows} == {"", before}
+    check(result)
+
+
 def test_every_measurement_is_known_to_the_command() -> None:
     assert {*ROWS, "handling", "adapters"} == set(command.NAMES)
 
@@ -215,16 +256,16 @@ def test_the_command_prints_a_table_and_writes_result_and_chart(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["speed"], "there is no measurement speed"),
         (["memory", "--quick", "--full"], "--quick and --full are opposites"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(arguments)
     assert ended.value.code == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err

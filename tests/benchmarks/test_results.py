@@ -125,7 +125,7 @@ def test_a_file_that_is_no_result_is_refused() -> None:
 
 
 @pytest.mark.parametrize("result", [BARS, LINES], ids=lambda result: result.name)
-def test_a_chart_is_well_formed_and_says_in_words_what_it_shows(result: Result) -> None:
+def test_a_chart_is_well_formed_and_has_a_description(result: Result) -> None:
     root = ElementTree.fromstring(draw(result))
     assert root.tag == f"{SVG}svg"
     assert root.get("role") == "img"
@@ -152,7 +152,7 @@ def test_a_bar_chart_draws_bars_by_length_and_the_aim_as_a_ratio_of_its_referenc
     assert float(aim.get("x1", "")) == pytest.approx(start + end * 3.2 / 3, abs=0.1)
 
 
-def test_dots_stand_on_a_logarithmic_axis_where_a_length_would_say_nothing() -> None:
+def test_dots_are_drawn_on_a_logarithmic_axis() -> None:
     chart = Chart("bars", "time, µs", "time", is_logarithmic=True)
     root = ElementTree.fromstring(draw(replace(BARS, chart=chart)))
     assert list(root.iter(f"{SVG}rect")) == []
@@ -185,7 +185,7 @@ def test_a_line_chart_has_a_panel_for_each_group_and_names_that_do_not_meet() ->
     assert min(gaps) >= 13
 
 
-def test_a_result_without_rows_has_a_chart_that_says_so() -> None:
+def test_the_chart_of_a_result_without_rows_is_labelled_as_empty() -> None:
     root = ElementTree.fromstring(draw(replace(BARS, rows=[])))
     assert [text.text for text in root.iter(f"{SVG}text")] == [
         "There was no server to measure this on."

@@ -28,7 +28,7 @@ def test_the_bounds_of_a_slope_are_students() -> None:
     assert line.growth - line.low == pytest.approx(line.high - line.growth)
 
 
-def test_of_too_few_minutes_nothing_is_said_that_is_not_known() -> None:
+def test_too_few_minutes_give_no_statement_about_the_trend() -> None:
     assert soak.slope([3.0]) == soak.Slope(0.0, 0.0, 0.0)
     assert soak.slope([3.0, 5.0]) == soak.Slope(2.0, 2.0, 2.0)
 
@@ -65,13 +65,37 @@ async def test_a_connection_is_opened_again_when_the_server_has_closed_it() -> N
 
 
 @pytest.mark.faults
-def test_the_service_is_measured_beside_procrastinate_alone() -> None:
+def test_the_service_is_measured_beside_bare_fastapi_and_procrastinate_alone() -> None:
     result = command.measure("service", QUICK)
     assert [(row.group, row.name, row.against) for row in result.rows] == [
-        ("Requests in a second", "who am I, one process", ""),
-        ("Requests in a second", "who am I, two processes", "who am I, one process"),
-        ("Requests in a second", "a page of tasks, one process", ""),
-        ("Requests in a second", "a page of tasks, two processes", "a page of tasks, one process"),
+        *(
+            pair
+            for subject, bare in (
+                ("who am I, SQLite", "one read, SQLite, beside who am I"),
+                (
+                    "20 tasks with their last run, SQLite",
+                    "one read, SQLite, beside 20 tasks with their last run",
+                ),
+                ("health, SQLite", "no read, SQLite, beside health"),
+                (
+                    "who am I, leased for 250 ms, SQLite",
+                    "one read, SQLite, beside who am I, leased for 250 ms",
+                ),
+                ("who am I, PostgreSQL", "one read, PostgreSQL, beside who am I"),
+                (
+                    "20 tasks with their last run, PostgreSQL",
+                    "one read, PostgreSQL, beside 20 tasks with their last run",
+                ),
+                (
+                    "who am I, leased for 250 ms, PostgreSQL",
+                    "one read, PostgreSQL, beside who am I, leased for 250 ms",
+                ),
+            )
+            for pair in (
+                ("Requests in a second", f"bare FastAPI, {bare}", ""),
+                ("Requests in a second", subject, f"bare FastAPI, {bare}"),
+            )
+        ),
         *(
             (group, f"{subject}, {workers}", against)
             for group in ("Runs begun in a second", "From asking to running")
@@ -87,7 +111,7 @@ def test_the_service_is_measured_beside_procrastinate_alone() -> None:
 
 
 @pytest.mark.faults
-def test_a_soak_says_of_each_figure_whether_it_is_flat() -> None:
+def test_a_soak_reports_for_each_figure_whether_it_is_flat() -> None:
     result = command.measure("soak", QUICK)
     names = [row.name.removesuffix(", MiB").removesuffix(", ms") for row in result.rows]
     assert names == list(soak.TOLERANCES)

@@ -212,6 +212,13 @@ def test_routes_as_a_table(run: Run, module: str, target: list[str]) -> None:
     assert "GET,HEAD,OPTIONS /a: declares no policy" in ran.err
 
 
+def test_routes_that_the_application_guards_itself(run: Run, module: str) -> None:
+    ran = run("routes", f"{module}:app", "--own-guard", "/a")
+    assert ran.code == 0
+    assert "GET,HEAD,OPTIONS  /a    the application's own guard  a" in ran.out
+    assert "1 routes, 0 undeclared, 0 flagged" in ran.out
+
+
 def test_routes_as_json(run: Run, module: str) -> None:
     ran = run("routes", f"{module}:app", "--public", "/a", "--format", "json")
     assert ran.code == 0
@@ -245,7 +252,7 @@ def test_routes_in_another_folder(
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         (["nothing"], "'nothing' is not of the form MODULE:APP, such as main:app."),
         (["{}:"], "is not of the form"),
@@ -256,13 +263,13 @@ def test_routes_in_another_folder(
     ],
 )
 def test_an_application_that_does_not_load_is_reported_in_one_line(
-    run: Run, module: str, target: list[str], said: str
+    run: Run, module: str, target: list[str], message: str
 ) -> None:
     ran = run("routes", *(each.format(module) for each in target))
     (line,) = [line for line in ran.err.splitlines() if line != "noise"]
     assert (ran.code, ran.out) == (2, "")
     assert line.startswith("msk-auth: ")
-    assert said in line
+    assert message in line
 
 
 # completion

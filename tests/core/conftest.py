@@ -8,6 +8,14 @@ from contextlib import ExitStack, closing
 import pytest
 from tests.core.support import World
 
+from msk_auth import _failures
+
+
+@pytest.fixture(autouse=True)
+def _logged_anew() -> None:
+    """A mistake that was logged in another test is logged again."""
+    _failures._log_once.cache_clear()
+
 
 @pytest.fixture(params=["sync", "async"])
 def make_world(request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:

@@ -1,4 +1,4 @@
-"""A small world around an authenticator: a clock, users, sessions, a store that can be told to misbehave."""
+"""A test environment around an authenticator: a clock, users, sessions, a store that can be made to fail."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Driver = Literal["sync", "async"]
 
 
 class FrozenClock:
-    """Time that moves only when told to."""
+    """A clock that moves only when a test advances it."""
 
     def __init__(self) -> None:
         self.moment = NOW
@@ -70,7 +70,7 @@ class FrozenClock:
 
 
 class ScriptedStore:
-    """A memory store that notes every call, and can be told to fail or to lie."""
+    """A memory store that records every call, and can be made to fail or to return wrong records."""
 
     METHODS = frozenset(
         {
@@ -120,7 +120,7 @@ class ScriptedStore:
         return record
 
     def put(self, record: ApiKey) -> None:
-        """Write a record as somebody with access to the database could."""
+        """Write a record as an attacker with access to the database could."""
         self.inner._records[record.id] = record
 
 
@@ -256,7 +256,7 @@ def valid_header(key: SigningKey | None = None, **changes: object) -> dict[str, 
 
 
 def result_of(flow: Flow[Any]) -> Any:
-    """What a flow returns that asks nothing of the outside."""
+    """The result of a flow that yields no step."""
     try:
         step = flow.send(None)
     except StopIteration as stop:

@@ -59,7 +59,7 @@ def test_a_hasher_with_a_ring_uses_it_and_accepts_digests_from_before() -> None:
 TABLE = [
     # configuration, stored, verifies, needs_rehash
     (PLAIN, PLAIN.digest(KEY), True, False),
-    (PLAIN, BOTH.digest(KEY), False, True),  # taking the ring away does not open anything
+    (PLAIN, BOTH.digest(KEY), False, True),  # without its ring no peppered digest is accepted
     (PEPPERED_OLD, PLAIN.digest(KEY), True, True),
     (PEPPERED_OLD, PEPPERED_OLD.digest(KEY), True, False),
     (PEPPERED_OLD, BOTH.digest(KEY), False, True),  # a pepper that is not known here yet
@@ -82,7 +82,7 @@ def test_configuration_and_stored_digest_decide(
     assert hasher.is_slow(stored) is False
 
 
-def test_without_a_ring_there_is_nothing_but_unpeppered_digests_to_accept() -> None:
+def test_without_a_ring_only_unpeppered_digests_are_accepted() -> None:
     hasher = KeyHasher(accept_unpeppered=False)
     assert hasher.verify(KEY, hasher.digest(KEY)) is True
     assert hasher.dummy_verify(KEY) is None
@@ -136,7 +136,7 @@ def test_a_digest_is_no_key(hasher: KeyHasher) -> None:
     ],
     ids=range(25),
 )
-def test_whatever_else_is_stored_verifies_nothing_and_raises_nothing(
+def test_any_other_stored_text_verifies_nothing_and_raises_nothing(
     hasher: KeyHasher, stored: str
 ) -> None:
     assert hasher.verify(KEY, stored) is False
@@ -249,7 +249,7 @@ def test_a_slow_digest_verifies_nothing_where_the_scheme_is_not_configured() -> 
 
 
 @pytest.mark.parametrize(
-    ("peppers", "current", "said"),
+    ("peppers", "current", "message"),
     [
         ({}, "2026", r"'2026' is not in the ring: \[\]"),
         ({"2025": OLD}, "2026", r"'2026' is not in the ring: \['2025'\]"),
@@ -264,9 +264,9 @@ def test_a_slow_digest_verifies_nothing_where_the_scheme_is_not_configured() -> 
     ],
 )
 def test_a_pepper_ring_that_cannot_be_safe_is_refused_while_starting(
-    peppers: dict[str, bytes], current: str, said: str
+    peppers: dict[str, bytes], current: str, message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         PepperRing(peppers, current=current)
 
 

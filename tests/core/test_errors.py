@@ -9,6 +9,7 @@ import pytest
 from msk_auth import (
     CredentialRefused,
     CredentialsMissing,
+    CrossOriginRefused,
     FieldError,
     InputInvalid,
     InteractiveRequired,
@@ -17,6 +18,7 @@ from msk_auth import (
     KeyMalformed,
     KeyNotActive,
     KeyNotFound,
+    KeyRequired,
     KeyRevoked,
     KeyUnknown,
     LoginTooOld,
@@ -56,7 +58,9 @@ TABLE = [
         "permission_denied",
         None,
     ),
+    (CrossOriginRefused(), 403, None, "cross_origin_refused", None),
     (InteractiveRequired(), 403, {"error": USER_AUTHENTICATION}, "interactive_required", None),
+    (KeyRequired(), 403, None, "key_required", None),
     (
         LoginTooOld(timedelta(minutes=5)),
         401,
@@ -139,6 +143,24 @@ def test_a_detail_contains_the_numbers_that_help() -> None:
     )
     assert KeyLimitReached(5).limit == 5
     assert TooManyAttempts(30).detail == "Too many attempts. Try again in 30 seconds."
+    assert TooManyAttempts(889).retry_after == 889
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wait"),
+    [
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (59, "59 seconds"),
+        (60, "1 minute"),
+        (61, "2 minutes"),
+        (889, "15 minutes"),
+        (3600, "1 hour"),
+        (3601, "2 hours"),
+    ],
+)
+def test_a_wait_is_rounded_up_to_the_unit_that_people_use(seconds: int, wait: str) -> None:
+    assert TooManyAttempts(seconds).detail.endswith(f"Try again in {wait}.")
 
 
 def test_an_application_adds_its_own_answers() -> None:
@@ -154,6 +176,7 @@ def test_answers_have_what_they_were_made_with() -> None:
     denied = PermissionDenied({"b", "a"})
     assert denied.required == ("a", "b")
     assert denied.challenge() == {"error": "insufficient_scope", "scope": "a b"}
+    assert PermissionDenied(()).challenge() == {"error": "insufficient_scope"}
     assert LoginTooOld(timedelta(minutes=5)).max_age == timedelta(minutes=5)
     assert KeyLimitReached(5).limit == 5
     assert SigningKeysUnavailable(60).retry_after == 60
@@ -170,3 +193,32 @@ def test_a_problem_has_its_status_code_on_the_class_too() -> None:
 
     assert (Busy.status_code, Busy().status_code) == (418, 418)
     assert (KeyRevoked.status_code, KeyRevoked().status_code) == (401, 401)
+
+
+class WithoutChallenge(Problem):
+    status = 401
+
+
+@pytest.mark.parametrize(
+    ("problem", "headers"),
+    [
+        (KeyNotFound(), {}),
+        (KeyRevoked(), {"www-authenticate": 'Bearer realm="api", error="invalid_token"'}),
+        (CredentialsMissing(), {"www-authenticate": 'Bearer realm="api"'}),
+        (WithoutChallenge(), {"www-authenticate": 'Bearer realm="api"'}),
+        (StoreUnavailable(), {"retry-after": "5"}),
+        (
+            PermissionDenied({"b", 'a"\\\r\n'}),
+            {
+                "www-authenticate": 'Bearer realm="api", error="insufficient_scope",'
+                ' scope="a\\"\\\\?? b"'
+            },
+        ),
+    ],
+)
+def test_headers_for_an_answer_in_a_form_of_the_applications(
+    problem: Problem, headers: dict[str, str]
+) -> None:
+    assert problem.response_headers() == {"cache-control": "no-store", **headers}
+    named = {name: value.replace('"api"', '"shop"') for name, value in headers.items()}
+    assert problem.response_headers("shop") == {"cache-control": "no-store", **named}

@@ -39,7 +39,7 @@ MakeWorld = Callable[..., World]
 
 
 class StubIssuer:
-    """Takes each token that alleges to be the provider's for a genuine one."""
+    """Accepts every token that names the provider as its issuer."""
 
     names: Collection[str] = (PROVIDER,)
 
@@ -174,7 +174,7 @@ def test_a_login_of_unknown_age_fails_a_max_age_and_nothing_else(make_world: Mak
         profile().exchange(principal, now=NOW, lifetime=timedelta(minutes=5))
 
 
-def test_a_machine_of_an_issuer_is_one(make_world: MakeWorld) -> None:
+def test_a_machine_token_of_an_issuer_is_not_interactive(make_world: MakeWorld) -> None:
     world, _, _ = external_world(make_world, StubIssuer(interactive=False))
     assert world.enter(external_token()).kind is CredentialKind.TOKEN
 

@@ -29,7 +29,6 @@ from msk_auth import (
     Owner,
     Refusal,
     StoreUnavailable,
-    _failures,
     immutable,
 )
 from msk_auth.core.immutability import NotShareable, check_shareable
@@ -225,7 +224,7 @@ def test_what_can_change_is_found_and_named(value: object, path: str, kind: str)
         check_shareable(value, "user")
 
 
-def test_what_a_frozen_object_keeps_to_itself_counts_too() -> None:
+def test_private_attributes_of_a_frozen_object_count_too() -> None:
     lazy = Lazy()
     lazy.__dict__["cached"] = "a text"
     check_shareable(lazy, "user")
@@ -243,7 +242,7 @@ def test_only_a_class_can_be_declared_immutable() -> None:
 # Under a lease.
 
 
-def test_what_one_request_gets_no_other_one_can_change(make_world: MakeWorld) -> None:
+def test_a_request_cannot_change_the_owner_of_another_one(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE, on_event=None)
     permissions = {"tasks:read"}
     world.owners["ann"] = Owner("ann", permissions, Frozen())
@@ -272,8 +271,6 @@ def test_under_a_lease_a_user_that_can_change_is_refused_and_logged_once(
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    # Whatever ran in this process before.
-    _failures._log_once.cache_clear()
     world = make_world(lease=LEASE)
     name = "User" + "".join(filter(str.isalnum, request.node.name))
     presented = world.create().value.reveal() if credential == "key" else token()
@@ -291,7 +288,7 @@ def test_under_a_lease_a_user_that_can_change_is_refused_and_logged_once(
     assert f"owner.user can change: it is a {name}" in message
     assert "load the user per request" in message
     assert "an ORM instance" in message
-    # As soon as the application hands over another one everything works.
+    # As soon as the application returns an immutable one, everything works.
     world.owners["ann"] = Owner("ann", {"tasks:read"}, "ann")
     assert world.enter(presented).user == "ann"
 

@@ -1,4 +1,4 @@
-"""The nouns: a record's state at a moment, and that nothing changes under the hands of a request."""
+"""The records: their state at a moment, and that no request can change them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ LATER = NOW + timedelta(days=1)
         (LATER, None, LATER, EXPIRED),
         (LATER, None, LATER + MICROSECOND, EXPIRED),
         (None, NOW, NOW, REVOKED),
-        (None, NOW, NOW - MICROSECOND, REVOKED),  # a clock that went back revives nothing
-        (LATER, NOW, LATER, REVOKED),  # revoked says more than expired
+        (None, NOW, NOW - MICROSECOND, REVOKED),  # a clock that goes back makes no key active again
+        (LATER, NOW, LATER, REVOKED),  # revoked takes precedence over expired
     ],
 )
 def test_a_key_is_active_until_it_is_revoked_or_its_time_has_come(
@@ -57,12 +57,12 @@ def test_revoking_is_final() -> None:
 
 
 @pytest.mark.parametrize("noun", [ApiKey, Owner, Principal, Session])
-def test_nouns_are_frozen_and_take_no_further_attributes(noun: type) -> None:
+def test_records_are_frozen_and_take_no_further_attributes(noun: type) -> None:
     assert noun.__dataclass_params__.frozen
     assert "__dict__" not in dir(noun)
 
 
-def test_an_owner_has_what_it_was_made_with() -> None:
+def test_an_owner_has_the_given_attributes() -> None:
     owner = Owner("ann", ["tasks:read"], "Ann", disabled=True, since=NOW)
     assert (owner.id, owner.permissions, owner.user) == ("ann", {"tasks:read"}, "Ann")
     assert (owner.disabled, owner.since) == (True, NOW)

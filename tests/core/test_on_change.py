@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -28,14 +31,14 @@ from msk_auth import (
     RevocationCause,
     StoreUnavailable,
 )
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.stores.memory import MemoryKeyStore
 
 HERE = LeakLocation("github", "commit", "https://example.com/a")
 THERE = LeakLocation("github", "commit", "https://example.com/b")
 
 
 class Audited:
-    """A world whose store has a hook."""
+    """An environment whose store has a hook."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -47,7 +50,7 @@ class Audited:
         assert connection is None
         if self.error is not None:
             raise self.error
-        # Nothing is told afterwards before it is written.
+        # `on_event` is called only after the write.
         assert event not in self.world.events
         self.changes.append(event)
 
@@ -186,7 +189,7 @@ def changes(world: World) -> list[Callable[[Callable[..., Any]], Any]]:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_hook_that_fails_is_a_store_that_fails(audited: Audited, number: int) -> None:
+def test_a_failing_hook_is_answered_like_a_failing_store(audited: Audited, number: int) -> None:
     """Fail closed: nothing is written, and the answer is 503."""
     change = changes(audited.world)[number]
     before = dict(audited.world.store.inner._records)
@@ -217,7 +220,7 @@ def test_what_is_refused_before_the_store_reaches_no_hook(audited: Audited) -> N
     assert audited.changes == []
 
 
-class Narrow(ScriptedStore):
+class OldStore(ScriptedStore):
     """A store in front of another one, written before writes had a change."""
 
     def revoke(self, key_id: str, *, owner_id: str, at: Any) -> ApiKey | None:
@@ -227,10 +230,10 @@ class Narrow(ScriptedStore):
 @pytest.mark.parametrize("kind", [Authenticator, AsyncAuthenticator])
 def test_a_store_that_cannot_take_a_change_is_refused_while_starting(kind: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"store\.revoke does not take `change`"):
-        kind(Narrow("sync"), find_owner=lambda _: None)
+        kind(OldStore("sync"), find_owner=lambda _: None)
 
 
-def test_a_store_whose_methods_do_not_say_what_they_take_is_not_refused() -> None:
+def test_a_store_whose_signatures_cannot_be_read_is_not_refused() -> None:
     class Builtin:
         __signature__ = "none"
 
@@ -250,19 +253,38 @@ def _blocking(_connection: None, _event: KeyEvent) -> None:
     raise AssertionError("it is not called")
 
 
-async def _nobody(_owner_id: str) -> None:
+async def _no_owner(_owner_id: str) -> None:
     return None
 
 
-def test_a_hook_of_the_other_kind_is_refused_while_starting() -> None:
-    wrong: Any = _awaited
+STORES = ["memory.MemoryKeyStore", "memory.AsyncMemoryKeyStore"]
+if find_spec("sqlalchemy") is not None:
+    STORES += ["sqlalchemy.SQLAlchemyKeyStore", "sqlalchemy.AsyncSQLAlchemyKeyStore"]
+
+
+@pytest.mark.parametrize("path", STORES)
+def test_a_hook_of_the_other_kind_is_refused_with_the_store(path: str) -> None:
+    module, _, name = path.partition(".")
+    kind = getattr(import_module(f"msk_auth.stores.{module}"), name)
+    # The engine is not asked for before the first use.
+    make = partial(kind, *([lambda: None] if module == "sqlalchemy" else []))
+    awaits = name.startswith("Async")
+    right, wrong = (_awaited, _blocking) if awaits else (_blocking, _awaited)
+    make(on_change=right)
+    make(on_change=partial(right))
+    expected = "is not async, and" if awaits else "is async, and"
+    for hook in (wrong, partial(wrong)):
+        with pytest.raises(ConfigurationError, match=f"on_change {expected} {name}"):
+            make(on_change=hook)
+    with pytest.raises(ConfigurationError, match="must be a function that takes a connection"):
+        make(on_change="audit")
+
+
+def test_a_hook_of_the_other_kind_is_refused_in_a_store_of_the_application() -> None:
+    store = ScriptedStore("sync")
+    vars(store)["on_change"] = _awaited
     with pytest.raises(ConfigurationError, match=r"store\.on_change is async"):
-        Authenticator(MemoryKeyStore(on_change=wrong), find_owner=lambda _: None)
-    wrong = _blocking
-    with pytest.raises(ConfigurationError, match=r"store\.on_change is not async"):
-        AsyncAuthenticator(AsyncMemoryKeyStore(on_change=wrong), find_owner=_nobody)
-    Authenticator(MemoryKeyStore(on_change=_blocking), find_owner=lambda _: None)
-    AsyncAuthenticator(AsyncMemoryKeyStore(on_change=_awaited), find_owner=_nobody)
+        Authenticator(store, find_owner=lambda _: None)
 
 
 class _Later:

@@ -27,8 +27,8 @@ from msk_auth import (
     StoreUnavailable,
     TokenRevoked,
 )
-from msk_auth.core import flows
-from msk_auth.core.flows import MAX_PAGE
+from msk_auth.core import authentication
+from msk_auth.core.key_management import MAX_PAGE
 
 MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)
@@ -41,7 +41,7 @@ def ann(since: datetime | None) -> Owner[str]:
 
 def verify_again(world: World, principal: Principal[Any]) -> Principal[Any]:
     """As an open connection is verified again."""
-    flow = flows.verify_again(world.auth.rules, principal, world.clock.moment)
+    flow = authentication.verify_again(world.auth.rules, principal, world.clock.moment)
     ports: Any = SimpleNamespace(
         find_key=world.store.inner.find,
         find_owner=world._find_owner,
@@ -109,7 +109,7 @@ def test_a_predecessors_key_is_refused_under_a_lease_too(make_world: MakeWorld) 
 def test_a_clock_that_lags_behind_the_users_locks_no_owner_out(
     world: World, ahead: timedelta
 ) -> None:
-    """A database with a clock of its own, or one that rounds to whole seconds, may say that the user begins later than now."""
+    """A database with a clock of its own, or one that rounds to whole seconds, may date the user's beginning later than now."""
     world.owners["ann"] = ann(since=NOW + ahead)
     created = world.create(lifetime=HOUR)
     assert created.record.created_at == NOW + ahead
@@ -142,7 +142,7 @@ def test_a_predecessors_open_connection_ends_too(world: World, presented: str) -
         (0, None, True),
         (0, NOW - SECOND, True),
         (0, NOW, True),
-        # A token tells whole seconds only: a login of the same second may be the owner's.
+        # A token has whole seconds only: a login of the same second may be the owner's.
         (0, NOW + MICROSECOND, True),
         (0, NOW + SECOND - MICROSECOND, True),
         (0, NOW + SECOND, False),
@@ -167,7 +167,7 @@ def test_a_login_from_before_its_owner_is_refused(
     assert world.events == [Refusal(NOW, "token_revoked", None)]
 
 
-def test_the_latest_time_that_a_token_can_tell_is_compared_without_overflow(world: World) -> None:
+def test_the_latest_time_that_a_token_can_have_is_compared_without_overflow(world: World) -> None:
     world.owners["ann"] = ann(NOW)
     with pytest.raises(Problem) as refused:
         world.enter(token(auth_time=253_402_300_799))
@@ -195,7 +195,7 @@ def test_forgetting_an_owner_revokes_every_key_and_empties_the_list(world: World
     world.call("revoke_key", world.login(), revoked.record.id)
     world.call("delete_key", world.login(), deleted.record.id)
     world.clock.advance(HOUR)
-    # The application knows the user no more.
+    # The application has deleted the user.
     del world.owners["ann"]
     world.forget_calls()
     assert world.call("forget_owner", "ann") == 3

@@ -16,16 +16,20 @@ from msk_auth import (
     ConfigurationError,
     CredentialKind,
     InteractiveRequired,
+    KeyRequired,
     LoginTooOld,
     MskAuthError,
     Owner,
     PermissionDenied,
     Policy,
     Principal,
+    any_credential,
     local_principal,
     require,
     require_interactive,
+    require_key,
 )
+from msk_auth.core.policy import named_first
 
 INTERACTIVE, API_KEY, TOKEN = (
     CredentialKind.INTERACTIVE,
@@ -57,8 +61,11 @@ LOGIN = require_interactive()
 LOGIN_WRITE = require_interactive("write")
 FRESH = require_interactive(max_age=HOUR)
 FRESH_WRITE = require_interactive("write", max_age=HOUR)
+KEY = require_key()
+KEY_READ = require_key("read")
+KEY_WRITE = require_key("write")
 
-# What a caller with the permission `read` who logged in two hours ago is told.
+# The answer to a caller with the permission `read` who logged in two hours ago.
 TABLE = [
     (ANY, INTERACTIVE, None),
     (ANY, API_KEY, None),
@@ -81,6 +88,15 @@ TABLE = [
     (FRESH_WRITE, INTERACTIVE, PermissionDenied),
     (FRESH_WRITE, API_KEY, InteractiveRequired),
     (FRESH_WRITE, TOKEN, InteractiveRequired),
+    (KEY, INTERACTIVE, KeyRequired),
+    (KEY, API_KEY, None),
+    (KEY, TOKEN, KeyRequired),
+    (KEY_READ, INTERACTIVE, KeyRequired),
+    (KEY_READ, API_KEY, None),
+    (KEY_READ, TOKEN, KeyRequired),
+    (KEY_WRITE, INTERACTIVE, KeyRequired),
+    (KEY_WRITE, API_KEY, PermissionDenied),
+    (KEY_WRITE, TOKEN, KeyRequired),
 ]
 
 
@@ -102,6 +118,7 @@ class NewKind(Enum):
 @pytest.mark.parametrize("kind", [None, "interactive", True, 1, NewKind.PASSKEY])
 def test_a_kind_that_the_table_does_not_name_is_denied(kind: object) -> None:
     assert outcome(LOGIN, principal(kind)) is InteractiveRequired
+    assert outcome(KEY, principal(kind)) is KeyRequired
 
 
 permission = st.text(
@@ -189,7 +206,7 @@ def test_a_missing_permission_is_refused_with_all_that_are_needed() -> None:
     assert refused.value.detail == ("This operation needs the permission tasks:read and tasks:run.")
 
 
-def test_permissions_are_compared_letter_by_letter() -> None:
+def test_permissions_are_compared_exactly() -> None:
     for granted in ("Read", "read ", "rea", "readx", "*", "re*", ""):
         assert outcome(READ, principal(INTERACTIVE, granted)) is PermissionDenied
 
@@ -221,7 +238,7 @@ def test_an_age_without_a_login_is_refused_while_starting() -> None:
         Policy(max_age=HOUR)
 
 
-def test_policies_say_what_they_demand() -> None:
+def test_the_text_of_a_policy_names_its_requirements() -> None:
     assert require("a", "b") == Policy(frozenset({"a", "b"}))
     assert require_interactive("a", max_age=SECOND) == Policy(frozenset({"a"}), True, SECOND)
     assert Policy() == require()
@@ -240,3 +257,79 @@ def test_a_local_principal_is_interactive_and_fresh() -> None:
 )
 def test_a_principal_knows_whether_a_person_logged_in(kind: CredentialKind, expected: bool) -> None:
     assert replace(principal(), kind=kind).is_interactive is expected
+
+
+# A bare guard is not a master key (G4).
+
+SCOPED = replace(principal(API_KEY, "read"), scopes=frozenset({"read"}))
+WITHOUT = replace(principal(API_KEY), scopes=frozenset[str]())
+WHOLE = principal(API_KEY, "read", "write")
+
+
+@pytest.mark.parametrize(
+    ("policy", "caller", "refusal"),
+    [
+        (ANY, SCOPED, PermissionDenied),
+        (ANY, WITHOUT, PermissionDenied),
+        (ANY, WHOLE, None),
+        (ANY, principal(), None),
+        (ANY, principal(TOKEN), None),
+        (any_credential(), SCOPED, None),
+        (any_credential(), WITHOUT, None),
+        (any_credential(), principal(), None),
+        (READ, SCOPED, None),
+        (READ, WITHOUT, PermissionDenied),
+        (LOGIN, SCOPED, InteractiveRequired),
+        (KEY, SCOPED, PermissionDenied),
+        (KEY, WITHOUT, PermissionDenied),
+        (KEY_READ, SCOPED, None),
+        (KEY_READ, WITHOUT, PermissionDenied),
+    ],
+)
+def test_a_key_with_scopes_passes_where_a_permission_is_named_or_any_credential_will_do(
+    policy: Policy, caller: Principal[str], refusal: type[MskAuthError] | None
+) -> None:
+    assert outcome(policy, caller) is refusal
+
+
+def test_the_refusal_says_what_to_do() -> None:
+    with pytest.raises(PermissionDenied) as caught:
+        ANY.check(SCOPED, NOW)
+    assert caught.value.challenge() == {"error": "insufficient_scope"}
+    assert "use a key without scopes of its own" in caught.value.detail
+    assert caught.value.required == ()
+
+
+@pytest.mark.parametrize("more", [{"permissions": {"read"}}, {"interactive": True}, {"key": True}])
+def test_any_credential_demands_nothing_else(more: dict[str, Any]) -> None:
+    # Made here: `make mutants` does not see what the tables above make while they are imported.
+    any_credential().check(SCOPED, NOW)
+    with pytest.raises(ConfigurationError, match="any_credential demands nothing else"):
+        Policy(any_credential=True, **more)
+
+
+def test_a_policy_for_keys_and_for_logins_is_refused_at_start() -> None:
+    require_key().check(WHOLE, NOW)
+    with pytest.raises(ConfigurationError, match="No credential is a key and an interactive login"):
+        Policy(key=True, interactive=True)
+
+
+def test_a_guard_for_keys_is_not_bare_so_that_no_other_guard_replaces_it() -> None:
+    assert not require_key().is_bare
+    assert named_first([ANY, KEY]) == [KEY, ANY]
+
+
+@given(st.permutations([ANY, READ, BOTH, LOGIN, any_credential()]))
+def test_bare_policies_are_checked_last_whatever_their_order(policies: list[Policy]) -> None:
+    assert named_first(policies)[-1] == ANY
+    assert [each for each in named_first(policies) if not each.is_bare] == [
+        each for each in policies if not each.is_bare
+    ]
+
+
+@pytest.mark.parametrize("given", ["msk_secret", None, {"kind": "interactive"}, object()])
+def test_what_is_no_principal_is_refused_without_its_value(given: Any) -> None:
+    for policy in (require(), any_credential(), require_interactive("a")):
+        with pytest.raises(ConfigurationError, match="is not a Principal") as raised:
+            policy.check(given, NOW)
+        assert "secret" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Ending keys without a login: who can, what others learn, and that the end has come when it is answered."""
+"""Revoking keys without a login: who can, what others learn, and that the revocation holds once it is answered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.core.support import NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
+    KeyDeleted,
     KeyFormat,
     KeyHasher,
     KeyLeaked,
@@ -36,7 +37,7 @@ def test_a_client_that_presents_a_key_can_revoke_it(world: World) -> None:
     record: ApiKey = world.call("revoke_presented_key", created.value.reveal())
     assert record.revoked_at == NOW + SECOND
     assert record == world.store.get(created.record.id)
-    # Nobody is logged in, and no owner was asked for.
+    # There is no login, and no owner was looked up.
     assert world.asked_owners == []
     assert world.events == [
         KeyRevocation(NOW + SECOND, None, record, RevocationCause.POSSESSION),
@@ -45,7 +46,7 @@ def test_a_client_that_presents_a_key_can_revoke_it(world: World) -> None:
         world.enter(created.value.reveal())
 
 
-def test_ending_a_key_again_changes_nothing(world: World) -> None:
+def test_revoking_a_key_again_changes_nothing(world: World) -> None:
     key = world.create().value.reveal()
     first = world.call("revoke_presented_key", key)
     world.clock.advance(SECOND)
@@ -54,7 +55,7 @@ def test_ending_a_key_again_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["revoke_key", "delete_key"])
-def test_what_its_owner_has_ended_is_ended(world: World, end: str) -> None:
+def test_a_key_that_its_owner_revoked_or_deleted_stays_so(world: World, end: str) -> None:
     created = world.create()
     world.call(end, world.login(), created.record.id)
     world.clock.advance(SECOND)
@@ -62,7 +63,7 @@ def test_what_its_owner_has_ended_is_ended(world: World, end: str) -> None:
     assert (record.id, record.revoked_at) == (created.record.id, NOW)
 
 
-def test_an_expired_key_and_that_of_a_disabled_owner_can_be_ended(world: World) -> None:
+def test_an_expired_key_and_that_of_a_disabled_owner_can_be_revoked(world: World) -> None:
     created = world.create(lifetime=SECOND)
     world.clock.advance(2 * SECOND)
     world.owners.clear()
@@ -75,7 +76,7 @@ def wrong_secret(key: str) -> str:
     return body + checksum(body)
 
 
-def test_without_the_secret_nothing_happens_and_nothing_is_learnt(
+def test_without_the_secret_nothing_changes_and_nothing_is_revealed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created = world.create()
@@ -111,8 +112,8 @@ def test_a_malformed_key_is_refused_without_a_look_up(world: World, wrong: str) 
 
 
 @pytest.mark.parametrize("method", ["find", "revoke"])
-def test_a_store_that_fails_is_no_success(world: World, method: str) -> None:
-    """Guarantee G5: whoever is told that a key is dead must be able to rely on it."""
+def test_a_failing_store_is_not_reported_as_success(world: World, method: str) -> None:
+    """Guarantee G5: a caller must be able to rely on the answer that a key is revoked."""
     key = world.create().value.reveal()
     world.forget_calls()
     world.store.fails[method] = ConnectionError("gone")
@@ -129,7 +130,7 @@ def ways(key: str) -> list[tuple[str, tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("way", [0, 1])
 def test_it_returns_when_no_lease_can_be_running(make_world: MakeWorld, way: int) -> None:
-    """Guarantee G2, and for a key that somebody else is revoking at this moment as well."""
+    """Guarantee G2, and for a key that another request is revoking at this moment as well."""
     world = make_world(lease=LEASE)
     key = world.create().value.reveal()
     world.enter(key)
@@ -142,7 +143,7 @@ def test_it_returns_when_no_lease_can_be_running(make_world: MakeWorld, way: int
         assert world.clock.slept == [pytest.approx(0.2575)]
 
 
-def test_leaked_keys_are_ended_together(make_world: MakeWorld) -> None:
+def test_leaked_keys_are_revoked_together(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE)
     one, two = world.create(), world.create("bob")
     untouched = world.create()
@@ -173,14 +174,24 @@ def test_leaked_keys_are_ended_together(make_world: MakeWorld) -> None:
     assert world.store.get(untouched.record.id).revoked_at is None
 
 
-def test_a_report_of_nothing_waits_for_nothing(world: World) -> None:
+def test_an_empty_report_waits_for_no_lease(world: World) -> None:
     assert world.call("revoke_leaked", []) == ()
     assert world.call("revoke_leaked", [LeakedKey("no key", PLACE)]) == (None,)
     assert (world.store.calls, world.clock.slept, world.events) == ([], [], [])
 
 
-def test_a_leaked_key_is_nowhere_but_in_the_one_member() -> None:
+def test_a_leaked_key_shows_its_value_in_one_attribute_only() -> None:
     key = KeyFormat().generate().reveal()
     leaked = LeakedKey(key, PLACE)
     assert key not in repr(leaked)
     assert leaked.key == key
+
+
+def test_a_key_that_was_revoked_at_this_moment_is_deleted_and_not_revoked_again(
+    world: World,
+) -> None:
+    created = world.create()
+    world.call("revoke_key", world.login(), created.record.id)
+    world.forget_calls()
+    assert world.call("forget_owner", "ann") == 0
+    assert world.events == [KeyDeleted(NOW, None, world.store.get(created.record.id))]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import secrets
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
@@ -20,6 +23,7 @@ from tests.core.support import signing_key
 from tests.tokens.test_signing import certificate
 
 from msk_auth import ConfigurationError, PepperRing, SigningKey
+from msk_auth.core import weak_secrets
 from msk_auth.core.published_secrets import PUBLISHED
 
 
@@ -43,8 +47,8 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def weakness(secret: bytes) -> str:
-    """What is said about a secret, which is the same for both kinds of secret and never quotes it."""
-    said = []
+    """The message about a secret, which is the same for both kinds of secret and never quotes it."""
+    messages = []
     for make in (
         lambda: SigningKey("k", "HS256", secret),
         lambda: PepperRing({"k": secret}, current="k"),
@@ -58,9 +62,9 @@ def weakness(secret: bytes) -> str:
         assert message.endswith(
             'Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
         )
-        said.append(message.split("'k' ", 1)[1])
-    assert said[0] == said[1]
-    return said[0]
+        messages.append(message.split("'k' ", 1)[1])
+    assert messages[0] == messages[1]
+    return messages[0]
 
 
 # Published.
@@ -271,3 +275,91 @@ def test_a_secret_of_another_type_is_refused() -> None:
 def test_words_that_are_no_placeholder_are_accepted() -> None:
     # A phrase of random words is the operator's decision.
     assert SigningKey("k", "HS256", b"correct horse battery staple violet anchor").can_sign
+
+
+# Where the lines are drawn, on what is decoded.
+
+
+def shuffled(distinct: int, times: int) -> bytes:
+    """Bytes without a pattern but for how often each occurs; the same ones wherever the tests are collected."""
+    order = random.Random(1)
+    while True:
+        letters = [65 + 7 * n for n in range(distinct)] * times
+        order.shuffle(letters)
+        view = bytes(letters)
+        steps = Counter((b - a) % 256 for a, b in pairwise(view)).most_common(1)[0][1]
+        if 2 * steps < len(view) and not any(
+            view[n:] == view[:-n] for n in range(1, len(view) * 2 // 3 + 1)
+        ):
+            return view
+
+
+def stepping(length: int, steps: int) -> bytes:
+    """So many equal steps, and the rest of them different."""
+    values = [0]
+    for n in range(length - 1):
+        values.append((values[-1] + (100 if n < steps else 3 + n * 7)) % 256)
+    return bytes(values)
+
+
+HEAD, MIDDLE = bytes(range(0, 240, 31)), bytes(range(7, 240, 29))
+
+
+@pytest.mark.parametrize(
+    ("view", "has_pattern"),
+    [
+        (bytes(15), False),
+        (bytes(16), True),
+        (shuffled(5, 4), True),
+        (shuffled(6, 4), False),
+        # One byte of two, and a little less.
+        (bytes(12) + bytes(range(1, 13)), True),
+        (shuffled(12, 1) + bytes(11), False),
+        # A step across 255 is one as well.
+        (stepping(16, 15), True),
+        # Three steps of four, and one less.
+        (stepping(17, 12), True),
+        (stepping(19, 13), False),
+        # Copies with as much between them as they are long, and with more.
+        (HEAD + MIDDLE[:8] + HEAD, True),
+        (HEAD[:7] + MIDDLE[:8] + b"\x02\xfb" + HEAD[:7], False),
+    ],
+)
+def test_what_is_a_pattern(view: bytes, has_pattern: bool) -> None:
+    assert weak_secrets._has_pattern(view) is has_pattern
+
+
+@pytest.mark.parametrize(
+    ("view", "is_published"),
+    [
+        (b"adminadminadmin", False),
+        (b"adminadminadmin_", True),
+        (b"adminadmin" + b"~" * 10, True),
+        (b"adminadmin" + b"~" * 11, False),
+    ],
+)
+def test_what_consists_of_the_words_of_a_placeholder(view: bytes, is_published: bool) -> None:
+    assert weak_secrets._is_published(view) is is_published
+
+
+def test_base64_without_padding_is_decoded_to_its_last_character() -> None:
+    assert list(weak_secrets._decoded(b"QUFX")) == [b"AAW"]
+    assert list(weak_secrets._decoded(b"QUE")) == [b"AA"]
+
+
+def test_an_rsa_key_whose_numbers_do_not_fit_is_no_secret_either() -> None:
+    numbers = RSA.private_numbers()
+    wrong = rsa.RSAPrivateNumbers(
+        numbers.p,
+        numbers.q,
+        numbers.d,
+        numbers.dmp1 + 2,
+        numbers.dmq1,
+        numbers.iqmp,
+        numbers.public_numbers,
+    ).private_key(unsafe_skip_rsa_key_validation=True)
+    assert weakness(wrong.private_bytes(Encoding.DER, PKCS8, NoEncryption())).startswith("is a")
+
+
+def test_a_public_key_for_ssh_may_have_a_length_that_is_a_line_break() -> None:
+    assert weak_secrets._is_key(b"\0\0\0\nssh-ed2551" + bytes(40))

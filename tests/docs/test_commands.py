@@ -1,8 +1,9 @@
-"""What the pages tell people to type exists: commands, options, settings, files."""
+"""What the pages ask readers to type exists: commands, options, settings, files."""
 
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
 import subprocess
@@ -71,7 +72,11 @@ def found(arguments: list[str]) -> tuple[click.Command, list[str]]:
 
 
 @pytest.mark.parametrize(("page", "arguments"), SERVICE)
-def test_a_call_of_the_service_s_command_is_accepted(page: str, arguments: list[str]) -> None:
+def test_a_call_of_the_service_s_command_is_accepted(
+    page: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A page that calls `copy-data` without a target has the settings written before.
+    monkeypatch.setenv(f"{PREFIX}DATABASE_URL", "postgresql://db.internal/task_service")
     command, rest = found(arguments)
     assert command.make_context(command.name, rest, resilient_parsing=False) is not None
 
@@ -145,3 +150,44 @@ def test_what_is_installed_is_there() -> None:
         assert (ROOT / path).is_file()
     # Without isolation the builder comes from the pinned requirements.
     assert re.search(r"^hatchling==", (ROOT / "requirements" / "run.txt").read_text(), re.MULTILINE)
+
+
+def test_the_script_for_commands_hands_settings_over_in_the_environment_alone(
+    tmp_path: Path,
+) -> None:
+    deploy = ROOT / "examples" / "task_service" / "deploy"
+    settings = tmp_path / "task-service.env"
+    url = "postgresql://u:pa$$w&rd@h/d?a=1 2"
+    settings.write_text(
+        f"# PostgreSQL\nTASK_SERVICE_DATABASE_URL='{url}'\nTASK_SERVICE_PORT=8001\n"
+    )
+    command, runuser = tmp_path / "command", tmp_path / "runuser"
+    command.write_text(
+        '#!/bin/sh\necho "$*"\necho "$TASK_SERVICE_DATABASE_URL $TASK_SERVICE_PORT"\ncat\n'
+    )
+    runuser.write_text('#!/bin/sh\necho "$*"\nshift 3\nexec "$@"\n')
+    script = tmp_path / "task-service"
+    text = (deploy / "task-service").read_text("utf-8")
+    text = text.replace("/etc/task-service.env", str(settings))
+    script.write_text(text.replace("/opt/task-service/.venv/bin/task-service", str(command)))
+    for each in (command, runuser, script):
+        each.chmod(0o755)
+    result = subprocess.run(
+        [str(script), "users", "create", "a b"],
+        input="the password",
+        env={"PATH": f"{tmp_path}:{os.defpath}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines() == [
+        f"-u task-service -- {command} users create a b",
+        "users create a b",
+        f"{url} 8001",
+        "the password",
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_line_puts_settings_on_a_command_line(page: Path) -> None:
+    assert [line for line in lines(page) if "env $(" in line] == []

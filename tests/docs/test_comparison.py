@@ -35,7 +35,7 @@ def test_the_answers_are_about_the_versions_that_are_installed() -> None:
     }
 
 
-def test_what_the_page_says_of_the_rows_is_what_was_found() -> None:
+def test_the_statements_of_the_page_match_its_rows() -> None:
     answers = written()
     ours, keyshield = answers["msk-auth"], answers["keyshield"]
     assert ours["microseconds"] * 100 < keyshield["microseconds_without_delay"]
@@ -57,7 +57,7 @@ def test_the_table_has_a_row_for_each_question_and_a_column_for_each_package() -
 @pytest.mark.parametrize(
     ("microseconds", "words"), [(61.6, "62 µs"), (9_999, "9999 µs"), (84_400, "84 ms")]
 )
-def test_times_are_told_in_a_fitting_unit(microseconds: float, words: str) -> None:
+def test_times_are_shown_in_a_fitting_unit(microseconds: float, words: str) -> None:
     answers = {name: dict(each) for name, each in written().items()}
     answers["msk-auth"]["microseconds"] = microseconds
     assert f"| time to verify a key, read from SQLite | {words} |" in peers.table(answers)

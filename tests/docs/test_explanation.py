@@ -1,4 +1,4 @@
-"""The tests that the explanations call upon are there, and so is what they say of the code."""
+"""The tests and the code that the explanations name exist."""
 
 from __future__ import annotations
 

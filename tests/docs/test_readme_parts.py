@@ -18,7 +18,7 @@ def test_every_part_is_in_the_readme() -> None:
     assert re.findall(r"<!-- begin: ([a-z-]+) -->", TEXT) == list(readme.PARTS)
 
 
-def test_what_is_measured_is_told_with_what_makes_it() -> None:
+def test_a_figure_is_shown_with_its_conditions() -> None:
     part = readme.figures()
     assert len(re.findall(r"^\| .* × [\d.]+ \|$", part, re.MULTILINE)) == len(readme._FIGURES)
     assert "`make bench`" in part

@@ -161,7 +161,7 @@ def test_no_docstring_has_markup_that_nothing_renders(package: griffe.Module) ->
     left = [
         item.path
         for item in walk(package)
-        # The text at the top of a module is for whoever reads the code.
+        # The docstring of a module is for readers of the code.
         if item.docstring is not None
         and not isinstance(item, griffe.Module)
         and unknown.search(to_markdown(item.docstring.value, item))

@@ -69,7 +69,7 @@ def served_by_uvicorn(module: ModuleType) -> Generator[str]:
 @contextmanager
 def served_by_werkzeug(module: ModuleType) -> Generator[str]:
     server = make_server("127.0.0.1", 0, module.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     try:
         yield str(server.server_port)

@@ -1,4 +1,4 @@
-"""Reads a tutorial as a reader does: its files, its commands, and what it says they print."""
+"""Reads a tutorial as a reader does: its files, its commands, and the output that it shows."""
 
 from __future__ import annotations
 

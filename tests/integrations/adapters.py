@@ -18,9 +18,9 @@ from msk_auth.testing import BackgroundLoop
 from msk_auth.testing.adapter import Reply, Surprise
 
 
-def _application(name: str) -> Callable[[Any], Any]:
+def _application(name: str) -> Callable[..., Any]:
     module = import_module(f"tests.integrations.{name}_app")
-    made: Callable[[Any], Any] = getattr(module, f"{name}_app")
+    made: Callable[..., Any] = getattr(module, f"{name}_app")
     return made
 
 

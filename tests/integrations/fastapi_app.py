@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 
-from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.testing.adapter import (
     MAX_AGE,
@@ -22,11 +22,15 @@ from msk_auth.testing.adapter import (
 )
 
 
-def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
-    auth = FastAPIAuth(authenticator)
+def fastapi_app(
+    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+) -> FastAPI:
+    auth = FastAPIAuth[User](None if late else authenticator)
     app = FastAPI()
-    auth.install(app, errors="all")
+    auth.install(app, authenticator if late else None, errors="all")
     app.include_router(auth.key_routes(prefix="/api/keys"))
+    some = auth.key_routes(prefix="/api/own-keys", operations=["create_key", "revoke_key"])
+    app.include_router(some)
     Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
 
     @app.get("/public")
@@ -35,6 +39,22 @@ def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
 
     @app.get("/me")
     async def me(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/whoami")
+    async def whoami(
+        principal: Annotated[Principal[User], auth.any_credential],
+    ) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/api/own-keys")
+    async def own_keys(
+        principal: Annotated[Principal[User], auth.any_credential],
+    ) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/beside", dependencies=[auth.principal, auth.require("tasks:read")])
+    async def beside(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
     @app.get("/tasks")
@@ -63,6 +83,15 @@ def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
     async def fresh(
         principal: Annotated[Principal[User], auth.require_interactive(max_age=MAX_AGE)],
     ) -> dict[str, Any]:
+        return describe(principal)
+
+    @app.get("/key")
+    async def key(principal: Annotated[Principal[User], auth.require_key()]) -> dict[str, Any]:
+        return describe(principal)
+
+    # The principal as a parameter, beside the guard of the route.
+    @app.post("/hook", dependencies=[auth.require_key("tasks:run")])
+    async def hook(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
     @app.get("/missing")
@@ -102,21 +131,21 @@ def fastapi_app(authenticator: AsyncAuthenticator[User]) -> FastAPI:
     async def ws_watch(websocket: WebSocket, principal: Current) -> None:
         await websocket.accept()
         async with auth.watch(principal):
-            await outstay(authenticator, principal)
+            await outstay(auth.authenticator, principal)
 
     @app.websocket("/ws/again")
     async def ws_again(websocket: WebSocket, principal: Current) -> None:
         await websocket.accept()
-        await revoke(authenticator, principal)
+        await revoke(auth.authenticator, principal)
         await auth.verify_again(websocket)
 
     @app.get("/follow")
     async def follow(principal: Current) -> StreamingResponse:
-        return StreamingResponse(auth.watch(principal).stream(lines(authenticator, principal)))
+        return StreamingResponse(auth.watch(principal).stream(lines(auth.authenticator, principal)))
 
     @app.get("/again")
     async def again(request: Request, principal: Current) -> None:
-        await revoke(authenticator, principal)
+        await revoke(auth.authenticator, principal)
         await auth.verify_again(request)
 
     return app

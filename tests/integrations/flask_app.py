@@ -24,10 +24,18 @@ from msk_auth.testing.adapter import (
 T = TypeVar("T")
 
 
-def flask_app(authenticator: AsyncAuthenticator[User]) -> WsgiBridge:
+def flask_app(
+    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+) -> WsgiBridge:
     app = Flask(__name__)
-    auth = FlaskAuth(blocking(authenticator), app, errors="all")
+    used = authenticator if isinstance(authenticator, Authenticator) else blocking(authenticator)
+    auth = FlaskAuth[User](None if late else used)
+    auth.init_app(app, used if late else None, errors="all")
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
+    some = auth.key_routes(
+        url_prefix="/api/own-keys", operations=["create_key", "revoke_key"], name="own_keys"
+    )
+    app.register_blueprint(some)
 
     def describe_caller() -> dict[str, Any]:
         return describe(auth.current_principal)
@@ -39,6 +47,18 @@ def flask_app(authenticator: AsyncAuthenticator[User]) -> WsgiBridge:
     @app.get("/me")
     @auth.require()
     def me() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.get("/whoami")
+    @app.get("/api/own-keys")
+    @auth.any_credential()
+    def whoami() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.get("/beside")
+    @auth.require()
+    @auth.require("tasks:read")
+    def beside() -> dict[str, Any]:
         return describe_caller()
 
     @app.get("/tasks")
@@ -65,6 +85,16 @@ def flask_app(authenticator: AsyncAuthenticator[User]) -> WsgiBridge:
     @app.post("/fresh")
     @auth.require_interactive(max_age=MAX_AGE)
     def fresh() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.get("/key")
+    @auth.require_key()
+    def key() -> dict[str, Any]:
+        return describe_caller()
+
+    @app.post("/hook")
+    @auth.require_key("tasks:run")
+    def hook() -> dict[str, Any]:
         return describe_caller()
 
     @app.get("/missing")

@@ -9,7 +9,7 @@ from litestar.enums import HttpMethod
 from litestar.response import Stream
 from tests.integrations.litestar_di import NamedDependency
 
-from msk_auth import AsyncAuthenticator, Principal, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.testing.adapter import (
     MAX_AGE,
@@ -26,8 +26,10 @@ from msk_auth.testing.adapter import (
 Current = NamedDependency[Principal[User]]
 
 
-def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
-    auth = LitestarAuth(authenticator, errors="all")
+def litestar_app(
+    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+) -> Litestar:
+    auth = LitestarAuth[User](None if late else authenticator, errors="all")
 
     @get("/public", opt=auth.public)
     async def public() -> dict[str, Any]:
@@ -35,6 +37,18 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
 
     @get("/me", guards=[auth.require()])
     async def me(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/whoami", guards=[auth.any_credential()])
+    async def whoami(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/", guards=[auth.any_credential()])
+    async def own_keys(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/beside", guards=[auth.require(), auth.require("tasks:read")])
+    async def beside(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
     @get("/tasks", guards=[auth.require("tasks:read")])
@@ -59,6 +73,14 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
 
     @post("/fresh", guards=[auth.require_interactive(max_age=MAX_AGE)], status_code=200)
     async def fresh(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @get("/key", guards=[auth.require_key()])
+    async def key(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    @post("/hook", guards=[auth.require_key("tasks:run")], status_code=200)
+    async def hook(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
     @get("/missing", guards=[auth.require()])
@@ -98,21 +120,21 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
     async def ws_watch(socket: WebSocket[User, Principal[User], Any]) -> None:
         await socket.accept()
         async with auth.watch(socket.auth):
-            await outstay(authenticator, socket.auth)
+            await outstay(auth.authenticator, socket.auth)
 
     @websocket("/ws/again", guards=[auth.require()])
     async def ws_again(socket: WebSocket[User, Principal[User], Any]) -> None:
         await socket.accept()
-        await revoke(authenticator, socket.auth)
+        await revoke(auth.authenticator, socket.auth)
         await auth.verify_again(socket)
 
     @get("/follow", guards=[auth.require()])
     async def follow(principal: Current) -> Stream:
-        return Stream(auth.watch(principal).stream(lines(authenticator, principal)))
+        return Stream(auth.watch(principal).stream(lines(auth.authenticator, principal)))
 
     @get("/again", guards=[auth.require()])
     async def again(request: Request[User, Principal[User], Any]) -> None:
-        await revoke(authenticator, request.auth)
+        await revoke(auth.authenticator, request.auth)
         await auth.verify_again(request)
 
     handlers = [
@@ -122,11 +144,15 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
         again,
         public,
         me,
+        whoami,
+        beside,
         tasks,
         run,
         both,
         config,
         fresh,
+        key,
+        hook,
         missing,
         busy,
         boom,
@@ -135,9 +161,11 @@ def litestar_app(authenticator: AsyncAuthenticator[User]) -> Litestar:
         ws_missing,
         ws_talk,
     ]
+    some = auth.key_routes(path="/api/own-keys", operations=["create_key", "revoke_key"])
+    some.register(own_keys)
     return Litestar(
-        [*handlers, auth.key_routes(path="/api/keys")],
-        plugins=[auth],
+        [*handlers, auth.key_routes(path="/api/keys"), some],
+        plugins=[auth.bind(authenticator) if late else auth],
         # Its own would replace that of the test run.
         logging_config=None,
     )

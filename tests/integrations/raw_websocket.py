@@ -19,19 +19,21 @@ class Talk:
         status: Of the handshake; 101 if it was accepted.
         head: The handshake's headers, in lower case.
         body: What followed a handshake that was refused.
-        said: The texts that came.
+        texts: The texts that came.
         close: The code and the reason that the server closed with.
     """
 
     status: int
     head: str
     body: bytes = b""
-    said: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     close: tuple[int, str] | None = None
 
 
-def talk(port: int, path: str, headers: Sequence[tuple[bytes, bytes]], says: Sequence[str]) -> Talk:
-    """Open a websocket, say these texts, and listen until the server closes it."""
+def talk(
+    port: int, path: str, headers: Sequence[tuple[bytes, bytes]], messages: Sequence[str]
+) -> Talk:
+    """Open a websocket, send these texts, and read until the server closes it."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(_handshake(path, headers))
         with connection.makefile("rb") as received:
@@ -41,19 +43,19 @@ def talk(port: int, path: str, headers: Sequence[tuple[bytes, bytes]], says: Seq
             if status != 101:
                 length = int(head.partition("content-length:")[2].split("\n")[0] or 0)
                 return Talk(status, head, received.read(length))
-            for text in says:
-                connection.sendall(_text(text))
-            said: list[str] = []
+            for message in messages:
+                connection.sendall(_text(message))
+            texts: list[str] = []
             while True:
                 first, length = received.read(2)
                 if length == 126:
                     length = int.from_bytes(received.read(2))
                 payload = received.read(length)
                 if first & 0x0F == _TEXT:
-                    said.append(payload.decode())
+                    texts.append(payload.decode())
                 elif first & 0x0F == _CLOSE:
                     close = (int.from_bytes(payload[:2]), payload[2:].decode())
-                    return Talk(status, head, said=tuple(said), close=close)
+                    return Talk(status, head, texts=tuple(texts), close=close)
 
 
 def _handshake(path: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -19,7 +19,7 @@ _world = make_world()
 _made = ADAPTERS[os.environ["SERVED_ADAPTER"]](_world.authenticator)
 app: Any = _made.app if isinstance(_made, WsgiBridge) else _made
 
-# Moved into place, so that nobody reads half of it.
+# Moved into place, so that no reader gets half of it.
 _names = Path(os.environ["SERVED_NAMES"])
 _names.with_suffix(".part").write_text(json.dumps(_world.names), encoding="utf-8")
 _names.with_suffix(".part").replace(_names)

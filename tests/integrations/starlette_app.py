@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from msk_auth import AsyncAuthenticator, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
 from msk_auth.integrations.starlette import StarletteAuth
 from msk_auth.testing.adapter import (
     MAX_AGE,
@@ -24,8 +24,10 @@ from msk_auth.testing.adapter import (
 )
 
 
-def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
-    auth = StarletteAuth(authenticator)
+def starlette_app(
+    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+) -> Starlette:
+    auth = StarletteAuth[User](None if late else authenticator)
 
     async def public(request: Request) -> Response:
         return JSONResponse({"public": True})
@@ -81,22 +83,22 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
         principal = auth.principal(websocket)
         await websocket.accept()
         async with auth.watch(principal):
-            await outstay(authenticator, principal)
+            await outstay(auth.authenticator, principal)
 
     @auth.require()
     async def ws_again(websocket: WebSocket) -> None:
         await websocket.accept()
-        await revoke(authenticator, auth.principal(websocket))
+        await revoke(auth.authenticator, auth.principal(websocket))
         await auth.verify_again(websocket)
 
     @auth.require()
     async def follow(request: Request) -> Response:
         principal = auth.principal(request)
-        return StreamingResponse(auth.watch(principal).stream(lines(authenticator, principal)))
+        return StreamingResponse(auth.watch(principal).stream(lines(auth.authenticator, principal)))
 
     @auth.require()
     async def again(request: Request) -> Response:
-        await revoke(authenticator, auth.principal(request))
+        await revoke(auth.authenticator, auth.principal(request))
         await auth.verify_again(request)
         return Response()
 
@@ -105,6 +107,9 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
         routes=[
             Route("/public", public),
             Route("/me", auth.require()(describe_caller)),
+            Route("/whoami", auth.any_credential()(describe_caller)),
+            Route("/api/own-keys", auth.any_credential()(describe_caller)),
+            Route("/beside", auth.require()(auth.require("tasks:read")(describe_caller))),
             Route("/tasks", auth.require("tasks:read")(describe_caller)),
             Route("/tasks/run", run, methods=["POST"]),
             Route("/both", both),
@@ -114,6 +119,8 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
                 auth.require_interactive(max_age=MAX_AGE)(describe_caller),
                 methods=["POST"],
             ),
+            Route("/key", auth.require_key()(describe_caller)),
+            Route("/hook", auth.require_key("tasks:run")(describe_caller), methods=["POST"]),
             Route("/missing", missing),
             Route("/busy", busy),
             Route("/boom", boom),
@@ -126,7 +133,8 @@ def starlette_app(authenticator: AsyncAuthenticator[User]) -> Starlette:
             Route("/follow", follow),
             Route("/again", again),
             *auth.key_routes(prefix="/api/keys"),
+            *auth.key_routes(prefix="/api/own-keys", operations=["create_key", "revoke_key"]),
         ]
     )
-    auth.install(app, errors="all")
+    auth.install(app, authenticator if late else None, errors="all")
     return app

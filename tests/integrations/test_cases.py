@@ -32,6 +32,17 @@ class TestAdapters(AdapterContract):
         return Driver(loop, ADAPTERS[request.param](world.authenticator))
 
 
+class TestLateAdaptersOfBlockingAuthenticators(AdapterContract):
+    """As a synchronous application has them: guards first, and an authenticator that runs in threads."""
+
+    @pytest.fixture(scope="class", params=ADAPTERS)
+    @classmethod
+    def driver(
+        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
+    ) -> AdapterDriver:
+        return Driver(loop, ADAPTERS[request.param](world.blocking, late=True))
+
+
 class Circle:
     """All adapters in one world."""
 
@@ -60,12 +71,12 @@ def leased(loop: BackgroundLoop) -> Circle:
 
 @pytest.mark.parametrize("case", CASES, ids=[ascii(case.name) for case in CASES])
 def test_every_adapter_gives_the_same_answer(case: Case, circle: Circle) -> None:
-    told = set()
+    answers = set()
     for reply in circle.ask(case):
         names = ("www-authenticate", "content-type", "cache-control", "retry-after")
         body = reply.body if case.code is not None else b""
-        told.add((reply.status, tuple(map(reply.header, names)), body))
-    assert len(told) == 1, told
+        answers.add((reply.status, tuple(map(reply.header, names)), body))
+    assert len(answers) == 1, answers
 
 
 # What changes keys ends leases.
@@ -103,12 +114,12 @@ def test_every_adapter_gives_the_same_answer_to_any_headers(
 ) -> None:
     headers = tuple(("authorization", value) for value in values)
     case = Case("any", request_line, 0, headers=headers)
-    told = {
+    answers = {
         (reply.status, reply.header("www-authenticate"), reply.body)
         for each in (circle, leased)
         for reply in each.ask(case)
     }
-    assert len(told) == 1, told
+    assert len(answers) == 1, answers
 
 
 def test_there_are_many_cases_and_no_two_with_one_name() -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 import fastapi
-from fastapi import APIRouter, FastAPI, HTTPException, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
@@ -31,7 +31,7 @@ from msk_auth import (
     TooManyAttempts,
     require_interactive,
 )
-from msk_auth.http.openapi import document_problems
+from msk_auth.http.openapi import complete_document
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
 from msk_auth.testing.adapter import Surprise, User, World, make_world
 
@@ -111,11 +111,11 @@ class TestInvalidInput:
         assert len((await self.post(world, app, body)).json["errors"]) == 50
 
     @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000, b"{}", b""])
-    async def test_is_not_discussed_with_those_who_may_not_come_in(
+    async def test_is_not_reported_to_unauthorized_clients(
         self, world: World, app: FastAPI, body: bytes
     ) -> None:
-        nobody = await send(app, "POST", b"/tasks/1", [JSON], body)
-        assert (nobody.status, nobody.json["code"]) == (401, "credentials_missing")
+        refused = await send(app, "POST", b"/tasks/1", [JSON], body)
+        assert (refused.status, refused.json["code"]) == (401, "credentials_missing")
         reader = await send(app, "POST", b"/tasks/1", [*world.bearer("key_read"), JSON], body)
         assert (reader.status, reader.json["code"]) == (403, "permission_denied")
 
@@ -176,7 +176,7 @@ class TestHttpErrors:
         assert reply.header("x-hint") == "1"
         assert reply.header("www-authenticate") is None
 
-    async def test_keep_what_the_application_said(self, app: FastAPI) -> None:
+    async def test_keep_the_text_of_the_application(self, app: FastAPI) -> None:
         reply = await send(app, "GET", b'/raise/409?detail="Too+late"')
         assert reply.json["detail"] == "Too late"
         reply = await send(app, "GET", b'/raise/409?detail={"since":1}')
@@ -206,7 +206,7 @@ class TestHttpErrors:
         reply = await send(app, "GET", f"/raise/{status}".encode())
         assert (reply.status, reply.body, reply.header("x-hint")) == (status, b"", "1")
 
-    async def test_allow_says_what_is_allowed(self, app: FastAPI) -> None:
+    async def test_allow_lists_the_allowed_methods(self, app: FastAPI) -> None:
         reply = await send(app, "DELETE", b"/tasks/1")
         assert (reply.status, reply.header("allow")) == (405, "POST")
 
@@ -231,13 +231,13 @@ class TestHttpErrors:
         @app.get("/number")
         async def number(number: int) -> None: ...
 
-        told = [
+        answered = [
             (await send(app, "GET", target)).body for target in (b"/me", b"/nowhere", b"/number")
         ]
-        assert told == [b"CredentialsMissing", b"HTTPException", b"RequestValidationError"]
+        assert answered == [b"CredentialsMissing", b"HTTPException", b"RequestValidationError"]
 
     @pytest.mark.parametrize("key", [500, Exception])
-    async def test_a_handler_of_the_application_for_surprises_stays(
+    async def test_a_handler_of_the_application_for_unexpected_errors_stays(
         self, auth: FastAPIAuth[User], key: Any
     ) -> None:
         async def mine(request: Request, error: Exception) -> JSONResponse:
@@ -280,11 +280,11 @@ async def start(app: Any) -> list[dict[str, Any]]:
     async def receive() -> dict[str, Any]:
         return asked.pop(0)
 
-    async def tell(message: dict[str, Any]) -> None:
+    async def receive_from_application(message: dict[str, Any]) -> None:
         answered.append(message)
 
-    with suppress(ConfigurationError):  # the server is told, and it is raised as well
-        await app({"type": "lifespan", "state": {}}, receive, tell)
+    with suppress(ConfigurationError):  # it is sent to the server, and raised as well
+        await app({"type": "lifespan", "state": {}}, receive, receive_from_application)
     return answered
 
 
@@ -293,6 +293,15 @@ class TestGuards:
         assert auth.principal is auth.require()
         assert auth.require("a", "b") is auth.require("b", "a")
         assert auth.require() is not auth.require_interactive()
+
+    async def test_depends_around_a_guard_fails_while_the_route_is_declared(
+        self, auth: FastAPIAuth[User], app: FastAPI
+    ) -> None:
+        for guard in (auth.principal, auth.require("a"), auth.require_interactive()):
+            with pytest.raises(ConfigurationError, match=r"Write it without Depends\(…\)"):
+                app.get("/wrong", dependencies=[Depends(guard)])(lambda: None)
+            with pytest.raises(ConfigurationError, match=r"Annotated\[Principal, auth.require"):
+                guard()
 
     async def test_a_guard_carries_its_policy(self, auth: FastAPIAuth[User]) -> None:
         guard = auth.require_interactive("admin:config").dependency
@@ -428,23 +437,19 @@ class TestOpenApi:
     async def document(self, world: World) -> dict[str, Any]:
         return fastapi_app(world.authenticator).openapi()
 
-    async def test_shows_the_scheme(self, document: dict[str, Any]) -> None:
-        scheme = document["components"]["securitySchemes"]
-        assert scheme.keys() == {"bearer"}
-        assert (scheme["bearer"]["type"], scheme["bearer"]["scheme"]) == ("http", "bearer")
-
-    async def test_says_what_each_route_demands(self, document: dict[str, Any]) -> None:
+    async def test_shows_what_each_route_demands(self, document: dict[str, Any]) -> None:
         paths = document["paths"]
         assert "security" not in paths["/public"]["get"]
-        assert paths["/me"]["get"]["security"] == [{"bearer": []}]
+        assert paths["/me"]["get"]["security"] == [{"Login": []}, {"ApiKey": []}]
         one, both = (paths[path]["get"]["security"] for path in ("/tasks", "/both"))
         if FASTAPI < (0, 123, 10):
             # They name the scopes of OAuth 2 only, and each guard for itself.
-            assert [*one, *both] == [{"bearer": []}] * (1 + len(both))
+            assert one == both == [{"Login": []}, {"ApiKey": []}]
             return
-        assert one == [{"bearer": ["tasks:read"]}]
-        assert both == [{"bearer": ["tasks:read", "tasks:run"]}]
-        assert paths["/api/keys"]["post"]["security"] == [{"bearer": []}]
+        assert one == [{"Login": ["tasks:read"]}, {"ApiKey": ["tasks:read"]}]
+        needed = ["tasks:read", "tasks:run"]
+        assert both == [{"Login": needed}, {"ApiKey": needed}]
+        assert paths["/api/keys"]["post"]["security"] == [{"Login": []}]
 
     async def test_shows_the_problems_of_guarded_routes_only(
         self, document: dict[str, Any]
@@ -468,14 +473,12 @@ class TestOpenApi:
             ("get", ""), ("post", ""), ("get", "/{key_id}"), ("post", "/{key_id}/rotate"),
             ("post", "/{key_id}/revoke"), ("delete", "/{key_id}"),
         }  # fmt: skip
-        create = paths["/api/keys"]["post"]
-        body = create["requestBody"]["content"]["application/json"]["schema"]
-        assert body["required"] == ["name"]
-        assert body["additionalProperties"] is False
-        created = create["responses"]["201"]["content"]["application/json"]["schema"]
-        assert "key" in created["properties"]
-        listed = paths["/api/keys"]["get"]["responses"]["200"]["content"]["application/json"]
-        assert "key" not in listed["schema"]["properties"]["items"]["items"]["properties"]
+        schemas = document["components"]["schemas"]
+        assert schemas["NewApiKey"]["required"] == ["name"]
+        assert schemas["NewApiKey"]["additionalProperties"] is False
+        assert schemas["CreatedApiKey"]["properties"].keys() - schemas["ApiKey"]["properties"] == {
+            "key"
+        }
         # No answer is promised that the routes never give.
         for path, item in paths.items():
             if path.startswith("/api/keys"):
@@ -483,7 +486,7 @@ class TestOpenApi:
                     statuses = {status for status in operation["responses"] if status < "3"}
                     assert len(statuses) == 1, (path, statuses)
 
-    async def test_speaks_of_problems_where_fastapi_has_its_own_form(self, app: FastAPI) -> None:
+    async def test_describes_problems_where_fastapi_has_its_own_form(self, app: FastAPI) -> None:
         document = app.openapi()
         invalid = document["paths"]["/tasks/{task_id}"]["post"]["responses"]["422"]
         assert invalid["content"].keys() == {"application/problem+json"}
@@ -503,7 +506,7 @@ class TestOpenApi:
 
     async def test_members_of_a_path_that_are_no_operations_stay(self) -> None:
         path = {"summary": "security", "parameters": [{"name": "a"}]}
-        assert document_problems({"paths": {"/": dict(path)}}, all_errors=True)["paths"] == {
+        assert complete_document({"paths": {"/": dict(path)}}, all_errors=True)["paths"] == {
             "/": path
         }
 

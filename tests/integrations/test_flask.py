@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("flask")
 
 from anyio.lowlevel import checkpoint
-from flask import Blueprint, Flask, Response, abort, g, redirect, request, url_for
+from flask import Blueprint, Flask, Response, abort, current_app, g, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 from flask.views import MethodView, View
-from tests.integrations.flask_app import blocking, run
+from tests.integrations.flask_app import BlockingStore, blocking, run
 from tests.integrations.flask_site import Site
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import HTTPException, NotFound, TooManyRequests, Unauthorized
@@ -106,7 +106,7 @@ class TestMethods:
         assert site.client().options("/config", headers=PREFLIGHT).status_code == 401
         assert site.called == []
 
-    def test_a_method_that_is_not_allowed_says_which_are(self, site: Site) -> None:
+    def test_a_405_lists_the_allowed_methods(self, site: Site) -> None:
         site.app.get("/config")(site.auth.require()(site.view()))
         reply = site.ask("PUT", "/config")
         assert (reply.status_code, reply.json["title"]) == (405, "Method Not Allowed")
@@ -222,7 +222,7 @@ class TestAProtectedBlueprint:
         assert site.code("GET", "/admin/tasks", "jwt_bob") == "permission_denied"
         assert site.code("GET", "/admin/tasks", "jwt") == "200"
 
-    def test_a_public_view_is_let_out(self, site: Site, blueprint: Blueprint) -> None:
+    def test_a_public_view_is_exempt(self, site: Site, blueprint: Blueprint) -> None:
         site.auth.protect(blueprint, require())
         blueprint.get("/health")(site.auth.public(site.view()))
         site.app.register_blueprint(blueprint)
@@ -295,7 +295,7 @@ class TestChangesWhileItRuns:
         site.auth.protect(site.app, require_interactive())
         assert site.code("GET", "/things", "key") == "interactive_required"
 
-    def test_methods_of_one_view_are_told_apart(self, site: Site) -> None:
+    def test_methods_of_one_view_have_their_own_policies(self, site: Site) -> None:
         class Things(MethodView):
             @site.auth.require()
             def get(self) -> str:
@@ -319,7 +319,7 @@ class TestSetUpsThatCannotWork:
         with pytest.raises(ConfigurationError, match=r"Write Authenticator\("):
             FlaskAuth(waiting)
 
-    @pytest.mark.parametrize("wrong", [None, "secret", object()])
+    @pytest.mark.parametrize("wrong", ["secret", object()])
     def test_no_authenticator_at_all(self, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match="needs an Authenticator, not"):
             FlaskAuth(wrong)
@@ -395,7 +395,7 @@ class TestThePrincipal:
         assert site.ask("GET", "/tasks:read", "key").data == b"Alice"
 
     def test_it_does_not_outlive_its_request(self, site: Site) -> None:
-        """An application context that somebody pushed is shared by the requests in it, and so is `g`."""
+        """An application context that the application pushed is shared by the requests in it, and so is `g`."""
         site.app.get("/")(site.auth.require()(lambda: str(dict(g.__dict__))))
         with site.app.app_context():
             assert site.code("GET", "/", "jwt") == "200"
@@ -444,7 +444,7 @@ class TestThePrincipal:
         assert site.ask("GET", "/", "key").data == b"Alice"
 
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_a_guard_that_another_decorator_hides_still_asks(
+    def test_a_guard_below_another_decorator_still_decides(
         self, site: Site, is_async: bool
     ) -> None:
         def plain() -> str:
@@ -463,7 +463,7 @@ class TestThePrincipal:
         assert site.code("GET", "/", "key_bob") == "permission_denied"
         assert site.ask("GET", "/", "key").data == b"reached"
 
-    def test_nothing_of_the_application_comes_before_it(self, site: Site) -> None:
+    def test_it_runs_before_everything_of_the_application(self, site: Site) -> None:
         early = Flask(__name__)
 
         @early.before_request
@@ -504,7 +504,7 @@ class TestKeyRoutes:
         assert created.headers["Location"] == f"/v2/red%20team/keys/{created.json['id']}"
 
     def test_a_body_without_a_length(self, site: Site) -> None:
-        # WSGI says nothing of chunked bodies; werkzeug reads none unless the server promises an end.
+        # WSGI does not define chunked bodies; werkzeug reads none unless the server promises an end.
         site.app.register_blueprint(site.auth.key_routes())
         bearer = {"Authorization": f"Bearer {site.world.names['jwt']}"}
         reply = site.client().post(
@@ -528,7 +528,7 @@ def _without_team(site: Site, endpoint: str) -> Callable[..., Any]:
 
 
 class TestErrors:
-    """Whatever goes wrong is a problem document, and keeps the headers that say what to do (RFC 9457)."""
+    """Whatever goes wrong is a problem document, and keeps the headers that help the client (RFC 9457)."""
 
     def answer(self, site: Site, error: Callable[[], ResponseReturnValue]) -> TestResponse:
         site.app.get("/")(error)
@@ -623,7 +623,7 @@ class TestErrors:
         refused = site.ask("GET", "/")
         assert (refused.status_code, refused.data) == (497, b"credentials_missing")
 
-    def test_an_extension_that_looks_at_every_error_sees_refusals(
+    def test_an_extension_that_handles_every_error_gets_refusals(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[Exception] = []
@@ -669,10 +669,36 @@ class TestTimesOfLastUse:
         assert self.last_used(site) is None
         site.world.clock.advance(timedelta(seconds=60))
         reply = site.client().get("/", headers=bearer)
-        # Nobody waits for it.
+        # No caller waits for it.
         assert self.last_used(site) is None
         reply.close()
         assert self.last_used(site) == START + timedelta(seconds=60)
+
+    def test_are_written_in_a_context_of_the_application(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As a store needs it that is made with `lambda: db.engine` of Flask-SQLAlchemy."""
+        at_exit: list[Callable[[], None]] = []
+        monkeypatch.setattr(
+            flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
+        )
+        written: list[str] = []
+
+        def touch(_store: BlockingStore, _last_used: Any) -> None:
+            written.append(current_app.name)
+
+        monkeypatch.setattr(BlockingStore, "touch", touch, raising=False)
+        site = Site(world)
+        site.app.get("/")(site.auth.require()(site.view()))
+        bearer = {"Authorization": f"Bearer {site.world.names['key']}"}
+        site.client().get("/", headers=bearer).close()
+        site.world.clock.advance(timedelta(seconds=60))
+        site.client().get("/", headers=bearer).close()
+        assert written == [site.app.name]
+        site.ask("GET", "/", "key")
+        (leave,) = at_exit
+        leave()
+        assert written == [site.app.name] * 2
 
     def test_the_rest_is_written_when_the_process_ends(
         self, world: World, monkeypatch: pytest.MonkeyPatch
@@ -688,17 +714,18 @@ class TestTimesOfLastUse:
         leave()
         assert self.last_used(site) == START
 
-    def test_an_authenticator_that_is_gone_is_not_kept_for_it(
+    def test_an_application_that_is_gone_is_not_kept_for_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         at_exit: list[Callable[[], None]] = []
         monkeypatch.setattr(
             flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
         )
-        auth: FlaskAuth[Any] | None = FlaskAuth(blocking(make_world().authenticator))
-        gone = weakref.ref(auth.authenticator)
-        del auth
+        app: Flask | None = Flask(__name__)
+        auth: FlaskAuth[Any] | None = FlaskAuth(blocking(make_world().authenticator), app)
+        gone = (weakref.ref(app), weakref.ref(auth.authenticator))
+        del app, auth
         gc.collect()
-        assert gone() is None
+        assert [each() for each in gone] == [None, None]
         (leave,) = at_exit
         leave()

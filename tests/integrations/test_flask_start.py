@@ -1,4 +1,4 @@
-"""When Flask applications are told of mistakes in their guards: while they are imported, wherever it can be known."""
+"""When mistakes in the guards of Flask applications are reported: while they are imported, wherever possible."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ auth.init_app(app)
 from flask import Flask
 auth.init_app(app)
 auth.protect(app)
-auth.declare_view(app, "somebody_elses", require("a"))
-app.add_url_rule("/x", "somebody_elses", lambda: "")
+auth.declare_view(app, "of_another_package", require("a"))
+app.add_url_rule("/x", "of_another_package", lambda: "")
 app.add_url_rule("/later", "later")
 app.endpoint("later")(auth.public(lambda: ""))
 """,
@@ -217,7 +217,7 @@ def test_a_module_with_a_mistake_cannot_be_imported(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_raises_no_alarm(name: str, tmp_path: Path) -> None:
+def test_a_correct_application_is_accepted(name: str, tmp_path: Path) -> None:
     module = tmp_path / "web.py"
     module.write_text(START + RIGHT[name])
     names = runpy.run_path(str(module))
@@ -372,7 +372,7 @@ class TestViewsThatCannotBeDecorated:
         site.auth.protect(site.app)
         assert site.code("GET", "/static/x") == "404"
 
-    def test_somebody_elses_view_that_is_there_already(self, site: Site) -> None:
+    def test_a_view_of_another_package_that_is_registered_already(self, site: Site) -> None:
         site.app.get("/swagger")(site.view("swagger"))
         site.auth.declare_view(site.app, "swagger", require("tasks:run"))
         assert site.code("GET", "/swagger") == "credentials_missing"

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msk_auth import InputInvalid, KeyValue, LoginTooOld, Problem, TooManyAttempts
-from msk_auth.http.answers import Answer, ProblemRenderer, bearer_challenge, close_reason
+from msk_auth.core.errors import bearer_challenge
+from msk_auth.http.answers import Answer, ProblemRenderer, close_reason
 from msk_auth.http.parsing import (
     CreateRequest,
     ListRequest,
@@ -24,7 +25,7 @@ RENDERER = ProblemRenderer("api", "https://example.test/errors/")
 
 
 class LoginFailed(Problem):
-    """An application's own 401 that says nothing about a challenge."""
+    """An application's own 401 without a challenge."""
 
     status = 401
     code = "login_failed"

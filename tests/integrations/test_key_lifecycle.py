@@ -90,20 +90,20 @@ async def test_rotation_with_an_overlap(client: Client) -> None:
         client.world.bearer("key_read"),
         [(b"authorization", b"Bearer " + successor["key"].encode())],
     ]
-    assert [(await send(client.app, "GET", b"/me", headers)).status for headers in both] == [
+    assert [(await send(client.app, "GET", b"/whoami", headers)).status for headers in both] == [
         200,
         200,
     ]
     predecessor = (await client("GET", f"/api/keys/{names['key_read_id']}")).json
     assert predecessor["replaced_by"] == successor["id"]
     client.world.clock.advance(timedelta(seconds=60))
-    assert [(await send(client.app, "GET", b"/me", headers)).status for headers in both] == [
+    assert [(await send(client.app, "GET", b"/whoami", headers)).status for headers in both] == [
         401,
         200,
     ]
 
 
-async def test_revoking_twice_tells_the_same(client: Client) -> None:
+async def test_revoking_twice_gives_the_same_answer(client: Client) -> None:
     target = f"/api/keys/{client.world.names['key_id']}/revoke"
     first = await client("POST", target)
     client.world.clock.advance(timedelta(seconds=5))
@@ -112,7 +112,7 @@ async def test_revoking_twice_tells_the_same(client: Client) -> None:
     assert first.json["revoked_at"] == "2026-01-02T03:04:05.000000Z"
 
 
-async def test_a_deleted_key_is_dead_and_off_the_list(client: Client) -> None:
+async def test_a_deleted_key_is_revoked_and_off_the_list(client: Client) -> None:
     target = f"/api/keys/{client.world.names['key_id']}"
     deleted = await client("DELETE", target)
     assert (deleted.status, deleted.body) == (204, b"")
@@ -199,6 +199,6 @@ async def test_a_body_that_a_server_cannot_read_is_malformed(
     assert (reply.status, reply.json["code"]) == (400, "request_malformed")
 
 
-async def test_what_a_middleware_says_of_a_body_counts(client: Client) -> None:
+async def test_the_error_of_a_middleware_about_a_body_is_the_answer(client: Client) -> None:
     reply = await client("POST", "/api/keys", chunks=[b"{", TooManyAttempts(3)])
     assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")

@@ -205,9 +205,7 @@ if "fastapi" in MAKERS:
     async def test_the_document_of_validation_errors_stays_as_it_was() -> None:
         before = (await send(fastapi_app(None), "GET", b"/openapi.json")).json
         after = (await send(fastapi_app(make_world()), "GET", b"/openapi.json")).json
-        assert after["paths"] == before["paths"]
-        assert after["components"]["schemas"].pop("Problem")
-        assert after["components"] == before["components"]
+        assert json.dumps(after) == json.dumps(before)
         assert "HTTPValidationError" in json.dumps(after["paths"])
 
 

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from msk_auth import (
+    ConfigurationError,
     InteractiveRequired,
     KeyFormat,
     Policy,
     Problem,
     TooManyAttempts,
+    any_credential,
     local_principal,
-    require,
     require_interactive,
 )
-from msk_auth.core.flows import CreatedKey
+from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
 from msk_auth.http.answers import Answer, ContentTooLarge
-from msk_auth.http.key_routes import KEY_ROUTES, MAX_BODY
+from msk_auth.http.key_routes import KEY_ROUTES, MAX_BODY, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.routes import Exchange, Route, respond
 from msk_auth.leaks import MAX_REPORT
@@ -47,7 +48,7 @@ ANSWERS: dict[str, object] = {
 
 
 class Site:
-    """Records what a flow does, and raises where it is told to."""
+    """Records what a flow does, and raises where a test wants it."""
 
     def __init__(self, *, blocks: bool) -> None:
         self.blocks = blocks
@@ -90,7 +91,7 @@ class Site:
         )
 
     def admitted(self, policy: Policy) -> object:
-        assert policy in {require(), require_interactive()}
+        assert policy in {any_credential(), require_interactive()}
         return PRINCIPAL
 
     async def respond(self, route: Route) -> Answer:
@@ -116,7 +117,30 @@ def test_a_key_changes_only_after_an_interactive_login() -> None:
     """G3: what creates, revokes or extends a key is no GET and demands a login."""
     assert len({route.name for route in KEY_ROUTES}) == len(KEY_ROUTES) == 6
     for route in KEY_ROUTES:
-        assert route.policy == (require() if route.method == "GET" else require_interactive())
+        assert route.policy == (
+            any_credential() if route.method == "GET" else require_interactive()
+        )
+
+
+def test_an_application_names_the_key_routes_that_it_wants() -> None:
+    assert key_routes(None) == KEY_ROUTES
+    names = [row.name for row in key_routes({"delete_key", "list_keys"})]
+    assert names == ["list_keys", "delete_key"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], (), "list_keys", ["list"], ["list_keys", "purge"], [None], [["list_keys"]], 7, True],
+    ids=repr,
+)
+def test_names_of_no_key_routes_are_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="some of these: list_keys, create_key, get_key"):
+        key_routes(wrong)
+
+
+def test_names_that_can_be_read_once_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="does not name key routes"):
+        key_routes(iter(["list_keys"]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("route", KEY_ROUTES, ids=lambda route: route.name)

@@ -104,6 +104,8 @@ def is_emptied(server: str, adapter: str, case: Case) -> bool:
     )
 
 
+WHOLE = {adapter: (server, adapter) for server, adapter in reversed(DEPLOYMENTS)}.values()
+
 # uvicorn needs another package for websockets.
 WITH_WEBSOCKETS = [each for each in DEPLOYMENTS if each[0] == "granian" and each[1] in ASGI]
 TALKS: dict[str, tuple[str, str | None, list[str]]] = {
@@ -114,12 +116,37 @@ TALKS: dict[str, tuple[str, str | None, list[str]]] = {
     "opened": ("/ws", "key", []),
     "closed": ("/ws/talk", "jwt", ["hello", "administer", "continue"]),
     # These two revoke the key that they use.
-    "watched": ("/ws/watch", "key_nothing", []),
+    "watched": ("/ws/watch", "key_admin", []),
     "verified again": ("/ws/again", "key_bob", []),
 }
 
 
 SENT = [case for case in CASES if is_sendable(case)]
+
+
+def is_read_alike(case: Case) -> bool:
+    """What no server reads differently: at most one credential in a plain header, and JSON under a plain path."""
+    values = {name.lower(): value for name, value in case.headers}
+    return (
+        len(values) == len(case.headers)
+        and values.pop("content-type", "application/json") == "application/json"
+        and values.keys() <= {"authorization"}
+        and all(
+            re.fullmatch(r"Bearer [\w<>.-]+", value) is not None and len(value) < 100
+            for value in values.values()
+        )
+        and re.fullmatch(r"[\w/<>-]{,100}", case.request.partition(" ")[2]) is not None
+    )
+
+
+def cases_for(server: str, adapter: str) -> list[Case]:
+    """The whole table for each adapter under one server; for the other servers what they may read differently, and one
+    case for each answer.
+    """
+    if (server, adapter) in WHOLE:
+        return SENT
+    one_for_each = {(case.status, case.code, case.challenge): case for case in SENT}.values()
+    return [case for case in SENT if case in one_for_each or not is_read_alike(case)]
 
 
 @contextmanager
@@ -166,7 +193,7 @@ def started(
 
 
 def wait_for(process: subprocess.Popen[bytes], port: int, is_loaded: Callable[[], bool]) -> None:
-    """Some servers listen before they have the application, and others after."""
+    """Some servers accept connections before they have loaded the application, and others after."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert process.poll() is None, f"the server ended with {process.returncode}"
@@ -260,14 +287,14 @@ class Asked:
 def asked(server: str, adapter: str) -> Asked:
     """Everything, asked once in a run."""
     with served(server, adapter) as (port, names):
-        answers = {case.name: ask(port, names, case) for case in SENT}
+        answers = {case.name: ask(port, names, case) for case in cases_for(server, adapter)}
         talks = TALKS if (server, adapter) in WITH_WEBSOCKETS else {}
         talked = {
-            name: talk(port, path, bearer(names, credential), says)
-            for name, (path, credential, says) in talks.items()
+            name: talk(port, path, bearer(names, credential), messages)
+            for name, (path, credential, messages) in talks.items()
         }
         # The last ones: they revoke the key that they use.
-        headers = [(name.decode(), value) for name, value in bearer(names, "key_read")]
+        headers = [(name.decode(), value) for name, value in bearer(names, "key")]
         followed = exchange(port, b"GET /follow", headers, b"")
         headers = [(name.decode(), value) for name, value in bearer(names, "jwt")]
         headers += [("content-type", b"application/json"), ("transfer-encoding", b"chunked")]
@@ -284,29 +311,31 @@ def bearer(names: dict[str, str], credential: str | None) -> list[tuple[bytes, b
 def test_enough_of_the_table_is_sent() -> None:
     assert len(SENT) >= 300
     assert sum(not is_clean(case) for case in SENT) >= 8
+    for server, adapter in set(DEPLOYMENTS) - set(WHOLE):
+        assert 100 <= len(cases_for(server, adapter)) <= 200
 
 
 @pytest.mark.parametrize(("server", "adapter"), DEPLOYMENTS, ids=map(" and ".join, DEPLOYMENTS))
 def test_every_case_gets_its_answer(server: str, adapter: str) -> None:
     answers = answers_of(server, adapter)
     wrong: list[tuple[str, Answer]] = []
-    for case in SENT:
+    for case in cases_for(server, adapter):
         answer = answers[case.name]
         if answer.is_the_servers_own and not is_clean(case):
             continue
         code = json.loads(answer.body)["code"] if answer.body else None
-        told = (answer.status, code, answer.challenge, answer.retry_after)
+        given = (answer.status, code, answer.challenge, answer.retry_after)
         expected = (case.status, case.code, case.challenge, case.retry_after)
         if is_emptied(server, adapter, case):
             expected = (401, "credentials_missing", 'Bearer realm="api"', None)
-        if told != expected:
+        if given != expected:
             wrong.append((case.name, answer))
     assert wrong == []
 
 
 @pytest.mark.skipif(find_spec("granian") is None, reason="granian is not installed")
 def test_granian_makes_an_empty_header_of_one_that_is_not_ascii() -> None:
-    """The one difference that no adapter can mend. When this fails, `is_emptied` can go."""
+    """The one difference that no adapter can remove. When this fails, `is_emptied` can go."""
     with started("granian", "tests.integrations.raw_wsgi:app", "wsgi", {}) as port:
 
         def handed_on(*values: bytes) -> object:
@@ -316,7 +345,7 @@ def test_granian_makes_an_empty_header_of_one_that_is_not_ascii() -> None:
         assert handed_on(b"Bearer a") == "Bearer a"
         assert handed_on(b"Bearer a\xe9") == handed_on(b"") == ""
         assert handed_on() is None
-        # Next to another one it is still told from nothing, and refused.
+        # Next to another one it is still distinguished from no header, and refused.
         assert handed_on(b"\xe9", b"Bearer a") == ",Bearer a"
 
 
@@ -340,9 +369,9 @@ def test_websockets_are_refused_with_the_answer_and_closed_with_the_code(
     assert (
         'www-authenticate: bearer realm="api", error="invalid_token"' in talks["key_revoked"].head
     )
-    assert json.loads(talks["opened"].said[0])["owner"] == "alice"
+    assert json.loads(talks["opened"].texts[0])["owner"] == "alice"
     assert talks["opened"].close == (1000, "")
-    assert talks["closed"].said == ("alice", "alice")
+    assert talks["closed"].texts == ("alice", "alice")
     assert talks["closed"].close == (1008, "key_revoked")
     assert talks["watched"].close == (1008, "key_revoked")
     assert talks["verified again"].close == (1008, "key_revoked")
@@ -362,7 +391,7 @@ def test_a_stream_ends_when_its_key_is_revoked(server: str, adapter: str) -> Non
 def test_a_body_that_cannot_be_read_is_a_400(server: str, adapter: str) -> None:
     broken = asked(server, adapter).broken
     if (server, adapter) == ("granian", "flask"):
-        # It hands on an empty body, which is no JSON. When this fails, it has begun to tell.
+        # It hands on an empty body, which is no JSON. When this fails, granian has begun to report it.
         assert (broken.status, json.loads(broken.body)["code"]) == (422, "input_invalid")
         return
     assert broken.status == 400
@@ -371,12 +400,12 @@ def test_a_body_that_cannot_be_read_is_a_400(server: str, adapter: str) -> None:
 
 
 def test_no_two_deployments_differ() -> None:
-    told: dict[str, dict[Answer, list[str]]] = {}
+    found: dict[str, dict[Answer, list[str]]] = {}
     for server, adapter in DEPLOYMENTS:
         answers = answers_of(server, adapter)
-        for case in SENT:
+        for case in cases_for(server, adapter):
             answer = answers[case.name]
             if not answer.is_the_servers_own and not is_emptied(server, adapter, case):
-                where = told.setdefault(case.name, {}).setdefault(answer, [])
+                where = found.setdefault(case.name, {}).setdefault(answer, [])
                 where.append(f"{server}, {adapter}")
-    assert {name: each for name, each in told.items() if len(each) > 1} == {}
+    assert {name: each for name, each in found.items() if len(each) > 1} == {}

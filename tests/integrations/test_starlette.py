@@ -30,6 +30,7 @@ from msk_auth import (
     CredentialsMissing,
     Principal,
     Problem,
+    any_credential,
     require,
     require_interactive,
 )
@@ -152,7 +153,7 @@ class TestDecorators:
         assert guarded.__name__ == "ok"
         assert auth.require_interactive("a")(ok).msk_auth_policy == require_interactive("a")  # type: ignore[attr-defined]
         for route in auth.key_routes():
-            assert route.endpoint.msk_auth_policy in {require(), require_interactive()}  # type: ignore[attr-defined]
+            assert route.endpoint.msk_auth_policy in {any_credential(), require_interactive()}  # type: ignore[attr-defined]
 
     async def test_a_sync_endpoint_runs_in_a_thread_and_its_guard_does_not(
         self, auth: StarletteAuth[User], world: World, monkeypatch: pytest.MonkeyPatch
@@ -290,7 +291,7 @@ class TestMiddleware:
     async def who(request: HTTPConnection) -> Response:
         user = request.user
         if not user.is_authenticated:
-            return JSONResponse("nobody")
+            return JSONResponse("anonymous")
         assert isinstance(user, AuthenticatedUser)
         assert isinstance(user.principal, Principal)
         return JSONResponse([user.identity, user.display_name, request.auth.scopes])
@@ -314,17 +315,18 @@ class TestMiddleware:
             Route("/scopes", scopes),
             Route("/theirs", requires("tasks:run")(ok)),
             Route("/ours", auth.require("tasks:run")(ok)),
+            Route("/bare", auth.require()(ok)),
             with_middleware=True,
         )
 
     async def test_fills_user_and_auth(self, app: Starlette, world: World) -> None:
         reply = await send(app, "GET", b"/who", world.bearer("key_read"))
         assert reply.json == ["alice", "alice", ["authenticated", "tasks:read"]]
-        assert (await send(app, "GET", b"/who")).json == "nobody"
+        assert (await send(app, "GET", b"/who")).json == "anonymous"
         assert (await send(app, "GET", b"/scopes")).json == []
 
     @pytest.mark.parametrize("credential", ["key_revoked", "jwt_forged", "key_typo"])
-    async def test_refuses_nobody_on_public_routes(
+    async def test_refuses_no_request_on_public_routes(
         self, app: Starlette, world: World, credential: str
     ) -> None:
         assert (await send(app, "GET", b"/public", world.bearer(credential))).status == 200
@@ -358,6 +360,11 @@ class TestMiddleware:
         assert (await send(app, "GET", b"/ours", world.bearer("key"))).status == 200
         assert world.store.reads == 1
 
+    async def test_names_nothing_on_behalf_of_a_guard(self, app: Starlette, world: World) -> None:
+        assert (await send(app, "GET", b"/bare", world.bearer("key"))).status == 200
+        refused = await send(app, "GET", b"/bare", world.bearer("key_read"))
+        assert (refused.status, refused.json["code"]) == (403, "permission_denied")
+
     async def test_starlette_s_own_decorator_works(self, app: Starlette, world: World) -> None:
         assert (await send(app, "GET", b"/theirs", world.bearer("key"))).status == 200
         for headers in (world.bearer("key_read"), []):
@@ -389,5 +396,5 @@ async def test_after_the_handshake_it_is_closed() -> None:
     assert close == {"type": "websocket.close", "code": 1008, "reason": "key_revoked"}
 
 
-async def test_after_the_end_there_is_nothing_to_say() -> None:
+async def test_nothing_is_sent_after_the_close() -> None:
     assert await refuse(WebSocketState.DISCONNECTED) == []

@@ -24,3 +24,12 @@ class TestAdapters(StreamContract):
         cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> AdapterDriver:
         return Driver(loop, ADAPTERS[request.param](world.authenticator), stays=True)
+
+
+class TestLateAdaptersOfBlockingAuthenticators(StreamContract):
+    @pytest.fixture(scope="class", params=ADAPTERS)
+    @classmethod
+    def driver(
+        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
+    ) -> AdapterDriver:
+        return Driver(loop, ADAPTERS[request.param](world.blocking, late=True), stays=True)

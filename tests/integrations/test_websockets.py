@@ -34,7 +34,7 @@ async def connect(
     texts: Sequence[str] = (),
     query: bytes = b"",
 ) -> list[dict[str, Any]]:
-    """What the application sends to a websocket that connects, says these things and then leaves."""
+    """What the application sends to a websocket that connects, sends these messages and disconnects."""
     scope = {
         "type": "websocket",
         "asgi": {"version": "3.0"},
@@ -128,6 +128,15 @@ class TestAdapters(WebSocketContract):
         return Driver(loop, ADAPTERS[name](world.authenticator), can_deny=can_deny)
 
 
+class TestLateAdaptersOfBlockingAuthenticators(WebSocketContract):
+    @pytest.fixture(scope="class", params=WITH_WEBSOCKETS)
+    @classmethod
+    def driver(
+        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
+    ) -> WebSocketDriver:
+        return Driver(loop, ADAPTERS[request.param](world.blocking, late=True), can_deny=True)
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", WITH_WEBSOCKETS)
 async def test_where_the_server_can_it_sends_the_answer(name: str) -> None:
@@ -216,7 +225,7 @@ OPEN = {"fastapi": _fastapi, "starlette": _starlette, "litestar": _litestar}
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", WITH_WEBSOCKETS)
-async def test_a_guard_of_an_open_websocket_is_told_no_old_truth(name: str) -> None:
+async def test_a_guard_of_an_open_websocket_verifies_again(name: str) -> None:
     world = make_world()
     app = OPEN[name](world.authenticator)
     accepted, closed = await connect(app, "/ws", world.bearer("key"), texts=["hello"])

@@ -23,7 +23,7 @@ TYPE = "example_api_key"
 
 
 class Reporter:
-    """Somebody who signs reports with keys of P-256."""
+    """A sender that signs reports with keys of P-256."""
 
     def __init__(self, *identifiers: str) -> None:
         self.keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in identifiers}

@@ -102,7 +102,7 @@ BODY = report(match("no key"))
 GOOD = GITHUB.sign(BODY, "k1")
 FORGED = {
     "another key's": ("k1", GITHUB.sign(BODY, "k2")),
-    "a stranger's": ("k1", Reporter("k1").sign(BODY, "k1")),
+    "of a foreign key": ("k1", Reporter("k1").sign(BODY, "k1")),
     "of another body": ("k1", GITHUB.sign(BODY + b" ", "k1")),
     "changed": ("k1", changed(GOOD)),
     "cut": ("k1", GOOD[:-8]),
@@ -208,7 +208,7 @@ def test_a_key_that_is_taken_back_ends_within_a_day(world: World) -> None:
 
 
 def test_an_unknown_name_fetches_once_in_a_while(world: World) -> None:
-    """A stranger who makes up names must not make us hammer GitHub."""
+    """A client that invents key ids must not cause many requests to GitHub."""
     for number in range(50):
         with pytest.raises(SignatureInvalid):
             world.receive(BODY, f"made-up-{number}", GOOD)
@@ -274,7 +274,9 @@ def test_reports_that_come_together_share_one_fetch(world: World) -> None:
     assert world.fetched == 1
 
 
-def test_a_store_that_fails_is_no_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_store_is_not_reported_as_success(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, key = world.create()
     monkeypatch.setattr(type(world.store), "revoke", lambda *_args, **_more: 1 / 0)
     with pytest.raises(StoreUnavailable):

@@ -74,7 +74,7 @@ def test_a_report_has_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "expected"),
     [
         ("Commit", "commit"),
         ("Pull_request_comment", "pull_request_comment"),
@@ -85,13 +85,13 @@ def test_a_report_has_bounds() -> None:
         (None, "unknown"),
     ],
 )
-def test_the_source_is_a_word(source: object, told: str) -> None:
+def test_the_source_is_a_word(source: object, expected: str) -> None:
     (found,) = read_report(report({"token": "x", "source": source}))
-    assert found.sighting == LeakLocation("github", told, None)
+    assert found.sighting == LeakLocation("github", expected, None)
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("https://github.com/o/r/blob/1/a.txt", "https://github.com/o/r/blob/1/a.txt"),
         ("https://github.com/o/r#L1", "https://github.com/o/r"),
@@ -117,13 +117,13 @@ def test_the_source_is_a_word(source: object, told: str) -> None:
         ("https://example.com:port/", None),
     ],
 )
-def test_a_place_shows_no_secret(url: str, told: str | None) -> None:
-    assert trimmed_url(url, KEY) == told
+def test_a_location_shows_no_secret(url: str, expected: str | None) -> None:
+    assert trimmed_url(url, KEY) == expected
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["/", "?", "#", "@", "%"]))
 def test_no_place_holds_what_was_found_there(before: str, after: str, between: str) -> None:
     key = KeyFormat().generate().reveal()
     url = f"https://example.com/{before}{between}{key}{between}{after}"
-    told = trimmed_url(url, key)
-    assert told is None or key not in told
+    expected = trimmed_url(url, key)
+    assert expected is None or key not in expected

@@ -73,7 +73,7 @@ class Network:
         return host
 
     def cut(self, host: Host) -> int:
-        """Pull its cable: whatever is sent gets lost, and nobody is told. The boot clock afterwards."""
+        """Pull its cable: whatever is sent gets lost, without an error. The boot clock afterwards."""
         _ip("-n", self.database, "link", "set", host.cable, "down")
         return now()
 
@@ -155,7 +155,7 @@ def postgres(namespace: str) -> Iterator[URL]:
 def seen_from(host: Host) -> URL:
     """The database as a process on this host reaches it.
 
-    A lost packet is no error for TCP: without these limits a question that got lost is waited for a quarter of an hour.
+    A lost packet is no error for TCP: without these limits the answer to a lost packet is waited for a quarter of an hour.
     """
     return URL.create(
         "postgresql+psycopg",

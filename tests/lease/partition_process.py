@@ -1,7 +1,7 @@
 """One process of a deployment whose path to the database may be cut: verifies, revokes its share, writes down when.
 
 Run by `test_lease_partition.py` as `python -m tests.lease.partition_process`, with a JSON object in the first line of
-standard input. It says `ready` once it has verified and `revoked` after its first revocation, goes on until standard
+standard input. It prints `ready` once it has verified and `revoked` after its first revocation, goes on until standard
 input ends, and then prints what it wrote down. Times are those of the boot clock, which all processes of the machine share.
 """
 
@@ -73,7 +73,7 @@ class PartitionProcess:
                 await asyncio.sleep(0.002)
 
         async def verify_the_kept() -> None:
-            # By itself: a question that got lost must not keep it from using its lease.
+            # By itself: a lost packet must not keep it from using its lease.
             while not self.done.is_set():
                 await self.verify(self.kept)
                 await asyncio.sleep(0.005)
@@ -95,7 +95,7 @@ class PartitionProcess:
         self.verified.append((key[4:16], began, now(), outcome))
 
     async def revoke(self, key_id: str) -> None:
-        """Until it returned. What could not be told may have happened, and is asked for again."""
+        """Retry until it returns: after an error it is not known whether the key was revoked."""
         principal = local_principal(OWNER, at=datetime.now(UTC))
         began = now()
         while not self.done.is_set():

@@ -1,4 +1,4 @@
-"""A deployment in a box: processes with drifting clocks, one database, and a scheduler that may do anything.
+"""A simulated deployment: processes with drifting clocks, one database, and a scheduler that may do anything.
 
 The processes are real `AsyncAuthenticator`s. Their store stops before every read and write, and before every answer
 is delivered; a test decides which of the stopped steps goes on next, and how far time moves. So every interleaving of
@@ -51,7 +51,7 @@ class World:
         self.stopped: list[tuple[Process, str, asyncio.Future[None]]] = []
         self.sleeping: list[tuple[Process, float, asyncio.Future[None]]] = []
         # True once a revocation, or disabling the owner, returned to its caller.
-        self.narrowed = False
+        self.revoked = False
         self.violations: list[str] = []
 
     def pump(self) -> None:
@@ -76,7 +76,7 @@ class World:
         self.pump()
 
     def advance(self, seconds: float) -> None:
-        """Move the true time on, and wake whoever slept long enough by its own clock."""
+        """Move the true time on, and wake every process whose sleep is over by its own clock."""
         self.time += seconds
         for sleeper in list(self.sleeping):
             process, until, gate = sleeper
@@ -102,7 +102,7 @@ class World:
         self.record, register, self.owner_disabled = self.backup
         self.register = dict(register)
         self.restores += 1
-        self.narrowed = False
+        self.revoked = False
 
     def read_clock(self) -> float:
         """The true time, after which the process that asked may be paused."""
@@ -141,7 +141,7 @@ class Process:
         return authenticator
 
     async def wait_for(self, flight: Flight) -> None:
-        """Until the flight has ended, or the scheduler says that it took too long."""
+        """Until the flight has ended, or the scheduler decides that it took too long."""
         finished = asyncio.ensure_future(flight.finished.wait())
         gives_up = asyncio.ensure_future(self.stop("give up waiting"))
         try:
@@ -192,15 +192,13 @@ class Process:
         self.world.pump()
 
     async def verify(self) -> None:
-        must_refuse, restores = self.world.narrowed, self.world.restores
+        must_refuse, restores = self.world.revoked, self.world.restores
         try:
             await self.authenticator.authenticate(HEADER)
         except Problem:
             return
         if must_refuse and restores == self.world.restores:
-            self.world.violations.append(
-                f"accepted at {self.world.time} although access was narrowed"
-            )
+            self.world.violations.append(f"accepted at {self.world.time} although it was revoked")
 
     async def revoke(self) -> None:
         owner = Owner(OWNER_ID, frozenset({"run"}), OWNER_ID)
@@ -209,7 +207,7 @@ class Process:
             await self.authenticator.revoke_key(local_principal(owner, at=self.now()), KEY.id)
         except Problem:
             return  # not known whether it was revoked: nothing is promised
-        self.world.narrowed |= restores == self.world.restores
+        self.world.revoked |= restores == self.world.restores
 
     async def disable_owner(self) -> None:
         try:
@@ -219,7 +217,7 @@ class Process:
         self.world.owner_disabled = True
         restores = self.world.restores
         await self.authenticator.await_lease_expiry()
-        self.world.narrowed |= restores == self.world.restores
+        self.world.revoked |= restores == self.world.restores
 
 
 @dataclass

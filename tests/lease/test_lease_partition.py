@@ -1,7 +1,7 @@
 """The guarantee on two hosts, one of which loses its path to the database in the middle of revocations (G2, G5).
 
 Each host is a network namespace with a cable to the database's. What is sent over a cable that was pulled gets lost,
-and nobody is told, as with a switch that fails or a rule of a firewall.
+without an error, as with a switch that fails or a rule of a firewall.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def deployment() -> Iterator[Deployment]:
             yield Deployment(net, alpha, beta, url.render_as_string(hide_password=False))
 
 
-def heard(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
@@ -105,14 +105,14 @@ def test_a_process_that_is_cut_off_accepts_no_revoked_key_and_recovers(
             }
             module = "tests.lease.partition_process"
             process = stack.enter_context(hosts.process(host, module, json.dumps(setup)))
-            assert heard(process) == "ready"
+            assert read_line(process) == "ready"
             return process
 
         verifying = start(beta, 2, revokes=False)
         revoking = start(alpha, 1, revokes=True)
         victim = beta if cut_off == "who verifies" else alpha
         # One of eight at a time has returned: the others are under way.
-        assert heard(revoking) == "revoked"
+        assert read_line(revoking) == "revoked"
         cut = net.cut(victim)
         time.sleep(SECONDS_CUT)
         healed = net.heal(victim)
@@ -141,7 +141,7 @@ def test_a_process_that_is_cut_off_accepts_no_revoked_key_and_recovers(
         assert any(began > cut and returned < healed for _, began, returned in revoked)
         assert histories["alpha"].failed_revocations == 0
     else:
-        # Whether they happened could not be told, and nobody was told that they had.
+        # Their outcome is unknown, and no caller got an answer that they succeeded.
         assert histories["alpha"].failed_revocations > 0
     # The path is back: good keys are accepted, revoked ones refused as such, and more can be revoked.
     assert lost.outcomes(after=healed, before=end) >= {"accepted", "key_revoked"}

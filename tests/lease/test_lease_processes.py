@@ -77,7 +77,7 @@ def check(histories: Sequence[dict[str, Any]], revocations: int) -> None:
     assert len(returned) == revocations
     late = [(key_id, began) for key_id, began in accepted if began >= returned[key_id]]
     assert late == []
-    # The history says something: keys were in use before they were revoked, and refused afterwards.
+    # The history is conclusive: keys were in use before they were revoked, and refused afterwards.
     assert len(accepted) > revocations / 10
     assert sum(history["refused"] for history in histories) > revocations / 10
 

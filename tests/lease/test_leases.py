@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from msk_auth import ConfigurationError, KeyFormat, Owner, Principal, local_principal
-from msk_auth.core.flows import Authenticated
+from msk_auth.core.authentication import Authenticated
 from msk_auth.core.store import RecordedLease
 from msk_auth.leases.cache import MAX_LEASE, LeaseCache, Leases, seconds_to_wait, usual_header
 from msk_auth.leases.register import DRIFT, LeaseRegisterView
@@ -76,6 +77,18 @@ class World:
         self.clock.advance(self.takes)
         return self.outcome
 
+    def verification(self) -> Generator[Callable[[Any], Any], Any, Principal[Any]]:
+        """As an authenticator verifies."""
+        attempt = yield from self.leases.begin(KEY)
+        try:
+            if attempt.principal is not None:
+                return attempt.principal
+            outcome = yield from self.verify_by_store()
+            self.leases.keep(attempt, outcome)
+            return outcome.principal
+        finally:
+            self.leases.end(attempt)
+
     def run(self, flow: Generator[Callable[[Any], Any], Any, Any]) -> Any:
         ports = SimpleNamespace(
             register=self, calls=self.calls, wait_for=self.wait_for, sleep=self.sleep
@@ -95,7 +108,7 @@ class World:
     def verify(self) -> list[object]:
         """What verifying the key did."""
         self.calls.clear()
-        assert self.run(self.leases.verify(KEY, self.verify_by_store)) is ANN
+        assert self.run(self.verification()) is ANN
         return list(self.calls)
 
     def wait(self) -> list[object]:
@@ -230,7 +243,7 @@ def test_a_verification_is_kept_and_reused_once_the_lease_is_recorded(world: Wor
     assert world.verify() == ["read", "verify"]
 
 
-def test_a_look_at_the_register_serves_several_verifications(world: World) -> None:
+def test_one_read_of_the_register_serves_several_verifications(world: World) -> None:
     world.verify()
     assert world.cache is not None
     world.cache.clear()
@@ -282,6 +295,14 @@ def test_the_register_is_confirmed_by_one_request_at_a_time(world: World) -> Non
     assert world.verify() == ["wait", "verify"]
     assert other.finished.was_set == 0
     assert len(world.cache or ()) == 0
+
+
+def test_a_request_that_is_cancelled_before_it_verifies_holds_up_no_other(world: World) -> None:
+    flow = world.leases.begin(KEY)
+    next(flow)  # it reads the register
+    with pytest.raises(CancelledError):
+        flow.throw(CancelledError())
+    assert world.verify() == ["read", "record", "verify"]
 
 
 # A writer waits for what other processes may use.

@@ -97,7 +97,7 @@ def test_no_lease_is_granted_before_the_process_is_recorded(process: Process) ->
     assert int(entry.holder, 16) >= 0
 
 
-def test_a_lease_is_granted_shortly_after_a_look_by_the_time_before_it(process: Process) -> None:
+def test_a_lease_is_granted_shortly_after_a_read_counted_from_its_start(process: Process) -> None:
     process.confirm()
     # The look began at 0 and took a second, and recording began at 1.
     moments = (0.0, LOOK_SECONDS, LOOK_SECONDS + 0.001)

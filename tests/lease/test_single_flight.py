@@ -128,7 +128,7 @@ def test_a_child_begins_without_the_flights_of_its_parent_and_may_end_one() -> N
     assert of_parent.finished.is_set()
 
 
-def test_a_cancelled_request_leaves_those_that_waited_for_it_to_themselves() -> None:
+def test_requests_that_waited_for_a_cancelled_one_verify_by_themselves() -> None:
     store = AsyncStore()
     auth = awaiting(store)
 
@@ -147,7 +147,7 @@ def test_a_cancelled_request_leaves_those_that_waited_for_it_to_themselves() -> 
     assert auth._leases._single_flight._flights == {}
 
 
-def test_a_request_does_not_wait_long_for_one_that_got_stuck(
+def test_a_request_does_not_wait_long_for_a_stalled_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ports, "MAX_WAIT_SECONDS", 0.001)

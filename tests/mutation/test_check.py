@@ -16,6 +16,7 @@ from tests.mutation.check import (
     Mutant,
     Outcome,
     are_enough,
+    are_whole_areas,
     function_of,
     is_same_anywhere,
     modules,
@@ -49,7 +50,7 @@ def functions(module: str) -> dict[str, str]:
 def test_each_module_has_its_tests() -> None:
     assert sorted(TESTS) == modules()
     for selected in TESTS.values():
-        named = selected["tests"] + [each.split("::")[0] for each in selected.get("without", [])]
+        named = [each.split("::")[0] for tests in selected.values() for each in tests]
         assert [each for each in named if not (ROOT / each).is_file()] == []
 
 
@@ -91,6 +92,14 @@ def test_the_share_counts_over_all_modules() -> None:
     assert are_enough([small, large])
     assert not are_enough([small, Outcome(17, Counter())])
     assert are_enough([])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "share_counts"),
+    [([], True), (["core"], True), (["core.cursor"], False), (["leases", "core.cursor"], False)],
+)
+def test_the_share_of_a_single_module_does_not_count(chosen: list[str], share_counts: bool) -> None:
+    assert are_whole_areas(chosen) is share_counts
 
 
 def test_a_mutant_is_known_by_its_function_and_its_change() -> None:

@@ -95,7 +95,7 @@ def test_the_public_key_is_no_hmac_secret_in_any_encoding(name: str, claimed: st
 
 
 @NAMES
-def test_a_key_of_a_stranger_under_the_same_id_is_refused(name: str) -> None:
+def test_a_foreign_key_under_the_same_id_is_refused(name: str) -> None:
     shape = SHAPES[name]
     keys: dict[str, Any] = {
         "RS256": ATTACKER,
@@ -115,7 +115,7 @@ def test_a_key_of_a_stranger_under_the_same_id_is_refused(name: str) -> None:
 @NAMES
 def test_the_right_key_under_another_algorithms_name_is_refused(name: str) -> None:
     shape = SHAPES[name]
-    # What was signed says so, and is signed in another way.
+    # The signed header names it, and the signature is of another algorithm.
     for alg in ("RS384", "PS256", "PS512", "ES384", "EdDSA", "Ed448", "rs256", "es256", "RSA"):
         message = f"{segment({**shape.header, 'alg': alg})}.{segment(shape.claims)}"
         scheme = get_default_algorithms()[str(shape.header["alg"])]
@@ -149,8 +149,8 @@ def test_a_header_that_changes_how_the_token_is_read_is_refused(name: str, membe
 
 
 @NAMES
-def test_header_members_that_nobody_has_to_understand_are_ignored(name: str) -> None:
-    # RFC 7515, section 4. None of them is a key that is used: see the stranger's key above.
+def test_header_members_that_are_not_critical_are_ignored(name: str) -> None:
+    # RFC 7515, section 4. None of them is a key that is used: see the foreign key above.
     members = {"x5t": "AA", "jku": "https://attacker.example/keys", "cat": "cl_B7", "": ""}
     assert accepts(SHAPES[name].token(header=members), SHAPES[name].issuer)
 
@@ -262,7 +262,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(list(SHAPES)), st.data(), json_values)
-def test_any_json_in_a_claim_is_refused_or_means_what_it_says(
+def test_any_json_in_a_claim_is_refused_or_taken_literally(
     name: str, data: st.DataObject, value: object
 ) -> None:
     shape = SHAPES[name]

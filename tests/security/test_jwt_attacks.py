@@ -334,7 +334,7 @@ def test_a_claim_given_twice_is_refused(name: str) -> None:
         r'"x": {"a": 1, "\u0061": 2}',
     ],
 )
-def test_duplicates_are_found_nested_and_in_disguise(extra: str) -> None:
+def test_duplicates_are_found_nested_and_escaped(extra: str) -> None:
     claims = json.dumps(valid_claims(sub=None))[:-1]
     assert_refused(sign(valid_header(), f'{claims}, "sub": "ann", {extra}}}'))
     assert accepts(sign(valid_header(), f'{claims}, "sub": "ann", "x": {{"a": 1}}}}'))
@@ -546,9 +546,9 @@ def test_a_token_longer_than_the_limit_is_refused_before_it_is_read() -> None:
             assert accepts(text)
         else:
             assert_refused(text)
-    start = time.perf_counter()
+    start = time.thread_time()
     assert_refused("a." * 50_000_000)
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
@@ -560,9 +560,9 @@ def test_deep_nesting_within_the_limit_is_refused(opening: str) -> None:
 
 
 def test_digits_without_end_are_refused_quickly() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     assert_refused(sign(valid_header(), f'{{"x": {"9" * 6000}}}'))
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 # Every single change, everywhere.
@@ -604,7 +604,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(list(valid_claims())), json_values)
-def test_any_json_in_a_claim_is_refused_or_means_what_it_says(name: str, value: object) -> None:
+def test_any_json_in_a_claim_is_refused_or_taken_literally(name: str, value: object) -> None:
     text = sign(valid_header(), {**valid_claims(), name: value})
     try:
         claims = profile().verify(text, NOW)

@@ -1,4 +1,4 @@
-"""Any sequence of operations, against a model that says who may pass (guarantees G2, G3 and G4; ASVS 5.0, 7.4 and 8.3).
+"""Any sequence of operations, against a model of who may pass (guarantees G2, G3 and G4; ASVS 5.0, 7.4 and 8.3).
 
 The model keeps for each key what was done to it. After every step every key is tried: the
 answer must be the model's. So no order of creating, rotating, revoking, expiring, flushing and waiting brings a key
@@ -139,7 +139,7 @@ class LifeOfKeys(RuleBasedStateMachine):
         return self.added(created, model.owner_id)
 
     @rule(key_id=keys, attacker=owners)
-    def somebody_else_tries(self, key_id: str, attacker: str) -> None:
+    def another_owner_tries(self, key_id: str, attacker: str) -> None:
         if attacker == self.models[key_id].owner_id:
             return
         before = self.world.store.get(key_id)

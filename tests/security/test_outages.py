@@ -21,7 +21,7 @@ def _wrapped() -> exc.OperationalError:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (_wrapped(), "OperationalError: OperationalError('database or disk is full')"),
         (TimeoutError("too slow"), "TimeoutError: TimeoutError('too slow')"),
@@ -29,11 +29,11 @@ def _wrapped() -> exc.OperationalError:
         (exc.TimeoutError("the pool is empty"), "TimeoutError: TimeoutError('the pool is empty')"),
     ],
 )
-def test_an_outage_is_told_in_one_line(
-    error: Exception, said: str, caplog: pytest.LogCaptureFixture
+def test_an_outage_is_logged_in_one_line(
+    error: Exception, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = _logged_of(error, caplog)
-    assert said in record.getMessage()
+    assert message in record.getMessage()
     assert record.exc_info is None
     assert "secret-digest" not in caplog.text
 
@@ -43,7 +43,7 @@ def test_an_outage_is_told_in_one_line(
     [(_wrapped(), True), (StoreUnavailable(), True), (KeyError("a mistake"), False)],
 )
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_what_a_hook_or_a_flush_meets_is_told_in_the_same_way(
+def test_a_failing_hook_or_flush_is_logged_in_the_same_way(
     kind: str, error: Exception, is_outage: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def hook(_event: object) -> None:

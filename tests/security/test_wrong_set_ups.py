@@ -30,23 +30,23 @@ from msk_auth import (
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 
-def nobody(_owner_id: str) -> Any:
+def no_owner(_owner_id: str) -> Any:
     return None
 
 
-async def nobody_async(_owner_id: str) -> Any:
+async def no_owner_async(_owner_id: str) -> Any:
     return None
 
 
 def blocking(**settings: Any) -> Authenticator[Any]:
     """An authenticator with these settings, and what is needed besides."""
-    needed: dict[str, Any] = {"store": MemoryKeyStore(), "find_owner": nobody}
+    needed: dict[str, Any] = {"store": MemoryKeyStore(), "find_owner": no_owner}
     return Authenticator(**needed | settings)
 
 
 def waiting(**settings: Any) -> AsyncAuthenticator[Any]:
     """The same on an event loop."""
-    needed: dict[str, Any] = {"store": AsyncMemoryKeyStore(), "find_owner": nobody_async}
+    needed: dict[str, Any] = {"store": AsyncMemoryKeyStore(), "find_owner": no_owner_async}
     return AsyncAuthenticator(**needed | settings)
 
 
@@ -80,7 +80,7 @@ FRAMEWORKS = [
 ]
 AUTHENTICATORS = {"blocking": blocking, "async": waiting}
 
-# What is wrong, and what the message says about it.
+# What is wrong, and a part of the message.
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a secret too short": (
         lambda: SigningKey("k", "HS256", b"short"),
@@ -139,6 +139,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a prefix in capitals": (lambda: KeyFormat("MSK"), r"Use 2 to 16 characters, .*such as 'msk'"),
 }
 # Those of either authenticator.
+
+
+class LoneIssuer:
+    def authenticate(self) -> None: ...
+
+
 WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
     "a store that is a class": ({"store": MemoryKeyStore}, r"Create one first, such as"),
     "no store": ({"store": None}, r"not a key store\. Create one first"),
@@ -162,6 +168,7 @@ WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
         r"such as KeyHasher\(peppers\)",
     ),
     "a secret for a profile": ({"tokens": b"x" * 32}, r"tokens must be a TokenProfile or a list"),
+    "an issuer in no list": ({"issuers": LoneIssuer()}, r"issuers must be a list of identity"),
     "keys for a profile": (
         {"tokens": [KeyRing([SigningKey.generate("k", "HS256")])]},
         r"TokenProfile",
@@ -175,7 +182,7 @@ WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_cannot_work_is_refused_and_told_what_to_write(mistake: str) -> None:
+def test_an_impossible_configuration_is_refused_with_the_remedy(mistake: str) -> None:
     make, message = MISTAKES[mistake]
     with pytest.raises(ConfigurationError, match=message):
         make()
@@ -214,7 +221,7 @@ def test_two_adapters_on_one_application() -> None:
             adapter(second)[0](app)
 
 
-# A plain function cannot be awaited, and an async one has to be. Where nobody can tell, nothing is refused.
+# A plain function cannot be awaited, and an async one has to be. Where it cannot be determined, nothing is refused.
 
 T = TypeVar("T")
 
@@ -231,11 +238,11 @@ def owner_later(owner_id: str) -> Awaitable[Owner[str] | None]:
     return owner_async(owner_id)
 
 
-def untold(owner_id):  # type: ignore[no-untyped-def]
+def unannotated(owner_id):  # type: ignore[no-untyped-def]
     return None
 
 
-def odd(owner_id: str) -> NoSuchName:  # type: ignore[name-defined]  # noqa: F821
+def unresolvable(owner_id: str) -> NoSuchName:  # type: ignore[name-defined]  # noqa: F821
     return None
 
 
@@ -249,7 +256,7 @@ def generic(owner_id: T) -> T:
 
 @functools.wraps(owner_async)
 def retried(owner_id: str) -> Any:
-    """Its annotations are those of what it wraps, and speak of what that one's coroutine returns."""
+    """Its annotations are those of what it wraps, and describe what that one's coroutine returns."""
     return owner_async(owner_id)
 
 
@@ -283,16 +290,16 @@ PLAIN: dict[str, Any] = {
 }
 ASYNC: dict[str, Any] = {
     "a function": owner_async,
-    "a function that hands on": owner_later,
+    "a function that delegates": owner_later,
     "a method": Finder(None).find_async,
     "an object": AsyncFinder(),
     "with a parameter less": functools.partial(owner_async, owner_id="x"),
 }
-UNTOLD: dict[str, Any] = {
-    "no annotation": untold,
-    "an annotation that cannot be read": odd,
+UNKNOWN: dict[str, Any] = {
+    "no annotation": unannotated,
+    "an annotation that cannot be read": unresolvable,
     "either": some_of_each,
-    "anything": nobody,
+    "anything": no_owner,
     "generic": generic,
     "generic method": Finder(None).find_later,
     "decorated": retried,
@@ -312,21 +319,21 @@ def test_a_plain_function_where_one_is_awaited(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ASYNC)
-def test_an_async_function_where_nobody_awaits(name: str) -> None:
+def test_an_async_function_under_a_blocking_authenticator(name: str) -> None:
     waiting(find_owner=ASYNC[name])
     for part in ("find_owner", "find_session", "key_limits", "on_event"):
         with pytest.raises(ConfigurationError, match=rf"{part} is async\. Use AsyncAuthenticator"):
             blocking(**{part: ASYNC[name]})
 
 
-@pytest.mark.parametrize("name", UNTOLD)
-def test_what_could_be_right_raises_no_alarm(name: str) -> None:
-    blocking(find_owner=UNTOLD[name])
-    waiting(find_owner=UNTOLD[name])
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_function_of_an_unknown_kind_is_accepted(name: str) -> None:
+    blocking(find_owner=UNKNOWN[name])
+    waiting(find_owner=UNKNOWN[name])
 
 
-class HandsOn:
-    """A store around an async one, without a word about it."""
+class Delegating:
+    """A store around an async one, without annotations."""
 
     def __init__(self) -> None:
         self._inner = AsyncMemoryKeyStore()
@@ -335,7 +342,7 @@ class HandsOn:
         return self._inner.find(key_id)
 
 
-class SaysLater(HandsOn):
+class AnnotatedDelegating(Delegating):
     def find(self, key_id: str) -> Awaitable[ApiKey | None]:
         return self._inner.find(key_id)
 
@@ -344,10 +351,10 @@ def test_stores_of_the_other_kind() -> None:
     with pytest.raises(ConfigurationError, match=r"store\.find is async\. Use AsyncAuthenticator"):
         blocking(store=AsyncMemoryKeyStore())
     with pytest.raises(ConfigurationError, match=r"store\.find is async\. Use AsyncAuthenticator"):
-        blocking(store=SaysLater())
+        blocking(store=AnnotatedDelegating())
     with pytest.raises(ConfigurationError, match=r"store\.find is not async.*\. Use Authenticator"):
         waiting(store=MemoryKeyStore())
-    for store in (HandsOn(), SaysLater()):
+    for store in (Delegating(), AnnotatedDelegating()):
         waiting(store=store)
 
 
@@ -361,7 +368,7 @@ async def test_one_header_in_place_of_all(value: Any, lease: timedelta | None) -
         await waiting(lease=lease).authenticate(value)
 
 
-@pytest.mark.parametrize("wrong", [["tasks:read"], nobody, None, 5])
+@pytest.mark.parametrize("wrong", [["tasks:read"], no_owner, None, 5])
 @pytest.mark.parametrize("guard", [require, require_interactive])
 def test_permissions_that_are_none(guard: Any, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="is not a permission"):

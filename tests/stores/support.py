@@ -87,7 +87,7 @@ def begin_deferred(engine: Engine | AsyncEngine) -> None:
 
 
 def begin_nothing(engine: Engine | AsyncEngine) -> None:
-    """The driver in autocommit mode, and nobody who begins."""
+    """The driver in autocommit mode, without any BEGIN."""
     sync = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
 
     @event.listens_for(sync, "connect")

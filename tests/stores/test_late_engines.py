@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -15,9 +16,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
 
 from msk_auth import Authenticator, ConfigurationError, Owner, RecordedLease, StoreUnavailable
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _stores
 from msk_auth.testing import ChangeRecorder, StoreContract
-from msk_auth.testing._store_contract import NOW, OWNER, add, make_record
+from msk_auth.testing._store_contract import NOW, OWNER, add, in_parallel, make_record
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
@@ -97,6 +98,24 @@ async def test_an_asynchronous_store_is_made_before_its_engine(url: URL, name: s
     assert list(await store.find_many(["k"])) == [make_record("k")]
     await store.aclose()
     await engines[0].dispose()
+
+
+def test_threads_that_use_a_store_first_together_prepare_its_engine_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[Engine] = []
+
+    def prepare(engine: Engine) -> None:
+        prepared.append(engine)
+        time.sleep(0.05)  # as long as the others need to arrive
+
+    monkeypatch.setattr(_stores, "note_file", prepare)
+    with (
+        engine_on(sqlite_url(tmp_path)) as engine,
+        closing(SQLAlchemyKeyStore(lambda: engine)) as store,
+    ):
+        assert in_parallel(lambda number: store.find(f"k{number}"), range(8)) == [None] * 8
+        assert prepared == [engine]
 
 
 def test_each_test_of_an_application_has_an_engine_of_its_own() -> None:

@@ -99,7 +99,7 @@ def test_processes_that_start_together_migrate_once(url: URL) -> None:
 
 
 @pytest.mark.parametrize("url", ["mariadb"], indirect=True)
-def test_who_waits_on_mariadb_sees_what_was_done(engine: Engine, url: URL) -> None:
+def test_a_process_that_waits_on_mariadb_sees_the_migration(engine: Engine, url: URL) -> None:
     seen: list[str] = []
     other = create_engine(url)
 
@@ -156,7 +156,7 @@ async def test_an_asynchronous_application_migrates_through_run_sync(tmp_path: P
     sync.dispose()
 
 
-def test_a_folder_with_a_percent_sign_is_no_obstacle(
+def test_a_folder_with_a_percent_sign_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = tmp_path / "100%s"

@@ -145,7 +145,7 @@ def test_the_hook_finds_the_change_on_its_connection(site: Site) -> None:
     assert found == [OWNER]
 
 
-def test_what_the_hook_has_written_goes_with_the_key(site: Site) -> None:
+def test_what_the_hook_has_written_is_rolled_back_with_the_key(site: Site) -> None:
     def write_and_fail(connection: Connection, event: KeyEvent) -> None:
         write_row(connection, event)
         raise LookupError("the application's")
@@ -188,7 +188,7 @@ def test_an_error_that_the_hook_catches_costs_its_savepoint_alone(site: Site) ->
     assert site.rows() == ["k"]
 
 
-def test_a_transaction_that_the_hook_has_lost_is_no_success(site: Site) -> None:
+def test_a_transaction_that_the_hook_ended_is_not_reported_as_success(site: Site) -> None:
     """Guarantee G8: some databases would report a commit that commits nothing."""
 
     def roll_back(connection: Connection, _event: KeyEvent) -> None:
@@ -219,7 +219,7 @@ def test_on_postgresql_an_error_without_a_savepoint_cannot_be_caught(site: Site)
 
 
 @pytest.mark.parametrize("site", ["blocking postgres", "blocking mysql"], indirect=True)
-def test_nothing_of_it_is_seen_before_the_commit(site: Site) -> None:
+def test_no_change_is_visible_before_the_commit(site: Site) -> None:
     seen: list[object] = []
 
     def look_from_outside(connection: Connection, event: KeyEvent) -> None:
@@ -240,12 +240,12 @@ def test_nothing_of_it_is_seen_before_the_commit(site: Site) -> None:
 )
 @pytest.mark.parametrize("write", ["insert", "revoke", "rotate"])
 @pytest.mark.parametrize("moment", ["before the row", "after the row"])
-def test_a_process_that_dies_between_key_and_row_leaves_neither(
+def test_a_process_that_is_killed_between_key_and_row_leaves_neither(
     site: Site, write: str, moment: str
 ) -> None:
     record = site.insert()
 
-    def die(connection: Connection, event: KeyEvent) -> None:
+    def end_the_process(connection: Connection, event: KeyEvent) -> None:
         if moment == "after the row":
             write_row(connection, event)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -253,7 +253,7 @@ def test_a_process_that_dies_between_key_and_row_leaves_neither(
     child = os.fork()
     if child == 0:  # pragma: no cover - it ends by the signal
         try:
-            store = SQLAlchemyKeyStore(create_engine(site.url), on_change=die)
+            store = SQLAlchemyKeyStore(create_engine(site.url), on_change=end_the_process)
             if write == "insert":
                 store.insert(make_record("next"), max_active=9, now=NOW, change=change)
             elif write == "revoke":
@@ -271,7 +271,7 @@ def test_a_process_that_dies_between_key_and_row_leaves_neither(
     assert site.store.find("k") == record
     assert site.store.find("next") is None
     assert site.rows() == ["k"]
-    # What the dead process had locked is free again.
+    # What the killed process had locked is released.
     revoked = site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
     assert revoked == replace(record, revoked_at=NOW)
     assert site.rows() == ["k", "k"]

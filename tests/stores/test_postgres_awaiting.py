@@ -53,7 +53,7 @@ MINIMAL = make_record("K1", scopes=frozenset())
 
 @asynccontextmanager
 async def store_on(url: URL, **options: Any) -> AsyncIterator[AsyncSQLAlchemyKeyStore]:
-    """A store with two records, whose connections can be told from others."""
+    """A store with two records, whose connections can be distinguished from others."""
     name = f"held-{secrets.token_hex(4)}"
     engine = async_engine_on(url.update_query_dict({"application_name": name}), **options)
     store = AsyncSQLAlchemyKeyStore(engine)
@@ -118,7 +118,7 @@ async def end_from_outside(store: AsyncSQLAlchemyKeyStore) -> None:
     await execute(store, "SELECT pg_terminate_backend(:pid, 10000)", pid=pid)
 
 
-async def read_the_long_way(store: AsyncSQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
+async def read_through_sqlalchemy(store: AsyncSQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
     return await store._read(store._operations.find, key_id)
 
 
@@ -126,14 +126,14 @@ async def test_it_reads_what_sqlalchemy_reads(store: AsyncSQLAlchemyKeyStore) ->
     for record in (FULL, MINIMAL):
         for _ in range(2):
             assert await find_held(store, record.id) == record
-        assert await read_the_long_way(store, record.id) == record
+        assert await read_through_sqlalchemy(store, record.id) == record
     assert await find_held(store, "unknown") is None
     found = await find_many_held(store, ["k1", "K1", "NULL"])
     assert sorted(found, key=lambda each: each.id) == [MINIMAL, FULL]
 
 
 @pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
-async def test_what_cannot_be_an_id_finds_what_the_long_way_finds(
+async def test_an_impossible_id_finds_what_sqlalchemy_finds(
     store: AsyncSQLAlchemyKeyStore, key_id: str
 ) -> None:
     async def outcome(find: Callable[..., Any], *args: Any) -> object:
@@ -142,7 +142,7 @@ async def test_what_cannot_be_an_id_finds_what_the_long_way_finds(
         except (DBAPIError, UnicodeError) as error:
             return type(error)
 
-    expected = await outcome(read_the_long_way, store, key_id)
+    expected = await outcome(read_through_sqlalchemy, store, key_id)
     assert await outcome(store.find, key_id) == expected
     assert await outcome(store.find_many, [key_id]) in ([], expected)
 
@@ -205,7 +205,7 @@ async def test_it_holds_one_connection_outside_of_the_pool(postgres_url: URL) ->
 
 
 @pytest.mark.parametrize("how", ["schema_translate_map", "one connection"])
-async def test_where_names_or_connections_are_special_the_long_way_is_taken(
+async def test_with_special_names_or_connections_sqlalchemy_reads(
     postgres_url: URL, how: str
 ) -> None:
     options: dict[str, Any] = (
@@ -243,7 +243,7 @@ async def test_when_the_connection_ends_the_next_look_up_has_its_answer(
         assert await find_held(store, "k1") == FULL
 
 
-async def test_when_the_connection_ends_during_a_read_the_long_way_answers(
+async def test_when_the_connection_ends_during_a_read_sqlalchemy_answers(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:
     assert await store.find("k1") == FULL
@@ -277,7 +277,7 @@ async def test_when_every_connection_ended_the_next_look_up_has_its_answer(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:
     """A restart of the server takes those of the pool as well: they cost one retry, not an outage."""
-    await asyncio.gather(*(read_the_long_way(store, "k1") for _ in range(4)))
+    await asyncio.gather(*(read_through_sqlalchemy(store, "k1") for _ in range(4)))
     assert await store.find("k1") == FULL
     other = create_async_engine(
         store._write_engine.url, isolation_level="AUTOCOMMIT", poolclass=NullPool
@@ -295,7 +295,7 @@ async def test_when_every_connection_ended_the_next_look_up_has_its_answer(
     assert await store.recorded_leases() == []
 
 
-async def test_a_server_that_does_not_answer_is_given_up_and_told_so(
+async def test_a_server_that_does_not_answer_in_time_gets_a_cancel_request(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await store.find("k1") == FULL
@@ -303,7 +303,11 @@ async def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
     async with store._write_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
-        for read in (store.find("k1"), store.find_many(["k1"]), read_the_long_way(store, "k1")):
+        for read in (
+            store.find("k1"),
+            store.find_many(["k1"]),
+            read_through_sqlalchemy(store, "k1"),
+        ):
             with pytest.raises(TimeoutError, match="did not answer in time"):
                 await read
         # Their processes do not go on waiting for the lock, nor will those of later look-ups.
@@ -313,7 +317,7 @@ async def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     assert await find_held(store, "k1") == FULL
 
 
-async def test_a_write_that_is_not_answered_is_given_up_too(
+async def test_a_write_that_is_not_answered_in_time_fails(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.2)
@@ -334,12 +338,12 @@ async def test_a_look_up_that_is_cancelled_leaves_the_next_ones_their_own_answer
     assert await store.find("k1") == FULL
     held = idle(store)
     for _ in range(10):
-        impatient = asyncio.create_task(store.find("k1"))
+        cancelled = asyncio.create_task(store.find("k1"))
         await asyncio.sleep(0)
         assert held in here(store).busy
-        impatient.cancel()
+        cancelled.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await impatient
+            await cancelled
         # Its answer is still to come; the next one takes another connection.
         assert await store.find("K1") == MINIMAL
         await until(lambda: not here(store).busy)
@@ -370,25 +374,25 @@ async def test_a_cancelled_look_up_returns_at_once_and_its_connection_is_bounded
 async def test_a_stalled_read_delays_no_other(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One connection is dead, as after a cut; the look-ups that come during its silence are answered."""
+    """One connection is stalled, as after a cut; the look-ups that come during its silence are answered."""
     assert await store.find("k1") == FULL
-    dead, ready = idle(store), asyncio.Event()
+    stalled, ready = idle(store), asyncio.Event()
 
     async def silence(_wanted: int) -> int:
         await ready.wait()
         raise TimeoutError
 
-    monkeypatch.setattr(dead, "_ready", silence)
+    monkeypatch.setattr(stalled, "_ready", silence)
     reader = BatchedReader(store.find, store.find_many)
     lost = asyncio.create_task(reader.find("k1"))
-    await until(lambda: dead in here(store).busy)
+    await until(lambda: stalled in here(store).busy)
     found = await asyncio.gather(*(reader.find(each) for each in ["k1", "K1", "k2"] * 10))
     assert found == [FULL, MINIMAL, None] * 10
     assert not lost.done()
     ready.set()
     with pytest.raises(TimeoutError):
         await lost
-    await until(lambda: dead.driver.closed)
+    await until(lambda: stalled.driver.closed)
 
 
 async def test_the_number_of_connections_is_bounded(store: AsyncSQLAlchemyKeyStore) -> None:
@@ -421,25 +425,25 @@ async def test_look_ups_side_by_side_each_get_their_own_answer(
     assert found == [FULL, MINIMAL, None] * 10
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["told by the setting", "finds out"])
-async def test_poolers_that_keep_no_statements_get_whole_questions(
-    postgres_url: URL, is_told: bool
+@pytest.mark.parametrize("is_configured", [True, False], ids=["configured", "detected"])
+async def test_poolers_without_prepared_statements_get_unprepared_ones(
+    postgres_url: URL, is_configured: bool
 ) -> None:
     """PgBouncer in transaction mode: the next transaction may be on a server that never saw the statement."""
-    options = {"connect_args": {"prepare_threshold": None}} if is_told else {}
+    options = {"connect_args": {"prepare_threshold": None}} if is_configured else {}
     async with store_on(postgres_url, **options) as store:
         assert await store.find("k1") == FULL
         idle(store)._deadline = soon()
         # In a block, so that the driver does not notice.
         await idle(store)._awaited.execute("DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$")
-        # The first one after it finds out.
+        # The first read after it detects this.
         for _ in range(3):
             assert await store.find("k1") == FULL
         assert [each.id for each in await store.find_many(["K1"])] == ["K1"]
-        assert reader_of(store)._reading.prepares is is_told
+        assert reader_of(store)._reading.prepares is is_configured
 
 
-async def test_no_connection_asks_the_statement_of_another_one(
+async def test_no_connection_executes_the_statement_of_another_one(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:
     """Behind a pooler each may come to a server on which others have prepared their own, under their own names."""
@@ -462,7 +466,9 @@ async def statements_of(connection: _AwaitingConnection) -> Any:
     return await cursor.fetchall()
 
 
-async def test_a_statement_that_fails_is_told_by_sqlalchemy(store: AsyncSQLAlchemyKeyStore) -> None:
+async def test_a_failing_statement_is_reported_by_sqlalchemy(
+    store: AsyncSQLAlchemyKeyStore,
+) -> None:
     assert await store.find("k1") == FULL
     await execute(store, "ALTER TABLE msk_auth_api_keys RENAME TO elsewhere")
     try:
@@ -475,7 +481,7 @@ async def test_a_statement_that_fails_is_told_by_sqlalchemy(store: AsyncSQLAlche
 
 
 @pytest.mark.parametrize("limit", ["_MAX_IDLE_SECONDS", "_MAX_AGE_SECONDS"])
-async def test_an_old_or_silent_connection_is_made_anew(
+async def test_an_old_or_unresponsive_connection_is_replaced(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     assert await store.find("k1") == FULL
@@ -486,7 +492,7 @@ async def test_an_old_or_silent_connection_is_made_anew(
     assert idle(store) is not before
 
 
-async def test_a_child_leaves_the_connections_of_its_parent_alone(
+async def test_a_forked_child_does_not_use_the_connections_of_its_parent(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:
     assert await store.find("k1") == FULL

@@ -27,7 +27,7 @@ from msk_auth.testing._store_contract import NOW, OWNER
 
 @contextmanager
 def store_on(url: URL, **options: Any) -> Iterator[SQLAlchemyKeyStore]:
-    """A store with two records, whose connections can be told from others."""
+    """A store with two records, whose connections can be distinguished from others."""
     name = f"held-{secrets.token_hex(4)}"
     with engine_on(url.update_query_dict({"application_name": name}), **options) as engine:
         store = SQLAlchemyKeyStore(engine)
@@ -99,13 +99,13 @@ def waiting_for_a_lock(store: SQLAlchemyKeyStore, but_not: int = 0) -> int:
 
 @contextmanager
 def locked(store: SQLAlchemyKeyStore) -> Iterator[None]:
-    """Nobody else can read the table."""
+    """No other connection can read the table."""
     with store._for_writing.begin() as connection:
         connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         yield
 
 
-def read_the_long_way(store: SQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
+def read_through_sqlalchemy(store: SQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
     return store._read(store._operations.find, key_id)
 
 
@@ -113,12 +113,12 @@ def test_it_reads_what_sqlalchemy_reads(store: SQLAlchemyKeyStore) -> None:
     for record in (FULL, MINIMAL):
         for _ in range(2):
             assert find_held(store, record.id) == record
-        assert read_the_long_way(store, record.id) == record
+        assert read_through_sqlalchemy(store, record.id) == record
     assert find_held(store, "unknown") is None
 
 
 @pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
-def test_what_cannot_be_an_id_finds_what_the_long_way_finds(
+def test_an_impossible_id_finds_what_sqlalchemy_finds(
     store: SQLAlchemyKeyStore, key_id: str
 ) -> None:
     def outcome(find: Callable[..., Any], *args: Any) -> object:
@@ -127,7 +127,7 @@ def test_what_cannot_be_an_id_finds_what_the_long_way_finds(
         except (DBAPIError, UnicodeError) as error:
             return type(error)
 
-    assert outcome(store.find, key_id) == outcome(read_the_long_way, store, key_id)
+    assert outcome(store.find, key_id) == outcome(read_through_sqlalchemy, store, key_id)
 
 
 def test_it_sees_each_commit_and_nothing_before_one(store: SQLAlchemyKeyStore) -> None:
@@ -211,7 +211,7 @@ def test_threads_each_get_their_own_answer_from_few_connections(store: SQLAlchem
     assert 1 <= reader_of(store)._idle.qsize() <= _postgresql.MAX_HELD
 
 
-def test_when_all_connections_are_taken_the_long_way_is(
+def test_when_all_connections_are_taken_sqlalchemy_reads(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = reader_of(store)
@@ -238,9 +238,7 @@ def test_the_next_thread_gets_the_connection_that_is_given_back(store: SQLAlchem
 
 
 @pytest.mark.parametrize("how", ["schema_translate_map", "one connection"])
-def test_where_names_or_connections_are_special_the_long_way_is_taken(
-    postgres_url: URL, how: str
-) -> None:
+def test_with_special_names_or_connections_sqlalchemy_reads(postgres_url: URL, how: str) -> None:
     options: dict[str, Any] = (
         {"poolclass": StaticPool}
         if how == "one connection"
@@ -295,7 +293,7 @@ def test_when_every_connection_ended_the_next_look_up_has_its_answer(
     assert store.recorded_leases() == []
 
 
-def test_when_the_connection_ends_during_a_read_the_long_way_answers(
+def test_when_the_connection_ends_during_a_read_sqlalchemy_answers(
     store: SQLAlchemyKeyStore,
 ) -> None:
     assert store.find("k1") == FULL
@@ -310,7 +308,7 @@ def test_when_the_connection_ends_during_a_read_the_long_way_answers(
 
 
 @pytest.mark.parametrize("way", ["held", "pooled"])
-def test_a_server_that_does_not_answer_is_given_up_and_told_so(
+def test_a_server_that_does_not_answer_in_time_gets_a_cancel_request(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     assert store.find("k1") == FULL
@@ -329,7 +327,7 @@ def test_a_server_that_does_not_answer_is_given_up_and_told_so(
     assert store.find("k1") == FULL
 
 
-def test_a_write_that_is_not_answered_is_given_up_too(
+def test_a_write_that_is_not_answered_in_time_fails(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.2)
@@ -340,7 +338,7 @@ def test_a_write_that_is_not_answered_is_given_up_too(
     assert store.delete("K1", owner_id=OWNER, at=NOW) is not None
 
 
-def test_a_server_that_cannot_be_told_is_given_up_all_the_same(
+def test_a_connection_is_closed_even_if_the_cancel_request_fails(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert store.find("k1") == FULL
@@ -369,20 +367,20 @@ def test_an_interrupt_leaves_no_answer_for_the_next_look_up(
     assert store.find("K1") == MINIMAL
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["told by the setting", "finds out"])
-def test_poolers_that_keep_no_statements_get_whole_questions(
-    postgres_url: URL, is_told: bool
+@pytest.mark.parametrize("is_configured", [True, False], ids=["configured", "detected"])
+def test_poolers_without_prepared_statements_get_unprepared_ones(
+    postgres_url: URL, is_configured: bool
 ) -> None:
     """PgBouncer in transaction mode: the next transaction may be on a server that never saw the statement."""
-    options = {"connect_args": {"prepare_threshold": None}} if is_told else {}
+    options = {"connect_args": {"prepare_threshold": None}} if is_configured else {}
     with store_on(postgres_url, **options) as store:
         assert store.find("k1") == FULL
         # In a block, so that the driver does not notice.
         idle(store)._blocking.execute("DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$")
-        # The first one after it finds out.
+        # The first read after it detects this.
         for _ in range(3):
             assert store.find("k1") == FULL
-        assert reader_of(store)._reading.prepares is is_told
+        assert reader_of(store)._reading.prepares is is_configured
         assert find_held(store, "K1") == MINIMAL
 
 
@@ -405,7 +403,7 @@ def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
     assert find_held(store, "k1") == FULL
 
 
-def test_a_statement_that_fails_is_told_by_sqlalchemy(store: SQLAlchemyKeyStore) -> None:
+def test_a_failing_statement_is_reported_by_sqlalchemy(store: SQLAlchemyKeyStore) -> None:
     assert store.find("k1") == FULL
     execute(store, "ALTER TABLE msk_auth_api_keys RENAME TO elsewhere")
     try:
@@ -418,7 +416,7 @@ def test_a_statement_that_fails_is_told_by_sqlalchemy(store: SQLAlchemyKeyStore)
 
 
 @pytest.mark.parametrize("limit", ["_MAX_IDLE_SECONDS", "_MAX_AGE_SECONDS"])
-def test_an_old_or_silent_connection_is_made_anew(
+def test_an_old_or_unresponsive_connection_is_replaced(
     store: SQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     assert store.find("k1") == FULL
@@ -454,7 +452,7 @@ def test_a_forked_process_uses_connections_of_its_own(store: SQLAlchemyKeyStore)
     assert pid_of(idle(store)) == pid
 
 
-def test_a_store_that_was_not_closed_closes_its_connections_when_it_goes(postgres_url: URL) -> None:
+def test_an_unclosed_store_closes_its_connections_when_it_is_collected(postgres_url: URL) -> None:
     with engine_on(postgres_url) as engine:
         store = SQLAlchemyKeyStore(engine)
         assert store.find("k1") is None

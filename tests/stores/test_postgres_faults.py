@@ -119,7 +119,7 @@ async def test_after_a_cut_look_ups_are_answered_within_a_second(
     history.check(cut, mended, end)
 
 
-async def test_one_dead_connection_delays_only_its_own_look_ups(postgres_url: URL) -> None:
+async def test_one_lost_connection_delays_only_its_own_look_ups(postgres_url: URL) -> None:
     with cuttable(postgres_url) as (cable, url):
         async with reader_on(url) as reader:
             assert await reader.find("k1") == RECORD

@@ -53,15 +53,15 @@ def test_a_connection_that_reports_a_standby_is_refused_with_what_to_do() -> Non
 
 @pytest.fixture
 def standby(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The connections that lead to a standby, of whatever kind they are; all of them from the moment the test says so."""
+    """The connections that lead to a standby, of whatever kind they are; all of them once the list has "all"."""
     known: list[object] = []
     check = _standby.check_primary
 
-    def told(driver: Any) -> None:
+    def check_or_standby(driver: Any) -> None:
         check(SimpleNamespace(info=Reported("on")) if "all" in known or driver in known else driver)
 
-    monkeypatch.setattr(_standby, "check_primary", told)
-    monkeypatch.setattr("msk_auth.stores.sqlalchemy._postgresql.check_primary", told)
+    monkeypatch.setattr(_standby, "check_primary", check_or_standby)
+    monkeypatch.setattr("msk_auth.stores.sqlalchemy._postgresql.check_primary", check_or_standby)
     return known
 
 

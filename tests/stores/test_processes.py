@@ -101,13 +101,13 @@ def test_what_was_acknowledged_survives_a_kill(url: URL, acknowledged: int) -> N
     sync_url = url.set(drivername=url.drivername.replace("aiomysql", "pymysql"))
     with engine_on(sync_url) as engine:
         with worker("insert_for_ever", url) as process:
-            said = [read(process) for _ in range(acknowledged)]
+            lines = [read(process) for _ in range(acknowledged)]
             process.kill()
             assert process.stdout is not None
-            # What it could still say before the kill reached it.
-            said += process.stdout.read().split("\n")[:-1]
+            # What it printed before the signal arrived.
+            lines += process.stdout.read().split("\n")[:-1]
         store = SQLAlchemyKeyStore(engine)
-        for line in said:
+        for line in lines:
             what, key_id = line.split()
             record = store.find(key_id)
             assert record is not None, line

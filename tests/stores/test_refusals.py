@@ -1,4 +1,4 @@
-"""Which keys exist is not told: looking for one that does not takes the same way as looking for one that does."""
+"""Which keys exist is not revealed: a look-up of an unknown id takes the same steps as one of a known id."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_unknown_id_and_a_wrong_secret_take_the_same_steps(
 
 @pytest.mark.parametrize("key_id", ["000000000000", "MMMMMMMMMMMM", "zzzzzzzzzzzz"])
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_a_key_that_is_not_there_is_not_mistaken_for_the_one_that_comes_next(
+def test_an_unknown_key_is_not_mistaken_for_the_next_one(
     database: str, key_id: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")

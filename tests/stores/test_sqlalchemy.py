@@ -46,6 +46,8 @@ from msk_auth.stores.sqlalchemy._standby import StandbyError
 from msk_auth.testing import ChangeRecorder, StoreContract
 from msk_auth.testing._store_contract import NOW, OWNER, add, count_active, ids, make_record
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
@@ -130,7 +132,7 @@ def test_errors_do_not_show_what_is_stored(url: URL, caplog: pytest.LogCaptureFi
     assert "digest-of-k" not in caplog.text
 
 
-def test_a_write_of_sqlite_says_so_at_once(tmp_path: Path) -> None:
+def test_a_write_of_sqlite_begins_as_a_write(tmp_path: Path) -> None:
     with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
         statements: list[str] = []
         event.listen(
@@ -140,7 +142,7 @@ def test_a_write_of_sqlite_says_so_at_once(tmp_path: Path) -> None:
     assert statements == ["BEGIN", "INSERT", "INSERT", "SELECT"]
 
 
-def test_a_refused_key_leaves_the_lock_to_others(tmp_path: Path) -> None:
+def test_a_refused_key_releases_the_lock(tmp_path: Path) -> None:
     with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
         for _ in range(3):
             with pytest.raises(Exception, match="0 active"):
@@ -173,7 +175,7 @@ async def test_an_asynchronous_writer_does_not_wait_for_ever(
 
 
 @pytest.mark.anyio
-async def test_a_writer_that_is_cancelled_gives_up_its_turn(tmp_path: Path) -> None:
+async def test_a_cancelled_writer_releases_its_turn(tmp_path: Path) -> None:
     engine = async_engine_on(sqlite_url(tmp_path))
     store = AsyncSQLAlchemyKeyStore(engine)
     # The pool's connection is open before anything is cancelled: SQLAlchemy loses one that is being opened.
@@ -213,7 +215,7 @@ def test_another_database_is_refused() -> None:
         KeyOperations(api_key_table(MetaData()), "mssql")
 
 
-def test_a_table_of_another_make_is_refused(tmp_path: Path) -> None:
+def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     table = Table("keys", MetaData(), Column("id", String(64), primary_key=True))
     with (
         engine_on(sqlite_url(tmp_path)) as engine,

@@ -1,4 +1,4 @@
-"""The short way of reading from SQLite: as right as the long one, and left whenever it might not be."""
+"""Direct reads from SQLite: as correct as those through SQLAlchemy, and not used where they might not be."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_writers_wait_for_each_other_on_one_event_loop_and_on_the_next(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_the_asynchronous_store_reads_the_short_way_too(tmp_path: Path) -> None:
+async def test_the_asynchronous_store_reads_directly_too(tmp_path: Path) -> None:
     engine = async_engine_on(sqlite_url(tmp_path))
     store = AsyncSQLAlchemyKeyStore(engine)
     for record in RECORDS:
@@ -162,7 +162,7 @@ def test_no_transaction_stays_open_between_look_ups(store: SQLAlchemyKeyStore, p
         assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
 
 
-def test_the_long_way_waits_where_the_short_one_must_not(
+def test_a_read_through_sqlalchemy_waits_where_a_direct_one_must_not(
     tmp_path: Path, path: Path, engine: Engine, statements: list[str]
 ) -> None:
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
@@ -308,7 +308,7 @@ def test_a_busy_reader_does_not_look_at_the_file_each_time(
     assert len(looks) == 1
 
 
-def test_a_file_that_is_gone_is_the_engines_affair(
+def test_a_missing_file_is_left_to_the_engine(
     store: SQLAlchemyKeyStore, path: Path, engine: Engine
 ) -> None:
     add(store, "k")
@@ -338,9 +338,7 @@ def test_closing_closes_the_file(store: SQLAlchemyKeyStore, engine: Engine, path
     assert open_files(path) == []
 
 
-def test_a_store_that_nobody_closed_closes_its_file_when_it_goes(
-    engine: Engine, path: Path
-) -> None:
+def test_an_unclosed_store_closes_its_file_when_it_is_collected(engine: Engine, path: Path) -> None:
     store = SQLAlchemyKeyStore(engine)
     store.find("k")
     store.find("k")
@@ -442,7 +440,7 @@ def test_it_refuses_to_write(store: SQLAlchemyKeyStore) -> None:
         store._reader._connection.execute("DELETE FROM msk_auth_api_keys")
 
 
-def test_a_database_in_memory_has_no_short_way() -> None:
+def test_a_database_in_memory_is_not_read_directly() -> None:
     engine = create_engine("sqlite://", poolclass=StaticPool)
     METADATA.create_all(engine)
     store = SQLAlchemyKeyStore(engine)
@@ -453,7 +451,7 @@ def test_a_database_in_memory_has_no_short_way() -> None:
     engine.dispose()
 
 
-def test_a_table_of_an_attached_database_has_no_short_way(tmp_path: Path) -> None:
+def test_a_table_of_an_attached_database_is_not_read_directly(tmp_path: Path) -> None:
     metadata = MetaData(schema="other")
     table = api_key_table(metadata)
     engine = create_engine(sqlite_url(tmp_path))
@@ -499,7 +497,7 @@ def test_the_record_is_made_of_what_was_read_just_now(
             other.execute("UPDATE msk_auth_api_keys SET revoked_at = NULL")
 
 
-def test_a_prepared_engine_is_durable_and_patient(engine: Engine) -> None:
+def test_a_prepared_engine_is_durable_and_waits_for_locks(engine: Engine) -> None:
     with engine.connect() as connection:
         values = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()

@@ -1,4 +1,4 @@
-"""Processes that open a SQLite file together: none of them is told that it is locked while they change its journal mode."""
+"""Processes that open a SQLite file together: none of them fails because it is locked while they change its journal mode."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 from msk_auth.stores.sqlalchemy import _sqlite, prepare_sqlite
 
 
-def test_all_who_open_a_new_file_at_the_same_moment_can(tmp_path: Path) -> None:
-    """Without insisting, one of them fails in every seventh round."""
+def test_processes_can_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
+    """Without retries one of them fails in every seventh round."""
     for number in range(40):
         path = tmp_path / f"{number}.sqlite3"
         with sqlite3.connect(path) as made:
@@ -47,15 +47,15 @@ class Refusing:
     def __init__(self, error: Exception, times: int) -> None:
         self._error = error
         self._times = times
-        self.asked = 0
+        self.tries = 0
         self.closed = 0
 
     def cursor(self) -> Refusing:
         return self
 
     def execute(self, _pragma: str) -> None:
-        self.asked += 1
-        if self.asked <= self._times:
+        self.tries += 1
+        if self.tries <= self._times:
             raise self._error
 
     def close(self) -> None:
@@ -70,24 +70,24 @@ def refusal(code: int | None) -> sqlite3.OperationalError:
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY])
-def test_who_is_in_the_way_is_waited_for(code: int) -> None:
+def test_a_busy_database_is_retried(code: int) -> None:
     connection = Refusing(refusal(code), 3)
-    _sqlite._insist(connection, "PRAGMA journal_mode = WAL")
-    assert (connection.asked, connection.closed) == (4, 4)
+    _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
+    assert (connection.tries, connection.closed) == (4, 4)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, None])
-def test_any_other_refusal_is_told_at_once(code: int | None) -> None:
+def test_any_other_error_is_raised_at_once(code: int | None) -> None:
     connection = Refusing(refusal(code), 1)
     with pytest.raises(sqlite3.OperationalError):
-        _sqlite._insist(connection, "PRAGMA journal_mode = WAL")
-    assert (connection.asked, connection.closed) == (1, 1)
+        _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
+    assert (connection.tries, connection.closed) == (1, 1)
 
 
-def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_of_a_busy_database_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sqlite, "_PATIENCE_SECONDS", 0.02)
     connection = Refusing(refusal(sqlite3.SQLITE_BUSY), 1_000_000)
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        _sqlite._insist(connection, "PRAGMA journal_mode = WAL")
-    assert 1 < connection.asked < 10
-    assert connection.closed == connection.asked
+        _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
+    assert 1 < connection.tries < 10
+    assert connection.closed == connection.tries

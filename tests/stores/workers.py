@@ -45,7 +45,7 @@ def insert(store: KeyStore, name: str, limit: int) -> int:
 
 
 async def insert_for_ever(store: AsyncSQLAlchemyKeyStore) -> None:
-    """Insert keys and say so after each, and revoke every third, until killed."""
+    """Insert keys and print each, and revoke every third, until killed."""
     for number in count():
         await store.insert(make_record(f"k{number}"), max_active=None, now=NOW)
         print(f"inserted k{number}", flush=True)

@@ -1,4 +1,4 @@
-"""The contract itself: it tells an adapter that breaks a promise, and what it expects of a test class."""
+"""The contract itself: it fails for an adapter that breaks a promise, and what it expects of a test class."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def twice(reply: Reply) -> Reply:
 
 
 FAULTS: dict[str, Callable[[Reply], Reply]] = {
-    "lets everybody in": lambda reply: replace(reply, status=200),
+    "admits every request": lambda reply: replace(reply, status=200),
     "no challenge": without(b"www-authenticate"),
     "may be cached": without(b"cache-control"),
     "no media type": without(b"content-type"),
@@ -67,7 +67,7 @@ FAULTS: dict[str, Callable[[Reply], Reply]] = {
     "another status in the body": member(status=500),
     "no title": member(title=""),
     "no detail": member(detail=""),
-    "more than is said": member(trace="app.py, line 1"),
+    "more than is documented": member(trace="app.py, line 1"),
     "the credential in the answer": member(detail=WORLD.names["key_revoked"]),
 }
 
@@ -127,18 +127,20 @@ def test_a_class_without_its_fixture_fails_with_its_name(pytester: pytest.Pytest
     )
 
 
-def test_an_adapter_without_key_routes_says_so(pytester: pytest.Pytester) -> None:
+def test_an_adapter_without_key_routes_declares_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         from msk_auth.testing import AdapterContract
 
         class TestIt(AdapterContract):
             test_a_key_route_gives_its_answer = None
+            test_only_the_named_key_routes_are_mounted = None
         """
     )
-    told = pytester.runpytest("-q", "--collect-only").stdout.str()
-    assert "test_a_guarded_route_gives_its_answer" in told
-    assert "test_a_key_route" not in told
+    output = pytester.runpytest("-q", "--collect-only").stdout.str()
+    assert "test_a_guarded_route_gives_its_answer" in output
+    assert "test_a_key_route" not in output
+    assert "test_only_the_named_key_routes" not in output
 
 
 def test_worlds_do_not_know_each_other() -> None:

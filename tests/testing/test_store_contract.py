@@ -1,4 +1,4 @@
-"""The contract itself: it tells a store that breaks a promise, and what it expects of a test class."""
+"""The contract itself: it fails for a store that breaks a promise, and what it expects of a test class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract for websockets itself: it tells an adapter that breaks a promise."""
+"""The contract for websockets itself: it fails for an adapter that breaks a promise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLOSED = Conversation(
 
 
 class Says:
-    """An adapter that always says the same."""
+    """An adapter that always gives the same answer."""
 
     def __init__(self, held: Conversation) -> None:
         self.held = held

@@ -84,7 +84,7 @@ def test_no_other_preset_accepts_it(name: str, other: str) -> None:
     ],
 )
 def test_an_id_token_is_no_access_token_and_the_other_way_round(access: str, identity: str) -> None:
-    # For the same audience, and by the same key: nothing but the kind tells them apart.
+    # For the same audience, and by the same key: nothing but the kind distinguishes them.
     for accepting, other in ((access, identity), (identity, access)):
         shape = SHAPES[accepting]
         aud = shape.claims.get("aud", shape.claims.get("client_id"))
@@ -97,7 +97,7 @@ def test_an_id_token_is_no_access_token_and_the_other_way_round(access: str, ide
 @pytest.mark.parametrize("member", ["nonce", "at_hash", "c_hash"])
 def test_what_is_marked_as_an_id_token_is_no_access_token(name: str, member: str) -> None:
     if SHAPES[name].made().check_kind.__qualname__.split(".")[0] in {
-        # These tell kinds apart by a claim of their own, or have one kind only.
+        # These distinguish kinds by a claim of their own, or have one kind only.
         "Keycloak", "Cognito", "Supabase", "Clerk", "Firebase", "Google", "GitHubActions",
         "GitLabCI", "Kubernetes",
     }:  # fmt: skip
@@ -227,7 +227,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "changes"), REFUSED)
-def test_what_tells_the_kind_of_a_token_has_to_be_there(name: str, changes: dict[str, Any]) -> None:
+def test_the_claims_that_show_the_kind_of_a_token_are_required(
+    name: str, changes: dict[str, Any]
+) -> None:
     assert refused(name, **changes) is TokenInvalid
 
 
@@ -304,7 +306,7 @@ def test_the_age_of_a_login_is_known_or_unknown_and_never_guessed() -> None:
     [([0, -1], 1), ([7, 2], 8), ([-1, -1], None), (None, None), ([], None), ([True], None),
      (["7"], None), ([10**9], None), (7, None)],
 )  # fmt: skip
-def test_clerk_tells_the_age_in_minutes(fva: object, age: int | None) -> None:
+def test_the_age_from_clerk_is_in_minutes(fva: object, age: int | None) -> None:
     verified = verify(SHAPES["Clerk"].issuer, SHAPES["Clerk"].token(fva=fva))
     assert verified is not None
     assert verified.authenticated_at == (None if age is None else NOW - timedelta(minutes=age))

@@ -1,4 +1,4 @@
-"""Keys of issuers, pinned and fetched: against a real server that rotates, removes, stalls, redirects and lies."""
+"""Keys of issuers, pinned and fetched: against a real server that rotates, removes, stalls, redirects and sends wrong documents."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -390,7 +391,7 @@ def test_a_fixed_uri_needs_no_discovery_and_headers_are_sent_along(provider: Pro
 def test_a_set_that_was_not_refreshed_in_time_is_not_used(
     keys: RemoteKeySet, provider: Provider, clock: ManualClock
 ) -> None:
-    # The process was suspended: nobody tried.
+    # The process was suspended, so there was no attempt.
     clock.seconds += FRESH_SECONDS + 1
     provider.keys = [jwk_of(RSA_KEY, kid="new")]
     flow = keys.find("k")
@@ -492,6 +493,28 @@ def test_an_issuer_that_does_not_answer_is_503_within_five_seconds(
     key_set_of(authenticator).close()
 
 
+def test_a_request_does_not_wait_for_the_end_of_a_long_fetch(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+
+    def answer_late(request: BaseHTTPRequestHandler) -> None:
+        released.wait(60)
+        send(request, {"keys": provider.keys})
+
+    provider.answer = answer_late
+    monkeypatch.setattr(keysets, "_FETCH_SECONDS", 60)
+    header = [f"Bearer {issuer_token(provider.url)}"]
+    with blocking(provider.url) as authenticator:
+        monkeypatch.setattr(keysets, "_WAIT_SECONDS", 0.01)
+        with pytest.raises(SigningKeysUnavailable):
+            authenticator.authenticate(header)
+        monkeypatch.setattr(keysets, "_WAIT_SECONDS", 60)
+        released.set()
+        assert authenticator.authenticate(header).owner.id == "u"
+    assert provider.fetches == 1
+
+
 def test_one_set_serves_several_event_loops(provider: Provider) -> None:
     authenticator = AsyncAuthenticator(
         AsyncMemoryKeyStore(),
@@ -590,7 +613,7 @@ def test_an_outage_out_of_range_is_refused(days: int) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://login.example/", "http://localhost:1", "http://[::1]/x"])
-def test_https_and_this_machine_are_fine(url: str) -> None:
+def test_https_and_loopback_are_accepted(url: str) -> None:
     assert check_url(url) == url
 
 
@@ -611,7 +634,7 @@ def test_time_is_bounded_although_bytes_keep_coming(provider: Provider) -> None:
     assert time.monotonic() - began < 3
 
 
-def test_a_server_that_speaks_no_tls_is_no_https_server(provider: Provider) -> None:
+def test_a_server_without_tls_is_not_an_https_server(provider: Provider) -> None:
     with pytest.raises(FetchError, match="SSL"):
         fetch_json(provider.url.replace("http:", "https:"), seconds=2)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -36,6 +37,7 @@ from msk_auth import (
     CredentialKind,
     InteractiveRequired,
     KeyRing,
+    LoginTooOld,
     Owner,
     Principal,
     SigningKey,
@@ -505,7 +507,7 @@ def principal_of(kind: CredentialKind, *, age: timedelta = timedelta(0)) -> Prin
 def test_only_true_issues_a_login(interactive: Any) -> None:
     own = profile(interactive=lambda _: True)
     issued = own.issue(subject="ann", now=NOW, lifetime=HOUR, interactive=interactive)
-    # A rule cannot raise what the token itself says.
+    # A rule cannot turn a token that is marked as a machine's into a login.
     assert own.verify(issued, NOW).interactive is False
     assert profile().verify(issued, NOW).interactive is False
     login = own.issue(subject="ann", now=NOW, lifetime=HOUR, interactive=True)
@@ -537,6 +539,13 @@ def test_a_key_is_not_exchanged_for_a_token() -> None:
     # The token would outlive the key's revocation.
     with pytest.raises(InteractiveRequired):
         profile().exchange(principal_of(CredentialKind.API_KEY), now=NOW, lifetime=HOUR)
+
+
+def test_a_login_of_unknown_age_is_not_exchanged() -> None:
+    principal = replace(principal_of(CredentialKind.INTERACTIVE), authenticated_at=None)
+    with pytest.raises(LoginTooOld) as refused:
+        profile().exchange(principal, now=NOW, lifetime=HOUR)
+    assert refused.value.max_age == profile().max_lifetime
 
 
 def test_a_login_that_the_other_clock_puts_ahead_is_one_of_now() -> None:
@@ -592,7 +601,7 @@ def test_another_library_accepts_our_tokens(algorithm: AlgorithmName) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"issuer": ""}, "an issuer and an audience"),
         ({"audience": ""}, "an issuer and an audience"),
@@ -603,9 +612,9 @@ def test_another_library_accepts_our_tokens(algorithm: AlgorithmName) -> None:
     ],
 )
 def test_a_profile_that_cannot_be_safe_is_refused_while_starting(
-    options: dict[str, Any], said: str
+    options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         profile(**options)
 
 
@@ -620,7 +629,7 @@ def test_a_profile_publishes_the_public_keys_of_its_ring() -> None:
     assert jwk["kid"] == "k1"
 
 
-def test_a_header_that_was_read_before_vouches_for_nothing() -> None:
+def test_a_cached_header_does_not_make_a_token_valid() -> None:
     good = token()
     header, claims, signature = good.split(".")
     for _ in range(2):
@@ -646,3 +655,21 @@ def test_only_short_headers_are_kept() -> None:
     assert _decode_once.cache_info().currsize == 0
     ParsedToken(token())
     assert _decode_once.cache_info().currsize == 1
+
+
+def test_the_id_of_a_token_has_128_bits() -> None:
+    issued = profile().issue(subject="ann", now=NOW, lifetime=HOUR)
+    assert len(profile().verify(issued, NOW).token_id or "") == 22
+
+
+def test_a_session_of_another_application_is_not_looked_for() -> None:
+    verifier = profile(has_sessions=False)
+    for has_sessions, session_id in ((True, "s1"), (False, None)):
+        verifier = profile(has_sessions=has_sessions)
+        verified = result_of(verifier.authenticate(ParsedToken(token(sid="s1")), NOW))
+        assert (verified.session_id, verified.has_session) == (session_id, has_sessions)
+
+
+@pytest.mark.parametrize("kid", [["k1"], {"k1": 1}, 1, True])
+def test_the_id_of_a_key_is_text(kid: object) -> None:
+    assert refused(sign(valid_header(kid=kid), valid_claims())) is TokenInvalid

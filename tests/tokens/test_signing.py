@@ -323,3 +323,22 @@ def test_a_name_that_ed25519_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="ed25519_name must be one of"):
         SigningKey("k", "Ed25519", signing_key("Ed25519").export(), ed25519_name="EDDSA")  # type: ignore[arg-type]
     assert SigningKey("k", "ES256", signing_key("ES256").export()).header_name == "ES256"
+
+
+# Generating.
+
+
+def test_a_generated_key_has_the_size_of_its_algorithm() -> None:
+    assert len(SigningKey.generate("k", "HS256").export()) == 32
+    elliptic = load_pem_private_key(SigningKey.generate("k", "ES256").export(), None)
+    assert elliptic.curve.name == "secp256r1"
+    rsa_key = load_pem_private_key(SigningKey.generate("k", "RS256").export(), None)
+    assert rsa_key.key_size == 2048
+    assert rsa_key.public_key().public_numbers().e == 65537
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_is_named_by_its_own_algorithm_alone(algorithm: AlgorithmName) -> None:
+    key = signing_key(algorithm)
+    named = {name for name in (*ALGORITHMS, "EdDSA", "none", None) if key.is_named(name)}
+    assert named == ({"Ed25519", "EdDSA"} if algorithm == "Ed25519" else {algorithm})

@@ -8,9 +8,9 @@ from fastapi import APIRouter, FastAPI, WebSocket
 from fastapi.params import Security
 from starlette.requests import HTTPConnection
 
-from msk_auth import AsyncAuthenticator, Owner, Policy, Principal
+from msk_auth import AsyncAuthenticator, Authenticator, Owner, Policy, Principal
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
-from msk_auth.stores.memory import AsyncMemoryKeyStore
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 
 @dataclass
@@ -29,8 +29,9 @@ auth = FastAPIAuth(authenticator)
 assert_type(auth, FastAPIAuth[User])
 assert_type(auth.principal, Security)
 assert_type(auth.require("tasks:read"), Security)
+assert_type(auth.require_key("hooks"), Security)
 assert_type(auth.require_interactive("admin", max_age=timedelta(minutes=5)), Security)
-assert_type(auth.key_routes(prefix="/api/keys"), APIRouter)
+assert_type(auth.key_routes(prefix="/api/keys", operations=["list_keys"]), APIRouter)
 
 app = auth.install(FastAPI())
 assert_type(app, FastAPI)
@@ -46,6 +47,18 @@ async def me(principal: CurrentPrincipal) -> str:
     return principal.user.name
 
 
+async def load_user(owner_id: Annotated[str, auth.owner_id]) -> User | None:
+    return User(owner_id)
+
+
+CurrentUser = Annotated[User, auth.user(load_user)]
+
+
+@app.get("/name")
+async def name(user: CurrentUser) -> str:
+    return assert_type(user, User).name
+
+
 @app.websocket("/ws")
 async def ws(websocket: WebSocket, principal: CurrentPrincipal) -> None:
     assert_type(principal.user.name, str)
@@ -55,6 +68,19 @@ async def by_hand(connection: HTTPConnection) -> None:
     assert_type(await auth.admit(connection, Policy()), Principal[User])
     assert_type(await Guard(auth, Policy())(connection), Principal[User])
 
+
+def find_owner_blocking(owner_id: str) -> Owner[User] | None:
+    return Owner(owner_id, frozenset(), User(owner_id))
+
+
+blocking = Authenticator(MemoryKeyStore(), find_owner=find_owner_blocking)
+synchronous = FastAPIAuth(blocking)
+assert_type(synchronous, FastAPIAuth[User])
+assert_type(synchronous.authenticator, AsyncAuthenticator[User])
+assert_type(synchronous.blocking, Authenticator[User])
+late = FastAPIAuth[User]()
+late.install(FastAPI(), authenticator)
+late.install(FastAPI(), blocking)
 
 FastAPIAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.require(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -26,7 +26,7 @@ app = Flask(__name__)
 auth = FlaskAuth(Authenticator(MemoryKeyStore(), find_owner=find_owner))
 auth.init_app(app)
 assert_type(auth, FlaskAuth[User])
-assert_type(auth.key_routes(url_prefix="/api/keys"), Blueprint)
+assert_type(auth.key_routes(url_prefix="/api/keys", operations=["list_keys"]), Blueprint)
 
 
 @app.get("/tasks/<int:number>")
@@ -40,6 +40,23 @@ def task(number: int) -> str:
 @auth.require_interactive()
 async def later() -> str:
     return assert_type(auth.current_principal.user, User).name
+
+
+@app.post("/hook")
+@auth.require_key("hooks")
+def hook() -> str:
+    return assert_type(auth.current_principal.user, User).name
+
+
+@auth.user
+def current_user(owner_id: str) -> User | None:
+    return User(owner_id)
+
+
+@app.get("/name")
+@auth.require()
+def name() -> str:
+    return assert_type(current_user(), User).name
 
 
 @app.get("/public")
@@ -73,5 +90,9 @@ auth.declare_view(app, "swagger", require("docs"))
 auth.protect(app)
 auth.check(app)
 
-FlaskAuth(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+late = FlaskAuth[User]()
+late.init_app(app, Authenticator(MemoryKeyStore(), find_owner=find_owner))
+assert_type(late.current_principal, Principal[User])
+
+FlaskAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.protect(admin, "admin:config")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ from typing import assert_type
 
 from litestar import Litestar, Request, Router, WebSocket, get, websocket
 from litestar.datastructures import State
-from litestar.di import NamedDependency
+from litestar.di import NamedDependency, Provide
 
 from msk_auth import AsyncAuthenticator, Owner, Policy, Principal, require_interactive
 from msk_auth.integrations.litestar import Guard, LitestarAuth
@@ -24,11 +24,17 @@ async def find_owner(owner_id: str) -> Owner[User] | None:
 
 
 authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
-auth = LitestarAuth(authenticator, docs=require_interactive())
+auth = LitestarAuth(
+    authenticator,
+    default=require_interactive(),
+    paths={"/jobs/*": require_interactive("jobs"), "/static/*": None},
+    exclude_opt_key="exclude_from_auth",
+)
 assert_type(auth, LitestarAuth[User])
 assert_type(auth.require("tasks:read"), Guard[User])
 assert_type(auth.require_interactive(), Guard[User])
-assert_type(auth.key_routes(path="/api/keys"), Router)
+assert_type(auth.require_key("hooks"), Guard[User])
+assert_type(auth.key_routes(path="/api/keys", operations=["list_keys"]), Router)
 
 
 @get("/tasks", guards=[auth.require("tasks:read")])
@@ -53,5 +59,12 @@ async def health() -> None: ...
 app = Litestar([tasks, ws, health, auth.key_routes()], plugins=[auth])
 assert_type(app, Litestar)
 
-LitestarAuth(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+LitestarAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.require(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def load_user(principal: Principal[User]) -> User | None:
+    return principal.user
+
+
+assert_type(auth.user(load_user), Provide)

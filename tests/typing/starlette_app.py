@@ -29,7 +29,7 @@ async def find_owner(owner_id: str) -> Owner[User] | None:
 
 auth = StarletteAuth(AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner))
 assert_type(auth, StarletteAuth[User])
-assert_type(auth.key_routes(prefix="/api/keys"), list[BaseRoute])
+assert_type(auth.key_routes(prefix="/api/keys", operations=["list_keys"]), list[BaseRoute])
 
 
 @auth.require("tasks:read")
@@ -66,5 +66,20 @@ app = auth.install(
 )
 assert_type(app, Starlette)
 
-StarletteAuth(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+StarletteAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.principal("a request")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@auth.user
+async def current_user(owner_id: str, request: Request) -> User | None:
+    return User(owner_id)
+
+
+@auth.user
+def current_user_blocking(owner_id: str, request: Request) -> User | None:
+    return User(owner_id)
+
+
+async def load(request: Request) -> None:
+    assert_type(await current_user(request), User)
+    assert_type(current_user_blocking(request), User)

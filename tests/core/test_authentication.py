@@ -1,4 +1,4 @@
-"""Authentication from header to principal: what is checked, in which order, and what each outcome is told."""
+"""Authentication from header to principal: what is checked, in which order, and the answer to each outcome."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ from msk_auth import (
     TokenInvalid,
     TokenRevoked,
 )
+from msk_auth.core.authentication import no_user
 from msk_auth.core.keys import checksum
 from msk_auth.core.steps import verify_off_loop
 
@@ -55,7 +56,7 @@ MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
 
 
-def told(world: World, credential: str) -> Problem:
+def refusal_of(world: World, credential: str) -> Problem:
     """The refusal of a credential, which must be reported once and leave nothing behind."""
     world.call("flush")
     world.forget_calls()
@@ -107,13 +108,13 @@ def test_a_broken_header_is_malformed(world: World, headers: list[Any]) -> None:
 )
 def test_garbage_is_refused_without_touching_the_store(world: World, credential: str) -> None:
     # Guarantee G7.
-    assert type(told(world, credential)) is KeyMalformed
+    assert type(refusal_of(world, credential)) is KeyMalformed
     assert (world.store.calls, world.asked_owners) == ([], [])
 
 
 @pytest.mark.parametrize("credential", [".", "a.b", "a.b.c", "..", f"{token()}."])
 def test_what_has_dots_is_refused_as_a_token(world: World, credential: str) -> None:
-    assert type(told(world, credential)) is TokenInvalid
+    assert type(refusal_of(world, credential)) is TokenInvalid
     assert (world.store.calls, world.asked_owners) == ([], [])
 
 
@@ -173,7 +174,7 @@ def test_an_unknown_key_and_a_wrong_secret_are_indistinguishable(
     answers, costs, calls = [], [], []
     for credential in (wrong, unknown):
         work.clear()
-        answers.append(told(world, credential))
+        answers.append(refusal_of(world, credential))
         costs.append(work.copy())
         calls.append((world.store.calls.copy(), world.asked_owners.copy()))
     assert [type(answer) for answer in answers] == [KeyUnknown, KeyUnknown]
@@ -191,7 +192,7 @@ def test_an_unknown_key_and_a_wrong_secret_take_the_same_steps(
     world = make_world(lease=lease)
     wrong = with_wrong_secret(world, world.create().record.id)
     unknown = KeyFormat().generate().reveal()
-    for work in (told, lambda _, key: world.call("revoke_presented_key", key)):
+    for work in (refusal_of, lambda _, key: world.call("revoke_presented_key", key)):
         for key in (wrong, unknown):
             work(world, key)
         steps = functions_called(lambda: work(world, wrong))  # noqa: B023 - called at once
@@ -214,7 +215,7 @@ def test_only_a_client_with_the_right_secret_learns_the_state_of_a_key(
     created = world.create()
     world.store.put(replace(created.record, **STATES[state]))
     world.owners["ann"] = replace(world.owners["ann"], disabled=True)
-    refused = told(world, with_wrong_secret(world, created.record.id))
+    refused = refusal_of(world, with_wrong_secret(world, created.record.id))
     assert type(refused) is KeyUnknown
     assert refused.key_id == created.record.id
 
@@ -228,7 +229,7 @@ def test_a_key_that_is_not_active_is_refused_before_its_owner_is_looked_at(
 ) -> None:
     created = world.create()
     world.store.put(replace(created.record, **STATES[state]))
-    refused = told(world, created.value.reveal())
+    refused = refusal_of(world, created.value.reveal())
     assert type(refused) is expected
     assert refused.key_id == created.record.id
     assert world.asked_owners == []
@@ -239,14 +240,14 @@ def test_a_key_works_until_its_last_microsecond(world: World) -> None:
     world.clock.moment = NOW + DAY - MICROSECOND
     assert world.enter(created.value.reveal()).key_id == created.record.id
     world.clock.moment = NOW + DAY
-    assert type(told(world, created.value.reveal())) is KeyExpired
+    assert type(refusal_of(world, created.value.reveal())) is KeyExpired
 
 
 def test_a_revoked_key_stays_revoked_when_the_clock_goes_back(world: World) -> None:
     created = world.create()
     world.call("revoke_key", world.login(), created.record.id)
     world.clock.moment = NOW - DAY
-    assert type(told(world, created.value.reveal())) is KeyRevoked
+    assert type(refusal_of(world, created.value.reveal())) is KeyRevoked
 
 
 @pytest.mark.parametrize(
@@ -254,10 +255,10 @@ def test_a_revoked_key_stays_revoked_when_the_clock_goes_back(world: World) -> N
     [None, Owner("ann", frozenset({"tasks:read"}), "Ann", disabled=True)],
     ids=["gone", "disabled"],
 )
-def test_a_key_without_its_owner_standing_is_refused(world: World, owner: Any) -> None:
+def test_a_key_whose_owner_is_missing_or_disabled_is_refused(world: World, owner: Any) -> None:
     created = world.create()
     world.owners["ann"] = owner
-    refused = told(world, created.value.reveal())
+    refused = refusal_of(world, created.value.reveal())
     assert type(refused) is OwnerDisabled
     assert refused.key_id == created.record.id
 
@@ -275,7 +276,7 @@ def test_an_owner_with_another_id_decides_nothing(
     created = world.create()
     world.owners["ann"] = replace(wrong, disabled=disabled)
     for credential in (created.value.reveal(), token()):
-        assert type(told(world, credential)) is StoreUnavailable
+        assert type(refusal_of(world, credential)) is StoreUnavailable
     assert "Looking up an owner returned a record with another id" in caplog.text
 
 
@@ -287,7 +288,7 @@ def test_a_key_with_another_id_decides_nothing(
     wrong = replace(created.record, id=other.record.id)
     for answer in (wrong, replace(wrong, revoked_at=NOW), other.record):
         world.store.answers["find"] = answer
-        assert type(told(world, created.value.reveal())) is StoreUnavailable
+        assert type(refusal_of(world, created.value.reveal())) is StoreUnavailable
         for call, *arguments in (
             ("get_key", world.login(), created.record.id),
             ("revoke_presented_key", created.value.reveal()),
@@ -302,14 +303,14 @@ def test_a_session_with_another_id_decides_nothing(
 ) -> None:
     for wrong in (Session("s2", "ann"), Session("s2", "ann", ended_at=NOW)):
         world.sessions["s1"] = wrong
-        assert type(told(world, token())) is StoreUnavailable
+        assert type(refusal_of(world, token())) is StoreUnavailable
     assert "Looking up a session returned a record with another id" in caplog.text
 
 
 def test_a_disabled_owner_who_is_enabled_again_has_the_key_back(world: World) -> None:
     created, ann = world.create(), world.owners["ann"]
     world.owners["ann"] = replace(ann, disabled=True)
-    told(world, created.value.reveal())
+    refusal_of(world, created.value.reveal())
     world.owners["ann"] = ann
     assert world.enter(created.value.reveal()).owner == ann
 
@@ -344,20 +345,20 @@ def test_effective_permissions_are_the_owners_now_within_the_scopes(
 # Digests.
 
 
-def test_a_digest_planted_in_the_row_of_another_key_opens_nothing(world: World) -> None:
+def test_a_digest_copied_to_the_row_of_another_key_verifies_no_key(world: World) -> None:
     mine, theirs = world.create("bob"), world.create("ann")
     world.store.put(replace(theirs.record, digest=mine.record.digest))
-    assert type(told(world, theirs.value.reveal())) is KeyUnknown
-    # And a row that claims the other's id answers for nobody.
+    assert type(refusal_of(world, theirs.value.reveal())) is KeyUnknown
+    # And a row with the other key's id verifies neither key.
     world.store.put(replace(mine.record, digest=theirs.record.digest))
-    assert type(told(world, mine.value.reveal())) is KeyUnknown
+    assert type(refusal_of(world, mine.value.reveal())) is KeyUnknown
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:", "é", "\ud800", "msk", ":" * 100])
-def test_a_row_with_garbage_for_a_digest_opens_nothing(world: World, digest: str) -> None:
+def test_a_row_with_a_malformed_digest_verifies_no_key(world: World, digest: str) -> None:
     created = world.create()
     world.store.put(replace(created.record, digest=digest))
-    assert type(told(world, created.value.reveal())) is KeyUnknown
+    assert type(refusal_of(world, created.value.reveal())) is KeyUnknown
 
 
 def test_the_stored_digest_is_no_credential(world: World) -> None:
@@ -400,7 +401,7 @@ def test_peppers_rotate_while_keys_are_used(make_world: MakeWorld) -> None:
     strict = restart(
         KeyHasher(PepperRing({"2": OTHER_SECRET}, current="2"), accept_unpeppered=False)
     )
-    assert type(told(strict, unused.value.reveal())) is KeyUnknown
+    assert type(refusal_of(strict, unused.value.reveal())) is KeyUnknown
 
 
 def test_an_upgrade_never_overwrites_a_digest_that_changed_meanwhile(
@@ -426,11 +427,11 @@ def test_an_imported_key_with_a_slow_digest_works_and_keeps_it(make_world: MakeW
     assert slow.verified == 1
     world.call("flush")
     assert "replace_digest" not in world.store.calls
-    assert type(told(world, with_wrong_secret(world, created.record.id))) is KeyUnknown
+    assert type(refusal_of(world, with_wrong_secret(world, created.record.id))) is KeyUnknown
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes", object()])
-def test_a_slow_scheme_that_does_not_say_true_verifies_nothing(
+def test_a_slow_scheme_that_does_not_return_true_verifies_nothing(
     make_world: MakeWorld, answer: object
 ) -> None:
     slow = FakeSlow()
@@ -438,18 +439,18 @@ def test_a_slow_scheme_that_does_not_say_true_verifies_nothing(
     world = make_world(hasher=KeyHasher(slow=slow))
     created = world.create()
     world.store.put(replace(created.record, digest="$slow$"))
-    assert type(told(world, created.value.reveal())) is KeyUnknown
+    assert type(refusal_of(world, created.value.reveal())) is KeyUnknown
 
 
-def test_a_brand_of_its_own_is_the_only_one_an_application_reads(make_world: MakeWorld) -> None:
+def test_an_application_with_its_own_prefix_accepts_no_other(make_world: MakeWorld) -> None:
     world = make_world(key_format=KeyFormat("acme"))
     created = world.create()
     assert created.value.reveal().startswith("acme_")
     assert world.enter(created.value.reveal()).key_id == created.record.id
-    assert type(told(world, KeyFormat().generate().reveal())) is KeyMalformed
+    assert type(refusal_of(world, KeyFormat().generate().reveal())) is KeyMalformed
 
 
-def test_after_a_change_of_brand_the_keys_of_before_still_open(make_world: MakeWorld) -> None:
+def test_after_a_change_of_prefix_earlier_keys_still_work(make_world: MakeWorld) -> None:
     before = make_world()
     created = before.create()
     after = make_world(key_format=KeyFormat("acme", older_prefixes=["msk"]))
@@ -458,10 +459,10 @@ def test_after_a_change_of_brand_the_keys_of_before_still_open(make_world: MakeW
     assert after.create().value.reveal().startswith("acme_")
     # The same id and secret under the other brand is another key.
     renamed = f"acme{created.value.reveal()[3:-6]}"
-    assert type(told(after, renamed + checksum(renamed))) is KeyUnknown
+    assert type(refusal_of(after, renamed + checksum(renamed))) is KeyUnknown
 
 
-def test_the_step_that_carries_a_key_to_a_slow_scheme_does_not_show_it() -> None:
+def test_the_step_of_a_slow_verification_does_not_show_the_key() -> None:
     key = KeyFormat().generate().reveal()
     assert key not in repr(next(verify_off_loop(key, "$slow$")))
 
@@ -487,19 +488,19 @@ def test_a_login_token_acts_as_its_subject(world: World) -> None:
     assert world.store.calls == []
 
 
-def test_an_expired_token_is_called_expired(world: World) -> None:
+def test_an_expired_token_is_refused_as_expired(world: World) -> None:
     world.clock.advance(timedelta(hours=1))
-    assert type(told(world, token())) is TokenExpired
+    assert type(refusal_of(world, token())) is TokenExpired
     assert world.asked_owners == []
 
 
 def test_without_a_profile_no_token_is_accepted(make_world: MakeWorld) -> None:
-    assert type(told(make_world(tokens=()), token())) is TokenInvalid
+    assert type(refusal_of(make_world(tokens=()), token())) is TokenInvalid
 
 
 SESSIONS: dict[str, Any] = {
     "unknown": None,
-    "of somebody else": Session("s1", "bob"),
+    "of another owner": Session("s1", "bob"),
     "ended": Session("s1", "ann", ended_at=NOW),
     "ended in the future": Session("s1", "ann", ended_at=NOW + DAY),
     "over this moment": Session("s1", "ann", expires_at=NOW),
@@ -510,13 +511,13 @@ SESSIONS: dict[str, Any] = {
 @pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
 def test_a_token_of_a_session_that_is_not_open_is_revoked(world: World, session: Any) -> None:
     world.sessions["s1"] = session
-    assert type(told(world, token())) is TokenRevoked
+    assert type(refusal_of(world, token())) is TokenRevoked
     assert world.asked_owners == []
 
 
 def test_an_idle_session_is_refused_with_its_reason(world: World) -> None:
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW)
-    assert told(world, token()).detail == (
+    assert refusal_of(world, token()).detail == (
         "This login was idle for too long or has reached its longest time. Log in again."
     )
 
@@ -527,7 +528,7 @@ def test_a_session_is_open_until_its_last_microsecond(world: World) -> None:
 
 
 def test_a_token_without_a_session_is_refused_where_sessions_are_kept(world: World) -> None:
-    assert type(told(world, token(sid=None))) is TokenInvalid
+    assert type(refusal_of(world, token(sid=None))) is TokenInvalid
 
 
 def test_sessions_are_not_read_without_a_find_session(make_world: MakeWorld) -> None:
@@ -551,14 +552,27 @@ def test_an_external_issuers_sessions_are_not_ours(make_world: MakeWorld) -> Non
     [None, Owner("ann", frozenset(), "Ann", disabled=True)],
     ids=["gone", "disabled"],
 )
-def test_a_token_whose_owner_does_not_stand_is_revoked(world: World, owner: Any) -> None:
+def test_a_token_whose_owner_is_missing_or_disabled_is_revoked(world: World, owner: Any) -> None:
     world.owners["ann"] = owner
-    assert type(told(world, token())) is TokenRevoked
+    assert type(refusal_of(world, token())) is TokenRevoked
 
 
 def test_a_token_has_its_owners_permissions_now(world: World) -> None:
     world.owners["ann"] = Owner("ann", frozenset({"new"}), "Ann")
     assert world.enter(token(scope="admin:config", permissions=["old"])).permissions == {"new"}
+
+
+@pytest.mark.parametrize(
+    ("credential", "refusal"), [("key", OwnerDisabled), ("token", TokenRevoked)]
+)
+def test_a_principal_without_a_user_is_refused_as_one_whose_owner_is_gone(
+    world: World, credential: str, refusal: type[Problem]
+) -> None:
+    sent = world.create().value.reveal() if credential == "key" else token()
+    principal = world.enter(sent)
+    with pytest.raises(refusal) as refused:
+        no_user(principal)
+    assert getattr(refused.value, "key_id", None) == principal.key_id
 
 
 def test_each_issuer_has_its_own_keys(make_world: MakeWorld) -> None:

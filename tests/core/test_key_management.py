@@ -42,7 +42,7 @@ DAY = timedelta(days=1)
 
 
 def wrong_fields(world: World, method: str, *args: Any, **options: Any) -> tuple[FieldError, ...]:
-    """What is said about input that must be refused before anything is written."""
+    """The errors about input that must be refused before anything is written."""
     world.forget_calls()
     with pytest.raises(InputInvalid) as refused:
         world.call(method, world.login(), *args, **options)
@@ -89,7 +89,7 @@ def test_only_a_login_manages_keys(world: World, method: str, kind: Any) -> None
 
 
 @pytest.mark.parametrize("method", MANAGE)
-def test_a_key_learns_nothing_about_its_input(world: World, method: str) -> None:
+def test_a_key_is_refused_before_its_input_is_validated(world: World, method: str) -> None:
     # The refusal comes before any look at names, ids and times: a key cannot probe with them.
     wrong: dict[str, dict[str, Any]] = {
         "create_key": {"name": "", "scopes": "x", "lifetime": timedelta(0)},
@@ -124,7 +124,7 @@ def test_local_code_manages_keys(world: World) -> None:
     assert world.call("create_key", caller, name="ci").record.owner_id == "ann"
 
 
-# Other owners' keys, and ids that are none: one answer for both, and no question to the store for the latter.
+# Other owners' keys, and ids that are none: one answer for both, and no look-up for the latter.
 
 NO_ID = ["", " ", "a b", "%", "_" * 12, "*", "A" * 65, "A" * 1_000_000, "A\x00", "A\n", "é", "٣", "\ud800", "../x", "' OR 1=1 --", "msk_AAAAAAAAAAAA_x"]  # fmt: skip
 
@@ -132,7 +132,9 @@ NO_ID = ["", " ", "a b", "%", "_" * 12, "*", "A" * 65, "A" * 1_000_000, "A\x00",
 @pytest.mark.parametrize(
     "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
 )
-def test_anothers_key_and_no_key_are_the_same(world: World, method: str) -> None:
+def test_the_key_of_another_owner_is_answered_like_an_unknown_one(
+    world: World, method: str
+) -> None:
     created = world.create("ann")
     world.forget_calls()
     answers = []
@@ -191,13 +193,13 @@ def test_a_created_key_is_stored_as_a_digest_and_shown_once(world: World) -> Non
     assert secret not in f"{created!r} {record!r} {world.events!r} {vars(world.store.inner)!r}"
 
 
-def test_by_default_a_key_has_all_its_owner_has_and_does_not_expire(world: World) -> None:
+def test_by_default_a_key_has_all_permissions_and_does_not_expire(world: World) -> None:
     record = world.create().record
     assert (record.scopes, record.expires_at) == (None, None)
     assert (record.last_used_at, record.revoked_at, record.replaced_by) == (None, None, None)
 
 
-def test_a_key_belongs_to_who_made_it(world: World) -> None:
+def test_a_key_belongs_to_the_owner_who_created_it(world: World) -> None:
     assert world.create("bob").record.owner_id == "bob"
 
 
@@ -266,12 +268,12 @@ def test_a_name_that_cannot_be_seen_or_is_too_long_is_refused(world: World, name
     assert wrong_field(world, "create_key", name=name) == "name"
 
 
-def test_a_hostile_name_is_refused_in_time_that_grows_with_its_length() -> None:
+def test_a_hostile_name_is_refused_in_linear_time() -> None:
     # Normalising runs of combining characters takes quadratic time: seconds for these.
     world = World("sync")
-    start = time.perf_counter()
+    start = time.thread_time()
     assert wrong_field(world, "create_key", name="a" + "\u0301\u0316" * 200_000) == "name"
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 @given(st.text())
@@ -310,7 +312,7 @@ def test_scopes_are_kept_as_a_set_and_none_is_not_empty(
 
 
 @pytest.mark.parametrize(
-    ("scopes", "said"),
+    ("scopes", "message"),
     [
         (["tasks:write"], "You do not have all of these permissions yourself: tasks:write."),
         (
@@ -327,14 +329,14 @@ def test_scopes_are_kept_as_a_set_and_none_is_not_empty(
     ],
 )
 def test_scopes_beyond_ones_own_permissions_are_refused(
-    world: World, scopes: Any, said: str
+    world: World, scopes: Any, message: str
 ) -> None:
     assert wrong_fields(world, "create_key", name="ci", scopes=scopes) == (
-        FieldError("scopes", said),
+        FieldError("scopes", message),
     )
 
 
-def test_a_text_is_no_list_even_where_each_letter_is_a_permission(world: World) -> None:
+def test_a_string_is_not_taken_for_a_list_of_scopes(world: World) -> None:
     world.owners["ann"] = Owner("ann", frozenset("abc"), "Ann")
     assert wrong_field(world, "create_key", name="ci", scopes="abc") == "scopes"
 
@@ -384,7 +386,7 @@ def test_a_requested_lifetime_is_used_within_the_limits(
 
 
 @pytest.mark.parametrize(
-    ("longest", "asked", "said"),
+    ("longest", "asked", "message"),
     [
         (None, timedelta(0), "Choose more than 0 and at most 36500 days."),
         (None, -MICROSECOND, "Choose more than 0 and at most 36500 days."),
@@ -398,11 +400,11 @@ def test_a_requested_lifetime_is_used_within_the_limits(
     ],
 )
 def test_a_lifetime_beyond_the_limits_is_refused(
-    world: World, longest: timedelta | None, asked: Any, said: str
+    world: World, longest: timedelta | None, asked: Any, message: str
 ) -> None:
     world.limits = KeyLimits(max_lifetime=longest)
     assert wrong_fields(world, "create_key", name="ci", lifetime=asked) == (
-        FieldError("expires_in_days", said),
+        FieldError("expires_in_days", message),
     )
 
 
@@ -457,7 +459,7 @@ def test_limits_are_a_value_or_a_function_called_for_each_key(
 # Revoking, deleting, expiring.
 
 
-def test_a_revoked_key_is_dead_at_once_and_for_good(world: World) -> None:
+def test_a_revoked_key_is_refused_at_once_and_permanently(world: World) -> None:
     created = world.create()
     world.forget_calls()
     record = world.call("revoke_key", world.login(), created.record.id)
@@ -525,7 +527,7 @@ def test_a_successor_takes_over_at_once_by_default(world: World) -> None:
         world.enter(created.value.reveal())
 
 
-def test_with_an_overlap_both_live_until_it_ends(world: World) -> None:
+def test_with_an_overlap_both_keys_work_until_it_ends(world: World) -> None:
     created = world.create()
     successor = world.call("rotate_key", world.login(), created.record.id, overlap=DAY)
     assert world.store.get(created.record.id).expires_at == NOW + DAY
@@ -537,7 +539,7 @@ def test_with_an_overlap_both_live_until_it_ends(world: World) -> None:
         world.enter(created.value.reveal())
 
 
-def test_an_overlap_never_outlives_the_predecessors_own_end(world: World) -> None:
+def test_an_overlap_ends_at_the_latest_when_the_predecessor_expires(world: World) -> None:
     created = world.create(lifetime=DAY)
     world.call("rotate_key", world.login(), created.record.id, overlap=30 * DAY)
     assert world.store.get(created.record.id).expires_at == NOW + DAY
@@ -619,7 +621,7 @@ def test_a_key_that_vanishes_while_it_is_rotated_is_not_found(world: World) -> N
     assert world.events == []
 
 
-def test_rotation_counts_towards_the_limit_while_both_live(world: World) -> None:
+def test_rotation_counts_towards_the_limit_while_both_keys_are_active(world: World) -> None:
     world.limits = KeyLimits(max_active=1)
     created = world.create()
     with pytest.raises(KeyLimitReached):
@@ -712,11 +714,13 @@ def test_an_empty_cursor_is_not_the_beginning(world: World) -> None:
     assert wrong_field(world, "list_keys", cursor="") == "cursor"
 
 
-# What narrows access waits for the leases of other processes; what widens it does not.
+# A change that ends access waits for the leases of other processes; one that grants access does not.
 
 
 @pytest.mark.parametrize("method", MANAGE)
-def test_narrowing_waits_after_it_committed(world: World, method: str) -> None:
+def test_a_change_that_ends_access_waits_for_leases_after_its_commit(
+    world: World, method: str
+) -> None:
     created = world.create()
     order: list[str] = []
     world.auth._ports.await_lease_expiry = (
@@ -752,3 +756,31 @@ def test_a_store_that_fails_is_unavailable_and_nothing_is_reported(
     assert isinstance(refused.value.__cause__, ConnectionError)
     assert world.events == []
     assert "the database is gone" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "overlap", "ends_after"),
+    [
+        (timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=10)),
+        (timedelta(hours=1), timedelta(hours=2), timedelta(hours=1)),
+        ("unlimited", timedelta(hours=2), timedelta(hours=2)),
+    ],
+)
+def test_the_store_is_given_the_end_of_the_overlap(
+    world: World, lifetime: Any, overlap: timedelta, ends_after: timedelta
+) -> None:
+    created = world.create(lifetime=lifetime)
+    world.call("rotate_key", world.login(), created.record.id, overlap=overlap)
+    (options,) = (options for _, options in world.store.arguments if "ends_at" in options)
+    assert options["ends_at"] == NOW + ends_after
+
+
+def test_a_page_begins_after_the_last_key_of_the_one_before(world: World) -> None:
+    made = []
+    for _ in range(7):
+        made.append(world.create().record.id)
+        world.clock.advance(SECOND)
+    first = world.call("list_keys", world.login(), limit=3)
+    second = world.call("list_keys", world.login(), limit=3, cursor=first.next_cursor)
+    listed = [key.id for page in (first, second) for key in page.items]
+    assert listed == made[:0:-1]

@@ -1,0 +1,573 @@
+"""The application's own logins: who is asked about which credential, and what each result of a function means."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import MICROSECOND, NOW, SECOND, World, profile, sign, token
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    CredentialKind,
+    CredentialsMissing,
+    InteractiveRequired,
+    KeyFormat,
+    KeyMalformed,
+    Login,
+    LoginTooOld,
+    Owner,
+    RequestMalformed,
+    Session,
+    StoreUnavailable,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+    require_interactive,
+)
+from msk_auth.core.logins import LoginQuestion, OpaqueToken, RequestLogins, question
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+MakeWorld = Callable[..., World]
+HOUR = timedelta(hours=1)
+# Shapes of credentials that applications have: random text, itsdangerous, a JWT of their own, an encrypted one.
+OPAQUE = "3d1f9c5b7a"
+OWN_JWT = sign({"alg": "HS256", "typ": "JWT"}, {"sub": "7", "custom": [1]})
+CREDENTIALS = [OPAQUE, "eyJzIjoxfQ.Zx1.c2ln", OWN_JWT, "a.b.c.d.e", "a.b", "YWJj=", "msk-7", "ms_k"]
+
+
+class Logins:
+    """Functions of an application, which note what they are asked."""
+
+    def __init__(self, **known: object) -> None:
+        self.known = known
+        self.asked: list[str] = []
+
+    def find(self, credential: str) -> Any:
+        self.asked.append(credential)
+        answer = self.known.get(credential)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def find_async(self, credential: str) -> Any:
+        return self.find(credential)
+
+
+@pytest.fixture
+def logins() -> Logins:
+    return Logins(**{credential: Login("ann") for credential in CREDENTIALS})
+
+
+@pytest.fixture(params=["blocking", "plain", "awaited"])
+def world(request: pytest.FixtureRequest, logins: Logins) -> Iterator[World]:
+    """A function under the authenticator that blocks; one of either kind under the one that awaits."""
+    find = logins.find_async if request.param == "awaited" else logins.find
+    with closing(World("sync" if request.param == "blocking" else "async", logins=[find])) as world:
+        yield world
+
+
+def test_a_function_is_called_with_the_credential_and_its_login_is_a_person(
+    world: World, logins: Logins
+) -> None:
+    for credential in CREDENTIALS:
+        principal = world.enter(credential)
+        assert principal.kind is CredentialKind.INTERACTIVE
+        assert (principal.owner.id, principal.permissions) == (
+            "ann",
+            world.owners["ann"].permissions,
+        )
+        assert (principal.authenticated_at, principal.session_id) == (None, None)
+        assert (principal.key_id, principal.expires_at, principal.identity) == (None, None, None)
+        assert logins.asked == [credential]
+        logins.asked.clear()
+
+
+def test_a_login_makes_keys_and_is_watched(world: World) -> None:
+    principal = world.enter(OPAQUE)
+    key = world.call("create_key", principal, name="ci")
+    assert world.enter(key.value.reveal()).owner.id == "ann"
+
+
+def test_an_unknown_age_fails_max_age_and_nothing_else(world: World) -> None:
+    principal = world.enter(OPAQUE)
+    world.auth.authorize(principal, require_interactive("tasks:run"))
+    with pytest.raises(LoginTooOld):
+        world.auth.authorize(principal, require_interactive(max_age=HOUR))
+
+
+def test_a_known_age_is_compared(world: World, logins: Logins) -> None:
+    logins.known[OPAQUE] = Login("ann", authenticated_at=NOW - HOUR)
+    principal = world.enter(OPAQUE)
+    world.auth.authorize(principal, require_interactive(max_age=HOUR))
+    with pytest.raises(LoginTooOld):
+        world.auth.authorize(principal, require_interactive(max_age=HOUR - MICROSECOND))
+
+
+@pytest.mark.parametrize("interactive", [False, None, 1, "yes"])
+def test_only_true_makes_a_person(world: World, logins: Logins, interactive: Any) -> None:
+    logins.known[OPAQUE] = Login("ann", interactive=interactive)
+    principal = world.enter(OPAQUE)
+    assert principal.kind is CredentialKind.TOKEN
+    with pytest.raises(InteractiveRequired):
+        world.call("create_key", principal, name="ci")
+
+
+def test_a_credential_that_no_function_knows_is_refused(world: World, logins: Logins) -> None:
+    logins.known.clear()
+    for credential in CREDENTIALS:
+        with pytest.raises(TokenInvalid):
+            world.enter(credential)
+        assert logins.asked.pop() == credential
+
+
+def test_a_key_is_never_handed_to_a_function(world: World, logins: Logins) -> None:
+    key = world.create().value.reveal()
+    unknown = KeyFormat().generate().reveal()
+    logins.known = {each: Login("ann") for each in (key, unknown, key[:-1], "msk_", "msk_a.b.c")}
+    assert world.enter(key).kind is CredentialKind.API_KEY
+    for credential in (key[:-1], key + "a", "msk_", "msk_a.b.c"):
+        with pytest.raises(KeyMalformed):
+            world.enter(credential)
+    assert logins.asked == []
+
+
+@pytest.mark.parametrize("change", [{}, {"exp": 1}, {"aud": "another"}, {"sid": None}])
+def test_a_token_of_an_issuer_is_never_handed_to_a_function(
+    world: World, logins: Logins, change: dict[str, Any]
+) -> None:
+    credential = token(**change)
+    logins.known[credential] = Login("bob")
+    with suppress(TokenInvalid):
+        assert world.enter(credential).owner.id == "ann"
+    assert logins.asked == []
+
+
+def test_without_a_bearer_credential_no_function_is_asked(world: World, logins: Logins) -> None:
+    for header in ([], ["Basic YTpi"], [""]):
+        with pytest.raises(CredentialsMissing):
+            world.call("authenticate", header)
+    for header in (["Bearer"], ["Bearer a b"], ["Bearer a", "Bearer b"], ["Bearer " + "a" * 8192]):
+        with pytest.raises(RequestMalformed):
+            world.call("authenticate", header)
+    assert logins.asked == []
+
+
+def test_the_first_function_that_knows_it_decides(make_world: MakeWorld) -> None:
+    first, second, third = Logins(), Logins(), Logins()
+    second.known[OPAQUE] = Login("bob")
+    third.known[OPAQUE] = Login("ann")
+    world = make_world(logins=[first.find, second.find, third.find])
+    assert world.enter(OPAQUE).owner.id == "bob"
+    assert (first.asked, second.asked, third.asked) == ([OPAQUE], [OPAQUE], [])
+
+
+@pytest.mark.parametrize("problem", [TokenInvalid(), TokenExpired(), TokenRevoked()])
+def test_a_problem_of_a_function_is_the_answer(make_world: MakeWorld, problem: Exception) -> None:
+    first, second = Logins(**{OPAQUE: problem}), Logins(**{OPAQUE: Login("ann")})
+    world = make_world(logins=[first.find, second.find])
+    with pytest.raises(type(problem)):
+        world.enter(OPAQUE)
+    assert second.asked == []
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError(OPAQUE), KeyError(OPAQUE), OSError(OPAQUE), StopIteration(OPAQUE)]
+)
+def test_an_exception_is_503_and_logged_once_without_the_credential(
+    make_world: MakeWorld, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Logins(**{OPAQUE: error}), Logins(**{OPAQUE: Login("ann")})
+    world = make_world(logins=[first.find, second.find])
+    with pytest.raises(StoreUnavailable):
+        world.enter(OPAQUE)
+    assert second.asked == []
+    record = only(caplog)
+    assert OPAQUE not in caplog.text
+    if not isinstance(error, StopIteration):  # Python turns it into a RuntimeError
+        assert f"Logins.find raised {type(error).__name__} at {__file__}:" in record.getMessage()
+    assert record.exc_info is None
+
+
+@pytest.mark.parametrize(
+    "answer", [True, False, "ann", {"owner_id": "ann"}, Owner("ann", (), 0), 0]
+)
+def test_any_other_result_is_503_and_says_what_to_return(
+    world: World, logins: Logins, answer: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    logins.known[OPAQUE] = answer
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            world.enter(OPAQUE)
+    assert OPAQUE not in caplog.text
+    assert "Let it return Login(…), or None" in only(caplog).getMessage()
+
+
+def test_what_a_request_repeats_is_logged_once(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(logins=[lambda _: 7])
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            world.enter(OPAQUE)
+    assert "<lambda> returned int." in only(caplog).getMessage()
+
+
+def test_a_blocking_authenticator_awaits_nothing() -> None:
+    # A lambda hides from validation that its result has to be awaited.
+    world = World("sync", logins=[lambda credential: Logins().find_async(credential)])
+    with pytest.raises(StoreUnavailable):
+        world.enter(OPAQUE)
+
+
+@pytest.mark.parametrize("credential", [OPAQUE, OWN_JWT], ids=["opaque", "jwt"])
+def test_a_login_that_has_ended_is_refused(world: World, logins: Logins, credential: str) -> None:
+    logins.known[credential] = Login("ann", valid_until=NOW + SECOND)
+    assert world.enter(credential).expires_at == NOW + SECOND
+    world.clock.advance(SECOND)
+    with pytest.raises(TokenExpired):
+        world.enter(credential)
+
+
+def test_a_login_of_the_future_is_a_mistake(world: World, logins: Logins) -> None:
+    logins.known[OPAQUE] = Login("ann", authenticated_at=NOW + timedelta(minutes=1))
+    assert world.enter(OPAQUE).owner.id == "ann"
+    logins.known[OPAQUE] = Login("ann", authenticated_at=NOW + timedelta(minutes=1) + MICROSECOND)
+    with pytest.raises(StoreUnavailable):
+        world.enter(OPAQUE)
+
+
+def test_the_session_that_a_login_names_is_looked_up(world: World, logins: Logins) -> None:
+    logins.known[OPAQUE] = Login("ann", session_id="s1")
+    assert world.enter(OPAQUE).session_id == "s1"
+    for session in (
+        None,
+        Session("s1", "bob"),
+        Session("s1", "ann", ended_at=NOW),
+        Session("s1", "ann", expires_at=NOW),
+    ):
+        world.sessions["s1"] = session
+        with pytest.raises(TokenRevoked):
+            world.enter(OPAQUE)
+
+
+def test_without_find_session_the_name_is_kept(make_world: MakeWorld) -> None:
+    known = Logins(**{OPAQUE: Login("ann", session_id="s9")})
+    world = make_world(logins=[known.find], find_session=None)
+    assert world.enter(OPAQUE).session_id == "s9"
+
+
+def test_the_owner_of_a_login_is_read_anew(world: World, logins: Logins) -> None:
+    logins.known[OPAQUE] = Login("ann", authenticated_at=NOW - HOUR)
+    world.owners["ann"] = Owner("ann", {"tasks:read"}, "Ann")
+    assert world.enter(OPAQUE).permissions == {"tasks:read"}
+    for owner in (
+        None,
+        Owner("ann", (), "Ann", disabled=True),
+        Owner("ann", (), "a successor", since=NOW),
+    ):
+        world.owners["ann"] = owner
+        with pytest.raises(TokenRevoked):
+            world.enter(OPAQUE)
+
+
+def test_without_issuers_every_jwt_is_for_the_functions(make_world: MakeWorld) -> None:
+    credential = token()
+    known = Logins(**{credential: Login("bob")})
+    world = make_world(logins=[known.find], tokens=[])
+    assert world.enter(credential).owner.id == "bob"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"owner_id": 7}, "not int. Write Login(str(user.id))"),
+        ({"owner_id": ""}, "Login.owner_id"),
+        ({"owner_id": None}, "not NoneType"),
+        ({"owner_id": "7", "session_id": 7}, "not int. Write session_id=str(session.id)"),
+        ({"owner_id": "7", "session_id": ""}, "Login.session_id"),
+        ({"owner_id": "7", "authenticated_at": datetime(2026, 1, 1)}, "Login.authenticated_at"),  # noqa: DTZ001
+        ({"owner_id": "7", "authenticated_at": 1_700_000_000}, "fromtimestamp(seconds, UTC)"),
+        ({"owner_id": "7", "valid_until": datetime(2026, 1, 1)}, "Login.valid_until"),  # noqa: DTZ001
+        ({"owner_id": "7", "valid_until": True}, "Login.valid_until"),
+    ],
+)
+def test_a_login_says_what_is_wrong_with_it(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Login(**arguments)
+    assert sentence in str(caught.value)
+
+
+def test_a_wrong_login_in_a_function_is_503_with_its_sentence(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    def find_by_number(_: str) -> Login:
+        return Login(7)  # type: ignore[arg-type]
+
+    world = make_world(logins=[find_by_number])
+    with pytest.raises(StoreUnavailable):
+        world.enter(OPAQUE)
+    assert "find_by_number: Login.owner_id must be the id of an Owner" in only(caplog).getMessage()
+
+
+@pytest.mark.parametrize("given", [None, "find", lambda _: None, [None], {"a": print}, 7])
+@pytest.mark.parametrize(
+    "kind",
+    [partial(Authenticator, MemoryKeyStore()), partial(AsyncAuthenticator, AsyncMemoryKeyStore())],
+)
+def test_logins_is_a_list_of_functions(kind: Any, given: Any) -> None:
+    async def find_owner(_: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="logins must be a list of functions"):
+        kind(find_owner=find_owner, logins=given)
+
+
+def test_an_async_function_needs_an_authenticator_that_awaits() -> None:
+    find = Logins().find_async
+    with pytest.raises(ConfigurationError, match=r"logins\[1\] is async"):
+        World("sync", logins=[Logins().find, find])
+
+
+# A login elsewhere in the request.
+
+
+def ask(world: World, header: list[str], *functions: Callable[[object], object]) -> Any:
+    return world.call(
+        "authenticate",
+        header,
+        RequestLogins(tuple(question(each, "request") for each in functions)),
+    )
+
+
+def test_without_a_bearer_credential_the_rest_of_the_request_is_asked(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    none, ann, bob = (Logins(request=each) for each in (None, Login("ann"), Login("bob")))
+    for header in ([], [""], ["Basic YTpi"]):
+        principal = ask(world, header, none.find, ann.find, bob.find)
+        assert (principal.owner.id, principal.kind) == ("ann", CredentialKind.INTERACTIVE)
+    assert bob.asked == []
+    with pytest.raises(CredentialsMissing):
+        ask(world, [], none.find)
+
+
+def test_a_login_elsewhere_in_the_request_ends_with_its_session(make_world: MakeWorld) -> None:
+    world = make_world()
+    known = Logins(request=Login("ann", session_id="s1"))
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + SECOND)
+    assert ask(world, [], known.find).session_id == "s1"
+    world.clock.advance(SECOND)
+    with pytest.raises(TokenRevoked):
+        ask(world, [], known.find)
+
+
+# What a header may hold, with what comes of it whatever else the request has.
+HEADERS: dict[str, type[Exception] | None] = {
+    "Bearer": RequestMalformed,
+    "Bearer a b": RequestMalformed,
+    "Bearer <key>, Bearer <key>": RequestMalformed,
+    "Bearer msk_nonsense": KeyMalformed,
+    f"Bearer {OWN_JWT}": TokenInvalid,
+    "Bearer nonsense": KeyMalformed,
+    "Bearer <jwt>": None,
+    "Bearer <key>": None,
+}
+
+
+@given(
+    header=st.sampled_from(sorted(HEADERS)),
+    answers=st.lists(
+        st.sampled_from([None, Login("bob"), ValueError(), TokenExpired(), "wrong"]), max_size=3
+    ),
+)
+def test_a_header_decides_alone_whatever_the_request_has(
+    header: str, answers: list[object]
+) -> None:
+    world = World("sync")
+    sent = header.replace("<key>", world.create().value.reveal()).replace("<jwt>", token())
+    sources = [Logins(request=each) for each in answers]
+    functions = [each.find for each in sources]
+    refusal = HEADERS[header]
+    if refusal is None:
+        assert ask(world, [sent], *functions).owner.id == "ann"
+    else:
+        with pytest.raises(refusal):
+            ask(world, [sent], *functions)
+    assert all(each.asked == [] for each in sources)
+
+
+@given(
+    credential=st.sampled_from([*CREDENTIALS, "<key>", "<jwt>", "msk_nonsense"]),
+    answers=st.lists(
+        st.sampled_from([None, "ann", "bob", "error", "refusal", "wrong"]), max_size=4
+    ),
+)
+def test_the_order_of_decision(credential: str, answers: list[str | None]) -> None:
+    results: dict[Any, Any] = {
+        "ann": Login("ann"), "bob": Login("bob"), "error": ValueError(), "refusal": TokenExpired(), "wrong": 7,
+    }  # fmt: skip
+    sources = [Logins() for _ in answers]
+    world = World("sync", logins=[each.find for each in sources])
+    sent = credential.replace("<key>", world.create().value.reveal()).replace("<jwt>", token())
+    for source, answer in zip(sources, answers, strict=True):
+        source.known[sent] = results.get(answer)
+    is_ours = credential in {"<key>", "<jwt>", "msk_nonsense"}
+    decided_by = next((n for n, answer in enumerate(answers) if answer is not None), len(answers))
+    outcome: object
+    try:
+        outcome = world.enter(sent).owner.id
+    except Exception as error:  # noqa: BLE001 - compared below
+        outcome = type(error)
+    if is_ours:
+        assert outcome == (KeyMalformed if credential == "msk_nonsense" else "ann")
+        decided_by = -1
+    elif decided_by < len(answers):
+        expected = {"error": StoreUnavailable, "refusal": TokenExpired, "wrong": StoreUnavailable}
+        answer = answers[decided_by]
+        assert outcome == expected.get(str(answer), answer)
+    else:
+        form = TokenInvalid if answers or "." in credential else KeyMalformed
+        assert outcome is form
+    assert [len(each.asked) for each in sources] == [
+        int(n <= decided_by) for n in range(len(answers))
+    ]
+
+
+# Under a lease.
+
+LEASE = timedelta(seconds=2)
+
+
+@pytest.fixture
+def leasing(make_world: MakeWorld, logins: Logins) -> World:
+    return make_world(logins=[logins.find], lease=LEASE, on_event=None)
+
+
+def test_under_a_lease_a_login_without_an_end_is_verified_for_each_request(
+    leasing: World, logins: Logins
+) -> None:
+    for _ in range(3):
+        leasing.enter(OPAQUE)
+    assert len(logins.asked) == 3
+    assert leasing.asked_owners == ["ann"] * 3
+    assert leasing.auth.cached_principal([f"Bearer {OPAQUE}"]) is None
+
+
+def test_under_a_lease_a_login_is_reused_until_the_end_that_it_names(
+    leasing: World, logins: Logins
+) -> None:
+    logins.known[OPAQUE] = Login("ann", valid_until=NOW + SECOND)
+    for _ in range(3):
+        leasing.enter(OPAQUE)
+    assert logins.asked == [OPAQUE]
+    leasing.clock.advance(SECOND)
+    with pytest.raises(TokenExpired):
+        leasing.enter(OPAQUE)
+    assert len(logins.asked) == 2
+
+
+def test_a_lease_on_a_login_ends_with_the_lease_and_with_its_session(
+    leasing: World, logins: Logins
+) -> None:
+    logins.known[OPAQUE] = Login("ann", session_id="s1", valid_until=NOW + HOUR)
+    leasing.enter(OPAQUE)
+    leasing.clock.advance(LEASE - MICROSECOND)
+    leasing.enter(OPAQUE)
+    assert len(logins.asked) == 1
+    leasing.clock.advance(MICROSECOND)
+    leasing.sessions["s1"] = Session("s1", "ann", expires_at=leasing.clock.moment + SECOND)
+    leasing.enter(OPAQUE)
+    assert len(logins.asked) == 2
+    leasing.clock.advance(SECOND)
+    with pytest.raises(TokenRevoked):
+        leasing.enter(OPAQUE)
+
+
+@pytest.mark.parametrize("narrow", ["session", "owner"])
+def test_what_a_login_names_is_refused_once_the_wait_returned(
+    leasing: World, logins: Logins, narrow: str
+) -> None:
+    logins.known[OPAQUE] = Login("ann", session_id="s1", valid_until=NOW + HOUR)
+    leasing.enter(OPAQUE)
+    if narrow == "session":
+        leasing.sessions["s1"] = Session("s1", "ann", ended_at=NOW)
+    else:
+        leasing.owners["ann"] = Owner("ann", (), "Ann", disabled=True)
+    # The lease that was granted before may be used while the call waits, and not after it.
+    leasing.enter(OPAQUE)
+    leasing.call("await_lease_expiry")
+    assert leasing.clock.slept[-1] >= LEASE.total_seconds()
+    with pytest.raises(TokenRevoked):
+        leasing.enter(OPAQUE)
+
+
+def test_a_refused_login_is_not_kept(leasing: World, logins: Logins) -> None:
+    logins.known[OPAQUE] = None
+    for _ in range(2):
+        with pytest.raises(TokenInvalid):
+            leasing.enter(OPAQUE)
+    assert len(logins.asked) == 2
+
+
+def test_no_lease_covers_a_login_found_elsewhere_in_the_request(leasing: World) -> None:
+    known = Logins(request=Login("ann", valid_until=NOW + HOUR))
+    for _ in range(2):
+        ask(leasing, [], known.find)
+    assert len(known.asked) == 2
+
+
+def test_a_cancelled_request_is_no_answer(world: World, logins: Logins) -> None:
+    logins.known[OPAQUE] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        world.enter(OPAQUE)
+
+
+def test_no_text_shows_a_credential() -> None:
+    secret = OpaqueToken(OPAQUE)
+    asked = question(Logins().find, OPAQUE)
+    for shown in (repr(secret), str(secret), repr(asked), str(asked), f"{asked}"):
+        assert OPAQUE not in shown
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+    assert secret.reveal() == OPAQUE
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(Logins().find, "Logins.find"), (partial(print), "partial"), (Logins, "Logins")],
+)
+def test_a_function_is_called_by_its_name(function: Any, name: str) -> None:
+    assert question(function, "").name == name
+    assert repr(LoginQuestion(name, print)) == f"<LoginQuestion {name}>"
+
+
+def test_the_annotations_take_functions_of_both_kinds() -> None:
+    def find(credential: str) -> Login | None:
+        return None if credential else Login("ann", datetime.now(UTC))
+
+    async def find_async(credential: str) -> Login | None:
+        return find(credential)
+
+    async def find_owner(_: str) -> Owner[int] | None:
+        return None
+
+    Authenticator(MemoryKeyStore(), find_owner={"ann": Owner("ann", (), 1)}.get, logins=[find])
+    AsyncAuthenticator(
+        AsyncMemoryKeyStore(), find_owner=find_owner, logins=[find, find_async], tokens=profile()
+    )
+
+
+def only(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+    [record] = caplog.records
+    return record

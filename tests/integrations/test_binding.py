@@ -1,0 +1,354 @@
+"""Guards that exist before their authenticator, and blocking authenticators on an event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import anyio
+import pytest
+from tests.integrations.adapters import ADAPTERS, send
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    ConfigurationError,
+    Owner,
+    Principal,
+    TooManyAttempts,
+    local_principal,
+    require,
+)
+from msk_auth.leaks import GitHubLeakReceiver
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing.adapter import START, User, make_world
+
+pytestmark = pytest.mark.anyio
+
+ON_A_LOOP = [name for name in ADAPTERS if name != "flask"]
+NAMES = {
+    "fastapi": "FastAPIAuth",
+    "starlette": "StarletteAuth",
+    "litestar": "LitestarAuth",
+    "flask": "FlaskAuth",
+}
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapter(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=ON_A_LOOP)
+def asgi(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def new(adapter: str, *arguments: Any) -> Any:
+    module = import_module(f"msk_auth.integrations.{adapter}")
+    return getattr(module, NAMES[adapter])(*arguments)
+
+
+def factory(adapter: str, auth: Any, view: Callable[[], object]) -> Callable[[Any], Any]:
+    """Like a module with guarded views, and the factory beside it that makes an application for an authenticator."""
+    match adapter:
+        case "fastapi":
+            from fastapi import APIRouter, FastAPI
+
+            router = APIRouter()
+            router.get("/", dependencies=[auth.require("tasks:read")])(view)
+
+            def make(authenticator: Any) -> Any:
+                app = FastAPI()
+                app.include_router(router)
+                app.include_router(auth.key_routes())
+                return auth.install(app, authenticator)
+
+        case "starlette":
+            from starlette.applications import Starlette
+            from starlette.responses import JSONResponse
+            from starlette.routing import Route
+
+            @auth.require("tasks:read")
+            def endpoint(request: Any) -> Any:
+                return JSONResponse(view())
+
+            def make(authenticator: Any) -> Any:
+                app = Starlette(routes=[Route("/", endpoint), *auth.key_routes()])
+                return auth.install(app, authenticator)
+
+        case "litestar":
+            from litestar import Litestar, get
+
+            @get("/", guards=[auth.require("tasks:read")], sync_to_thread=True)
+            def handler() -> Any:
+                return view()
+
+            def make(authenticator: Any) -> Any:
+                return Litestar(
+                    [handler, auth.key_routes()],
+                    plugins=[auth.bind(authenticator)],
+                    logging_config=None,
+                )
+
+        case _:
+            from flask import Blueprint, Flask
+            from tests.integrations.flask_app import WsgiBridge
+
+            blueprint = Blueprint("tasks", __name__)
+            auth.protect(blueprint)
+            blueprint.get("/")(auth.require("tasks:read")(view))
+
+            def make(authenticator: Any) -> Any:
+                app = Flask(__name__)
+                app.register_blueprint(blueprint)
+                app.register_blueprint(auth.key_routes())
+                auth.init_app(app, authenticator)
+                return WsgiBridge(app)
+
+    return make
+
+
+class TestOneAdapterForSeveralApplications:
+    """An application for each test, with its own engine, is the usual case."""
+
+    async def test_each_has_its_own_authenticator(self, adapter: str) -> None:
+        auth = new(adapter)
+        make = factory(adapter, auth, lambda: {"realm": auth.authenticator.realm})
+        worlds = [make_world(), make_world()]
+        for n, world in enumerate(worlds):
+            world.blocking.realm = f"app {n}"
+        apps = [make(world.blocking) for world in worlds]
+        for n, (app, world) in enumerate(zip(apps, worlds, strict=True)):
+            reply = await send(app, "GET", b"/", world.bearer("key"))
+            assert (reply.status, reply.json) == (200, {"realm": f"app {n}"})
+            reply = await send(app, "GET", b"/api/keys", world.bearer("key"))
+            assert (reply.status, len(reply.json["items"])) == (200, 5)
+            other = worlds[1 - n].bearer("key")
+            reply = await send(app, "GET", b"/", other)
+            assert (reply.status, reply.json["code"]) == (401, "key_unknown")
+            assert f'realm="app {n}"' in (reply.header("www-authenticate") or "")
+
+    async def test_after_a_request_none_counts(self, adapter: str) -> None:
+        auth = new(adapter)
+        world = make_world()
+        app = factory(adapter, auth, nothing)(world.blocking)
+        assert (await send(app, "GET", b"/", world.bearer("key"))).status == 200
+        with pytest.raises(ConfigurationError, match="has no authenticator here"):
+            _ = auth.authenticator
+
+    def test_an_application_without_one(self, adapter: str) -> None:
+        make = factory(adapter, new(adapter), nothing)
+        with pytest.raises(ConfigurationError, match=r"no authenticator yet|authenticator, not"):
+            make(None)
+
+    def test_one_for_all_and_one_for_this(self, adapter: str) -> None:
+        world = make_world()
+        make = factory(adapter, new(adapter, world.blocking), nothing)
+        with pytest.raises(ConfigurationError, match="has an authenticator already"):
+            make(world.blocking)
+
+    def test_something_else(self, adapter: str) -> None:
+        make = factory(adapter, new(adapter), nothing)
+        with pytest.raises(ConfigurationError, match="Authenticator, not str"):
+            make("secret")
+
+    @pytest.mark.skipif("litestar" not in ADAPTERS, reason="for Litestar")
+    async def test_a_litestar_plugin_without_one(self) -> None:
+        from litestar import Litestar
+
+        with pytest.raises(ConfigurationError, match="no authenticator yet"):
+            Litestar(plugins=[new("litestar")], logging_config=None)
+
+    @pytest.mark.skipif("flask" not in ADAPTERS, reason="for Flask")
+    def test_flask_gives_the_authenticator_of_the_current_application(self) -> None:
+        from flask import Flask
+
+        auth, world, app = new("flask"), make_world(), Flask(__name__)
+        auth.init_app(app, world.blocking)
+        with app.app_context():
+            assert auth.authenticator is world.blocking
+        with Flask(__name__).app_context(), pytest.raises(ConfigurationError, match="here"):
+            _ = auth.authenticator
+        with pytest.raises(ConfigurationError, match="called twice"):
+            auth.init_app(app, world.blocking)
+
+
+class TestBlockingAuthenticatorsOnALoop:
+    async def test_look_ups_run_in_other_threads(self, asgi: str) -> None:
+        world = make_world()
+        threads: list[threading.Thread] = []
+
+        def find_owner(owner_id: str) -> Owner[User]:
+            threads.append(threading.current_thread())
+            return Owner(owner_id, frozenset({"tasks:read"}), User("Alice"))
+
+        authenticator = Authenticator(world.store.blocking, find_owner=find_owner)
+        auth = new(asgi)
+        app = factory(asgi, auth, nothing)(authenticator)
+        reply = await send(app, "GET", b"/", world.bearer("key"))
+        assert reply.status == 200
+        assert threads
+        assert threading.current_thread() not in threads
+
+    async def test_def_routes_have_the_blocking_one(self, asgi: str) -> None:
+        world = make_world()
+        auth = new(asgi)
+
+        def view() -> dict[str, bool]:
+            assert auth.blocking is world.blocking
+            auth.blocking.revoke_key(alice(), world.names["key_id"])
+            return {}
+
+        app = factory(asgi, auth, view)(world.blocking)
+        assert (await send(app, "GET", b"/", world.bearer("key"))).status == 200
+        reply = await send(app, "GET", b"/", world.bearer("key"))
+        assert (reply.status, reply.json["code"]) == (401, "key_revoked")
+
+    @pytest.mark.parametrize(
+        "call",
+        ["await_lease_expiry", "revoke_key", "delete_key", "forget_owner", "create_key", "flush"],
+    )
+    async def test_what_has_to_be_awaited_raises_in_a_def_route(self, asgi: str, call: str) -> None:
+        world = make_world()
+        auth = new(asgi)
+        raised: list[str] = []
+
+        def view() -> dict[str, bool]:
+            try:
+                getattr(auth.authenticator, call)()
+            except ConfigurationError as error:
+                raised.append(str(error))
+            return {}
+
+        app = factory(asgi, auth, view)(world.blocking)
+        assert (await send(app, "GET", b"/", world.bearer("key"))).status == 200
+        assert [f"auth.blocking.{call}(…)" in each for each in raised] == [True]
+
+    async def test_an_asynchronous_one_raises_in_a_def_route_too(self, asgi: str) -> None:
+        world = make_world()
+        auth = new(asgi)
+        raised: list[str] = []
+
+        def view() -> dict[str, bool]:
+            for call in (
+                lambda: auth.authenticator.revoke_key(alice(), world.names["key_id"]),
+                auth.authenticator.await_lease_expiry,
+                lambda: auth.admit(None, require("admin:config")),
+                lambda: auth.verify_again(None),
+                lambda: auth.blocking,
+            ):
+                try:
+                    call()
+                except ConfigurationError as error:
+                    raised.append(str(error))
+            return {}
+
+        app = factory(asgi, auth, view)(world.authenticator)
+        async with world.authenticator:
+            assert (await send(app, "GET", b"/", world.bearer("key"))).status == 200
+        assert len(raised) == 5
+        assert all("def" in each for each in raised)
+
+    async def test_the_lifespan_writes_the_times_of_last_use(self, asgi: str) -> None:
+        world = make_world()
+        awaited = new(asgi, world.blocking).authenticator
+        async with awaited:
+            await awaited.authenticate([f"Bearer {world.names['key']}"])
+        record = world.store.blocking.find(world.names["key_id"])
+        assert record is not None
+        assert record.last_used_at == START
+
+    async def test_every_operation_is_that_of_the_blocking_one(self, asgi: str) -> None:
+        world = make_world()
+        auth = new(asgi, world.blocking)
+        awaited, me = auth.authenticator, alice()
+        made = await awaited.create_key(me, name="one")
+        assert (await awaited.get_key(me, made.record.id)).name == "one"
+        assert made.record.id in {each.id for each in (await awaited.list_keys(me)).items}
+        successor = await awaited.rotate_key(me, made.record.id)
+        assert (await awaited.expire_key(me, successor.record.id, at=START)).expires_at == START
+        other = await awaited.create_key(me, name="two")
+        revoked = await awaited.revoke_presented_key(other.value.reveal())
+        assert revoked.revoked_at == START
+        assert (await awaited.revoke_key(me, other.record.id)).revoked_at == START
+        await awaited.delete_key(me, other.record.id)
+        assert await awaited.revoke_leaked([]) == ()
+        assert await awaited.forget_owner("bob") == 1
+        await awaited.await_lease_expiry()
+        await awaited.flush()
+
+    async def test_a_subclass_keeps_its_ways(self, asgi: str) -> None:
+        class Own(Authenticator[User]):
+            def authenticate(self, authorization: Any) -> Principal[User]:
+                return alice()
+
+        auth = new(asgi)
+        app = factory(asgi, auth, nothing)(Own(MemoryKeyStore(), find_owner=lambda _id: None))
+        assert (await send(app, "GET", b"/")).status == 200
+
+    async def test_a_receiver_and_a_throttle_may_block(self, asgi: str) -> None:
+        world = make_world()
+        auth = new(asgi, world.blocking)
+        here = threading.current_thread()
+
+        def throttle(request: object) -> None:
+            assert threading.current_thread() is not here
+            raise TooManyAttempts(7)
+
+        receiver = GitHubLeakReceiver(world.blocking, fetch_keys=bytes)
+        limited = app_with(asgi, auth, auth.revocation_route(throttle=throttle))
+        reply = await send(limited, "POST", b"/api/revoke")
+        assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")
+        auth = new(asgi, world.blocking)
+        app = app_with(asgi, auth, auth.leak_route(receiver, throttle=None))
+        reply = await send(app, "POST", b"/api/leaks/github", body=b"[]")
+        assert (reply.status, reply.json["code"]) == (403, "signature_invalid")
+
+
+def nothing() -> dict[str, Any]:
+    return {}
+
+
+def alice() -> Principal[User]:
+    permissions = frozenset({"tasks:read", "tasks:run"})
+    return local_principal(Owner("alice", permissions, User("Alice")), at=START)
+
+
+def app_with(adapter: str, auth: Any, route: Any) -> Any:
+    match adapter:
+        case "fastapi":
+            from fastapi import FastAPI
+
+            app = FastAPI()
+            app.include_router(route)
+            return auth.install(app)
+        case "starlette":
+            from starlette.applications import Starlette
+
+            return auth.install(Starlette(routes=[route]))
+        case _:
+            from litestar import Litestar
+
+            return Litestar([route], plugins=[auth], logging_config=None)
+
+
+class TestAnAuthenticatorBesideItsLoop:
+    """What narrows access must not be forgotten silently, with no adapter at all either."""
+
+    async def test_a_worker_thread(self) -> None:
+        async def find_owner(owner_id: str) -> Owner[User] | None:
+            return None
+
+        authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+        async with authenticator:
+            with pytest.raises(ConfigurationError, match="beside the event loop"):
+                await anyio.to_thread.run_sync(authenticator.await_lease_expiry)
+            await authenticator.await_lease_expiry()
+        # A thread with an event loop of its own may call it.
+        with anyio.from_thread.start_blocking_portal() as portal:
+            portal.call(authenticator.await_lease_expiry)
+        coroutine = await anyio.to_thread.run_sync(authenticator.await_lease_expiry)
+        await coroutine

@@ -1,0 +1,424 @@
+"""The OpenAPI documents of applications that the library was added to: theirs stays theirs, ours has names."""
+
+# No `from __future__ import annotations`: FastAPI and Litestar read the annotations of local names.
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import pytest
+from tests.integrations.adapters import send
+
+from msk_auth import ConfigurationError, Policy, require, require_interactive, require_key
+from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http.openapi import complete_document, operations, requirement
+from msk_auth.leaks import AsyncGitHubLeakReceiver
+from msk_auth.testing.adapter import World, make_world
+
+pytestmark = pytest.mark.anyio
+
+Json: TypeAlias = dict[str, Any]
+Make: TypeAlias = Callable[..., tuple[Any, Callable[[], Json]]]
+
+MAKERS: dict[str, Make] = {}
+OWN = ("ApiKey", "ApiKeyPage", "Problem")
+"""Names that the application and the library both have for a schema."""
+
+try:
+    import fastapi
+    import pydantic
+    from fastapi.openapi.models import OpenAPI as OpenAPIModel
+    from fastapi.security import APIKeyHeader, OAuth2PasswordBearer
+
+    from msk_auth.integrations.fastapi import FastAPIAuth
+except ModuleNotFoundError:  # pragma: no cover - where the suite runs without it
+    pass
+else:
+
+    def fastapi_application(
+        world: World | None,
+        *,
+        login_scheme: Any = None,
+        all_errors: bool = False,
+        **key_routes: Any,
+    ) -> tuple[Any, Callable[[], Json]]:
+        app = fastapi.FastAPI(title="Shop")
+        oauth2 = OAuth2PasswordBearer(tokenUrl="login", scopes={"shop": "All of it"})
+        kinds: dict[str, Any] = {
+            name: pydantic.create_model(name, color=(str, ...)) for name in OWN
+        }
+
+        @app.get(
+            "/kinds",
+            response_model=tuple[tuple(kinds.values())],  # type: ignore[misc]
+            operation_id="kinds",
+        )
+        async def kinds_(color: int = 1) -> None: ...
+
+        @app.get("/theirs", dependencies=[fastapi.Security(oauth2, scopes=["shop"])])
+        async def theirs() -> None: ...
+
+        @app.get("/header", dependencies=[fastapi.Depends(APIKeyHeader(name="X-Legacy"))])
+        async def header(color: int) -> None: ...
+
+        if world is not None:
+            auth = FastAPIAuth(world.authenticator, login_scheme=oauth2 if login_scheme else None)
+
+            @app.get("/read", dependencies=[auth.require("tasks:read")])
+            async def read() -> None: ...
+
+            @app.get(
+                "/admin",
+                dependencies=[auth.require("tasks:read"), auth.require_interactive("tasks:run")],
+            )
+            async def admin() -> None: ...
+
+            app.include_router(auth.key_routes(**key_routes))
+            app.include_router(auth.revocation_route(throttle=None))
+            receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
+            app.include_router(auth.leak_route(receiver, throttle=None))
+            auth.install(app, errors="all" if all_errors else "problems")
+        return app, app.openapi
+
+    MAKERS["fastapi"] = fastapi_application
+
+try:
+    import litestar
+    from litestar.openapi import OpenAPIConfig
+    from litestar.openapi.spec import Components, OAuthFlow, OAuthFlows, SecurityScheme
+
+    from msk_auth.integrations.litestar import LitestarAuth
+except ModuleNotFoundError:  # pragma: no cover
+    pass
+else:
+    from dataclasses import make_dataclass
+
+    def litestar_application(
+        world: World | None,
+        *,
+        login_scheme: Any = None,
+        all_errors: bool = False,
+        **key_routes: Any,
+    ) -> tuple[Any, Callable[[], Json]]:
+        kinds: dict[str, Any] = {name: make_dataclass(name, [("color", str)]) for name in OWN}
+        first, second, third = kinds.values()
+        opt = {"msk_auth_public": True}
+
+        @litestar.get("/kinds", operation_id="kinds", opt=opt)
+        async def kinds_() -> tuple[first, second, third]:  # type: ignore[valid-type]
+            raise NotImplementedError
+
+        @litestar.get("/theirs", security=[{"Theirs": ["shop"]}], opt=opt)
+        async def theirs() -> None: ...
+
+        flow = OAuthFlow(token_url="login", scopes={"shop": "All of it"})
+        theirs_scheme = SecurityScheme(type="oauth2", flows=OAuthFlows(password=flow))
+        config = OpenAPIConfig(
+            title="Shop",
+            version="1",
+            components=Components(security_schemes={"Theirs": theirs_scheme}),
+            security=[{"Theirs": []}],
+        )
+        handlers: list[Any] = [kinds_, theirs]
+        plugins: list[Any] = []
+        if world is not None:
+            auth = LitestarAuth(
+                world.authenticator,
+                login_scheme="Theirs" if login_scheme else None,
+                errors="all" if all_errors else "problems",
+            )
+
+            @litestar.get("/read", guards=[auth.require("tasks:read")])
+            async def read() -> None: ...
+
+            guards = [auth.require("tasks:read"), auth.require_interactive("tasks:run")]
+
+            @litestar.get("/admin", guards=guards)
+            async def admin() -> None: ...
+
+            if "prefix" in key_routes:
+                key_routes["path"] = key_routes.pop("prefix")
+            receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
+            handlers += [read, admin, auth.key_routes(**key_routes)]
+            handlers += [auth.revocation_route(throttle=None)]
+            handlers += [auth.leak_route(receiver, throttle=None)]
+            plugins.append(auth)
+        app = litestar.Litestar(
+            handlers, plugins=plugins, openapi_config=config, logging_config=None
+        )
+        return app, app.openapi_schema.to_schema
+
+    MAKERS["litestar"] = litestar_application
+
+
+async def _no_keys() -> Any:
+    raise NotImplementedError
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def make(request: pytest.FixtureRequest) -> Make:
+    return MAKERS[request.param]
+
+
+@pytest.fixture
+async def world() -> World:
+    return make_world()
+
+
+def document(make: Make, world: World | None, **more: Any) -> Json:
+    return make(world, **more)[1]()
+
+
+def key_operations(found: Json, prefix: str = "/api/keys") -> Iterator[tuple[str, Json]]:
+    for row in KEY_ROUTES:
+        yield row.name, found["paths"][prefix + row.path][row.method.lower()]
+
+
+async def test_what_is_the_applications_own_stays(make: Make, world: World) -> None:
+    before, after = document(make, None), document(make, world)
+    for path in before["paths"]:
+        assert json.dumps(after["paths"][path]) == json.dumps(before["paths"][path])
+    for kind, components in before["components"].items():
+        for name, component in components.items():
+            assert json.dumps(after["components"][kind][name]) == json.dumps(component)
+    assert {name: after[name] for name in before.keys() - {"paths", "components"}} == {
+        name: before[name] for name in before.keys() - {"paths", "components"}
+    }
+
+
+@pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
+async def test_an_application_without_guards_has_the_document_that_it_had() -> None:
+    app = fastapi.FastAPI()
+    before = json.dumps(app.openapi())
+    app.openapi_schema = None
+    FastAPIAuth(make_world().authenticator).install(app)
+    assert json.dumps(app.openapi()) == before
+
+
+async def test_a_reader_sees_which_operations_take_a_key(make: Make, world: World) -> None:
+    found = document(make, world)
+    read, admin = (found["paths"][path]["get"]["security"] for path in ("/read", "/admin"))
+    assert [list(each) for each in read] == [["Login"], ["ApiKey"]]
+    # Both guards have to be passed, so no key is enough.
+    assert [list(each) for each in admin] == [["Login"]]
+    if [*read[0].values()] != [[]]:  # older versions of FastAPI show the scopes of OAuth 2 only
+        assert read == [{"Login": ["tasks:read"]}, {"ApiKey": ["tasks:read"]}]
+        assert admin == [{"Login": ["tasks:read", "tasks:run"]}]
+    for name, operation in key_operations(found):
+        takes_keys = name in {"list_keys", "get_key"}
+        assert {"ApiKey": []} in operation["security"] or not takes_keys
+        assert len(operation["security"]) == 1 + takes_keys
+    schemes = found["components"]["securitySchemes"]
+    for name in ("Login", "ApiKey"):
+        assert (schemes[name]["type"], schemes[name]["scheme"]) == ("http", "bearer")
+
+
+@pytest.mark.parametrize(
+    ("guards", "schemes"),
+    [
+        ([require_key("hooks")], [{"ApiKey": ["hooks"]}]),
+        ([require("read"), require_key("hooks")], [{"ApiKey": ["hooks", "read"]}]),
+        ([require_key("hooks"), require_interactive()], [{"Login": ["hooks"]}]),
+    ],
+)
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_operation_for_keys_is_offered_no_login(
+    guards: list[Policy], schemes: list[dict[str, list[str]]], apart: bool
+) -> None:
+    # An adapter describes each guard by itself, or all of them at once.
+    security = [requirement([each]) for each in guards] if apart else [requirement(guards)]
+    found = complete_document({"paths": {"/x": {"post": {"security": security}}}}, all_errors=False)
+    assert found["paths"]["/x"]["post"]["security"] == schemes
+    assert set(found["components"]["securitySchemes"]) == set(schemes[0])
+    assert "msk_auth" not in str(found)
+
+
+async def test_the_logins_have_the_scheme_of_the_application(make: Make, world: World) -> None:
+    before, after = document(make, None), document(make, world, login_scheme=True)
+    [theirs] = before["paths"]["/theirs"]["get"]["security"]
+    [scheme] = theirs
+    assert after["paths"]["/read"]["get"]["security"][0] == {scheme: []}
+    assert after["paths"]["/admin"]["get"]["security"] == [{scheme: []}]
+    assert after["paths"]["/theirs"] == before["paths"]["/theirs"]
+    schemes = after["components"]["securitySchemes"]
+    assert schemes == before["components"]["securitySchemes"] | {"ApiKey": schemes["ApiKey"]}
+    assert schemes[scheme]["flows"]["password"]["tokenUrl"] == "login"
+
+
+@pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
+async def test_the_scheme_is_there_when_nothing_else_uses_it() -> None:
+    oauth2 = OAuth2PasswordBearer(tokenUrl="login", scheme_name="Password")
+    auth = FastAPIAuth(make_world().authenticator, login_scheme=oauth2)
+    app = auth.install(fastapi.FastAPI())
+    app.include_router(auth.key_routes())
+    assert app.openapi()["components"]["securitySchemes"].keys() == {"Password", "ApiKey"}
+
+
+async def test_a_scheme_that_is_none_is_refused(world: World) -> None:
+    if "fastapi" in MAKERS:
+        with pytest.raises(ConfigurationError, match="login_scheme must be a scheme such as"):
+            FastAPIAuth(world.authenticator, login_scheme="Password")  # type: ignore[arg-type]
+    if "litestar" in MAKERS:
+        auth = LitestarAuth(world.authenticator, login_scheme="Password")
+        app = litestar.Litestar([auth.key_routes()], plugins=[auth], logging_config=None)
+        with pytest.raises(
+            ConfigurationError, match=r"no security scheme 'Password'.*there is none"
+        ):
+            app.openapi_schema.to_schema()
+
+
+@pytest.mark.parametrize("all_errors", [False, True])
+async def test_the_document_is_valid(make: Make, world: World, all_errors: bool) -> None:
+    found = document(make, world, all_errors=all_errors)
+    text = json.dumps(found)
+    assert "msk_auth." not in text
+    # Older versions of FastAPI have a model of OpenAPI 3.0.
+    if "fastapi" in MAKERS and int(fastapi.__version__.split(".")[1]) >= 123:
+        OpenAPIModel.model_validate(found)
+    components = found["components"]
+    for reference in _references(found):
+        kind, name = reference.removeprefix("#/components/").split("/")
+        assert name in components[kind], reference
+    shown = list(operations(found))
+    ids = [operation["operationId"] for operation in shown]
+    assert len(set(ids)) == len(ids)
+    for operation in shown:
+        for each in operation.get("security", ()):
+            assert each.keys() <= components["securitySchemes"].keys()
+        assert operation["responses"]
+        for response in operation["responses"].values():
+            assert response["description"]
+
+
+async def test_every_body_has_a_name(make: Make, world: World) -> None:
+    found = document(make, world)
+    ours = [operation for _, operation in key_operations(found)]
+    ours += [found["paths"][path]["post"] for path in ("/api/revoke", "/api/leaks/github")]
+    for operation in ours:
+        bodies = [*operation["responses"].values(), operation.get("requestBody", {})]
+        for content in (body["content"] for body in bodies if "content" in body):
+            for schema in (each["schema"] for each in content.values()):
+                item = schema.get("items", schema)
+                assert item.keys() == {"$ref"} or item == {"type": "object"}
+    schemas = found["components"]["schemas"]
+    # The application has these names already.
+    assert schemas.keys() >= {f"MskAuth{name}" for name in OWN} | {
+        "CreatedApiKey", "LeakLabel", "LeakMatch", "NewApiKey", "PresentedApiKey", "ProblemField",
+        "RotateApiKey",
+    }  # fmt: skip
+    assert schemas["MskAuthApiKeyPage"]["properties"]["items"]["items"] == {
+        "$ref": "#/components/schemas/MskAuthApiKey"
+    }
+
+
+async def test_operation_ids_do_not_change() -> None:
+    """Generated clients name their functions after them."""
+    world = make_world()
+    ids = {
+        name: [operation["operationId"] for _, operation in key_operations(document(make, world))]
+        for name, make in MAKERS.items()
+    }
+    expected = {
+        "fastapi": [
+            "list_keys_api_keys_get",
+            "create_key_api_keys_post",
+            "get_key_api_keys__key_id__get",
+            "rotate_key_api_keys__key_id__rotate_post",
+            "revoke_key_api_keys__key_id__revoke_post",
+            "delete_key_api_keys__key_id__delete",
+        ],
+        "litestar": [
+            "ApiKeysListKeys",
+            "ApiKeysCreateKey",
+            "ApiKeysKeyIdGetKey",
+            "ApiKeysKeyIdRotateRotateKey",
+            "ApiKeysKeyIdRevokeRevokeKey",
+            "ApiKeysKeyIdDeleteKey",
+        ],
+    }
+    assert ids == {name: expected[name] for name in MAKERS}
+
+
+async def test_tags_and_operation_ids_of_the_applications_choice(make: Make, world: World) -> None:
+    found = document(
+        make,
+        world,
+        prefix="/v1/keys",
+        tags=["Access", "Keys"],
+        operation_id=lambda name: f"keys-{name}",
+    )
+    for name, operation in key_operations(found, "/v1/keys"):
+        assert operation["operationId"] == f"keys-{name}"
+        assert sorted(operation["tags"]) == ["Access", "Keys"]
+    assert found["paths"]["/api/revoke"]["post"]["tags"] == ["API keys"]
+
+
+async def test_the_document_has_the_key_routes_that_are_mounted(make: Make, world: World) -> None:
+    found = document(make, world, operations=["get_key", "revoke_key"])
+    shown = {
+        f"{method} {path}"
+        for path, item in found["paths"].items()
+        if path.startswith("/api/keys")
+        for method in item
+    }
+    assert shown == {"get /api/keys/{key_id}", "post /api/keys/{key_id}/revoke"}
+    # Schemas of the others are not there either.
+    schemas = found["components"]["schemas"].keys()
+    assert "MskAuthApiKey" in schemas
+    assert not {"CreatedApiKey", "MskAuthApiKeyPage", "NewApiKey", "RotateApiKey"} & schemas
+
+
+@pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
+async def test_the_applications_own_function_makes_the_ids() -> None:
+    app = fastapi.FastAPI(generate_unique_id_function=lambda route: f"{route.tags[0]}-{route.name}")
+    auth = FastAPIAuth(make_world().authenticator)
+    auth.install(app).include_router(auth.key_routes(tags=["keys"]))
+    ids = [operation["operationId"] for _, operation in key_operations(app.openapi())]
+    assert ids[0] == "keys-list_keys"
+
+
+async def test_every_status_that_occurs_is_described(make: Make, world: World) -> None:
+    app, generate = make(world)
+    found = generate()
+    bearer, key = world.bearer("jwt"), world.bearer("key")
+    key_id = world.names["key_id"]
+    json_type = [(b"content-type", b"application/json")]
+    keys = "/api/keys"
+    one = f"{keys}/{key_id}"
+    for method, path, template, headers, body, status in (
+        ("GET", keys, "", [(b"authorization", b"Bearer")], b"", 400),
+        ("GET", keys, "", [], b"", 401),
+        ("GET", f"{keys}?status=no", "", bearer, b"", 422),
+        ("POST", keys, "", key, b"", 403),
+        ("POST", keys, "", bearer + json_type, b"x" * 70_000, 413),
+        ("POST", keys, "", bearer + json_type, b"{", 422),
+        ("POST", keys, "", bearer + json_type, b'{"name": "a"}', 201),
+        ("GET", f"{keys}/000000000000", "/{key_id}", bearer, b"", 404),
+        ("POST", f"{one}/rotate", "/{key_id}/rotate", bearer + json_type, b"[]", 422),
+        ("POST", f"{one}/rotate", "/{key_id}/rotate", bearer, b"x" * 70_000, 413),
+        ("POST", f"{one}/revoke", "/{key_id}/revoke", bearer, b"", 200),
+        ("POST", f"{one}/rotate", "/{key_id}/rotate", bearer, b"", 409),
+        ("DELETE", one, "/{key_id}", bearer, b"", 204),
+    ):
+        reply = await send(app, method, path.encode(), headers, body)
+        assert reply.status == status, (method, path)
+        described = found["paths"][keys + template][method.lower()]["responses"]
+        assert str(status) in described, (method, template, status)
+        assert {"400", "401", "403", "503"} <= described.keys()
+
+
+async def test_it_is_the_same_when_it_is_made_again(make: Make, world: World) -> None:
+    _, generate = make(world)
+    first = json.dumps(generate())
+    assert json.dumps(generate()) == first
+    assert json.dumps(make(make_world())[1]()) == first
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _references(each)

@@ -1,0 +1,503 @@
+"""Logins of an application that are not in the `Authorization` header, the same in every adapter."""
+
+# No `from __future__ import annotations`: the frameworks read the annotations of local names.
+
+from collections.abc import Callable
+from datetime import timedelta
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
+
+from msk_auth import ConfigurationError, Login, TokenExpired
+from msk_auth.http.request_logins import LoginSources
+from msk_auth.integrations import is_same_origin
+from msk_auth.testing.adapter import MAX_AGE, START, World, describe, make_world
+
+pytestmark = pytest.mark.anyio
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Sessions:
+    """The application's own sessions, by the value of its cookie."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, Any] = {
+            "alice": Login("alice", START, "alice-open"),
+            "unknown-age": Login("alice"),
+            "ended": Login("alice", START, "alice-ended"),
+            "of-bob": Login("alice", START, "bob-open"),
+            "disabled": Login("dora"),
+            "gone": Login("nobody"),
+            "machine": Login("root", interactive=False),
+            "root": Login("root"),
+            "expired": TokenExpired(),
+            "error": RuntimeError("secret"),
+            "wrong": {"owner_id": "alice"},
+        }
+        self.asked = 0
+
+    def find(self, request: Any) -> Any:
+        """What an application writes; every framework's request has `cookies`."""
+        self.asked += 1
+        answer = self.table.get(request.cookies.get("session", ""))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def find_async(self, request: Any) -> Any:
+        return self.find(request)
+
+
+def fastapi_app(world: World, logins: list[Any], **options: Any) -> Any:
+    from typing import Annotated
+
+    from fastapi import FastAPI
+
+    from msk_auth import Principal
+    from msk_auth.integrations.fastapi import FastAPIAuth
+
+    auth = FastAPIAuth(world.authenticator, logins=logins, **options)
+    app = auth.install(FastAPI())
+
+    @app.api_route("/me", methods=["GET", "POST"])
+    async def me(principal: Annotated[Principal[Any], auth.principal]) -> Any:
+        return describe(principal)
+
+    @app.post("/fresh", dependencies=[auth.require_interactive(max_age=MAX_AGE)])
+    async def fresh() -> Any:
+        return {}
+
+    @app.get("/public")
+    async def public() -> Any:
+        return {}
+
+    app.include_router(auth.key_routes())
+    return app
+
+
+def starlette_app(world: World, logins: list[Any], **options: Any) -> Any:
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    from msk_auth.integrations.starlette import StarletteAuth
+
+    auth = StarletteAuth(world.authenticator, logins=logins, **options)
+
+    @auth.require()
+    async def me(request: Any) -> Any:
+        return JSONResponse(describe(auth.principal(request)))
+
+    @auth.require_interactive(max_age=MAX_AGE)
+    async def fresh(_: Any) -> Any:
+        return JSONResponse({})
+
+    async def public(_: Any) -> Any:
+        return JSONResponse({})
+
+    routes = [
+        Route("/me", me, methods=["GET", "POST"]),
+        Route("/fresh", fresh, methods=["POST"]),
+        Route("/public", public),
+        *auth.key_routes(),
+    ]
+    return auth.install(Starlette(routes=routes))
+
+
+def litestar_app(world: World, logins: list[Any], **options: Any) -> Any:
+    from litestar import HttpMethod, Litestar, Request, get, post, route
+
+    from msk_auth.integrations.litestar import LitestarAuth
+
+    auth = LitestarAuth(world.authenticator, logins=logins, **options)
+
+    @route(
+        "/me",
+        http_method=[HttpMethod.GET, HttpMethod.POST],
+        guards=[auth.require()],
+        status_code=200,
+    )
+    async def me(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        return describe(request.auth)
+
+    @post("/fresh", guards=[auth.require_interactive(max_age=MAX_AGE)], status_code=200)
+    async def fresh() -> dict[str, Any]:
+        return {}
+
+    @get("/public", opt=auth.public)
+    async def public() -> dict[str, Any]:
+        return {}
+
+    return Litestar([me, fresh, public, auth.key_routes()], plugins=[auth])
+
+
+def flask_app(world: World, logins: list[Any], **options: Any) -> Any:
+    from flask import Flask
+
+    from msk_auth.integrations.flask import FlaskAuth
+
+    app = Flask(__name__)
+    auth = FlaskAuth(world.blocking, app, logins=logins, **options)
+
+    @app.route("/me", methods=["GET", "POST"])
+    @auth.require()
+    def me() -> Any:
+        return describe(auth.current_principal)
+
+    @app.post("/fresh")
+    @auth.require_interactive(max_age=MAX_AGE)
+    def fresh() -> Any:
+        return {}
+
+    @app.get("/public")
+    def public() -> Any:
+        return {}
+
+    app.register_blueprint(auth.key_routes())
+    return app
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "fastapi": fastapi_app,
+    "starlette": starlette_app,
+    "litestar": litestar_app,
+    "flask": flask_app,
+}
+
+
+class Site:
+    """An application with sessions, and a way to send it requests."""
+
+    def __init__(
+        self, name: str, *, awaited: bool = False, blocking: bool = False, **options: Any
+    ) -> None:
+        self.world = make_world(**({"lease": options.pop("lease")} if "lease" in options else {}))
+        self.sessions = Sessions()
+        self.name = name
+        find = self.sessions.find_async if awaited else self.sessions.find
+        if blocking:
+            self.world.authenticator = self.world.blocking  # type: ignore[assignment]
+        self.app = MAKERS[name](self.world, [find], **options)
+
+    async def send(
+        self, line: str, cookie: str | None = None, *headers: tuple[bytes, bytes], body: bytes = b""
+    ) -> tuple[int, Any]:
+        """Status and JSON of a request; a `code` stands for its problem document."""
+        method, _, target = line.partition(" ")
+        sent: Headers = list(headers)
+        if cookie is not None:
+            sent.append((b"cookie", f"session={cookie}".encode()))
+        if self.name == "flask":
+            response = self.app.test_client(use_cookies=False).open(
+                target,
+                method=method,
+                data=body,
+                headers=[(name.decode(), value.decode("latin-1")) for name, value in sent],
+            )
+            status, content = response.status_code, response.json
+        else:
+            reply = await send(self.app, method, target.encode(), sent, body)
+            status, content = reply.status, reply.json if reply.body else None
+        if isinstance(content, dict) and "code" in content:
+            return status, content["code"]
+        return status, content
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def name(request: pytest.FixtureRequest) -> str:
+    given: str = request.param
+    return given
+
+
+@pytest.fixture
+def site(name: str) -> Site:
+    return Site(name)
+
+
+@pytest.mark.parametrize(
+    ("cookie", "line", "status", "answer"),
+    [
+        (None, "GET /me", 401, "credentials_missing"),
+        ("", "GET /me", 401, "credentials_missing"),
+        ("nobody's", "GET /me", 401, "credentials_missing"),
+        ("ended", "GET /me", 401, "token_revoked"),
+        ("of-bob", "GET /me", 401, "token_revoked"),
+        ("disabled", "GET /me", 401, "token_revoked"),
+        ("gone", "GET /me", 401, "token_revoked"),
+        ("expired", "GET /me", 401, "token_expired"),
+        ("error", "GET /me", 503, "store_unavailable"),
+        ("wrong", "GET /me", 503, "store_unavailable"),
+        ("machine", "POST /fresh", 403, "interactive_required"),
+        ("machine", "POST /api/keys", 403, "interactive_required"),
+        ("unknown-age", "POST /fresh", 401, "login_too_old"),
+        ("error", "GET /public", 200, {}),
+    ],
+)
+async def test_a_session_gets_its_answer(
+    site: Site, cookie: str | None, line: str, status: int, answer: Any
+) -> None:
+    assert await site.send(line, cookie) == (status, answer)
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_session_is_a_persons_login(name: str, awaited: bool) -> None:
+    if name == "flask" and awaited:
+        with pytest.raises(ConfigurationError, match=r"logins\[0\] is async"):
+            Site(name, awaited=True)
+        return
+    site = Site(name, awaited=awaited)
+    for cookie in ("alice", "unknown-age"):
+        status, answer = await site.send("GET /me", cookie)
+        assert (status, answer["owner"], answer["kind"]) == (200, "alice", "interactive")
+    assert (await site.send("POST /fresh", "alice"))[0] in {200, 201}
+    json = (b"content-type", b"application/json")
+    status, _ = await site.send("POST /api/keys", "unknown-age", json, body=b'{"name":"ci"}')
+    assert status == 201
+
+
+async def test_one_request_asks_once(site: Site) -> None:
+    await site.send("GET /me", "alice")
+    assert site.sessions.asked == 1
+
+
+async def test_a_bearer_credential_decides_alone(site: Site) -> None:
+    names = site.world.names
+    for value, status, answer in [
+        (f"Bearer {names['key_bob']}", 200, "bob"),
+        (f"Bearer {names['jwt_bob']}", 200, "bob"),
+        (f"Bearer {names['key_revoked']}", 401, "key_revoked"),
+        (f"Bearer {names['jwt_forged']}", 401, "token_invalid"),
+        ("Bearer nonsense", 401, "key_malformed"),
+        ("Bearer", 400, "request_malformed"),
+        ("Bearer a, Bearer b", 400, "request_malformed"),
+    ]:
+        header = (b"authorization", value.encode())
+        found, content = await site.send("GET /me", "alice", header)
+        assert (found, content["owner"] if status == 200 else content) == (status, answer)
+    assert site.sessions.asked == 0
+
+
+@pytest.mark.parametrize("value", [b"", b"Basic YTpi", b'Digest a="b"'])
+async def test_a_header_of_another_scheme_is_not_ours(site: Site, value: bytes) -> None:
+    assert (await site.send("GET /me", "alice", (b"authorization", value)))[0] == 200
+    assert await site.send("GET /me", None, (b"authorization", value)) == (
+        401,
+        "credentials_missing",
+    )
+
+
+async def test_under_a_lease_each_request_asks(name: str) -> None:
+    site = Site(name, lease=timedelta(milliseconds=250))
+    site.sessions.table["alice"] = Login("alice", valid_until=START + timedelta(hours=1))
+    for _ in range(2):
+        assert (await site.send("GET /me", "alice"))[0] == 200
+    assert site.sessions.asked == 2
+    site.sessions.table.clear()
+    assert await site.send("GET /me", "alice") == (401, "credentials_missing")
+
+
+@pytest.mark.parametrize("name", sorted(WITH_WEBSOCKETS))
+async def test_a_blocking_authenticator_calls_the_functions_in_a_thread(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"logins\[0\] is async"):
+        Site(name, blocking=True, awaited=True)
+    site = Site(name, blocking=True)
+    status, answer = await site.send("GET /me", "alice")
+    assert (status, answer["owner"]) == (200, "alice")
+    assert await site.send("GET /me", "error") == (503, "store_unavailable")
+
+
+SAME = (b"sec-fetch-site", b"same-origin")
+CROSS = (b"sec-fetch-site", b"cross-site")
+
+
+async def test_by_default_where_a_request_came_from_is_the_applications_own(site: Site) -> None:
+    assert (await site.send("POST /me", "alice", CROSS))[0] == 200
+
+
+async def test_check_origin_refuses_what_another_site_may_have_sent(name: str) -> None:
+    site = Site(name, check_origin=True)
+    for line in ("POST /me", "POST /fresh", "POST /api/keys"):
+        for headers in ([], [CROSS], [SAME, CROSS], [(b"origin", b"https://evil.test")]):
+            assert await site.send(line, "alice", *headers) == (403, "cross_origin_refused")
+    assert (await site.send("POST /me", "alice", SAME))[0] == 200
+    assert (await site.send("GET /me", "alice", CROSS))[0] == 200
+    # There is nothing to protect without a login, and a header is nothing that a browser adds.
+    assert await site.send("POST /me", None, CROSS) == (401, "credentials_missing")
+    key = (b"authorization", f"Bearer {site.world.names['key']}".encode())
+    assert (await site.send("POST /me", "alice", CROSS, key))[0] == 200
+
+
+OWN = ("host", "tasks.test")
+
+
+@pytest.mark.parametrize(
+    ("own", "scheme", "headers"),
+    [
+        # No header shows it, as with programs.
+        (None, "https", []),
+        (None, "https", [OWN]),
+        (None, "https", [OWN, ("referer", "https://tasks.test/")]),
+        # A browser states it.
+        (True, "https", [OWN, ("sec-fetch-site", "same-origin")]),
+        (True, "https", [("sec-fetch-site", "none")]),
+        (True, "https", [OWN, ("sec-fetch-site", "same-origin"), ("origin", "null")]),
+        (False, "https", [OWN, ("sec-fetch-site", "same-site")]),
+        (False, "https", [OWN, ("sec-fetch-site", "cross-site")]),
+        # It knows better than the origin, which another service on the same host may share.
+        (False, "https", [OWN, ("sec-fetch-site", "cross-site"), ("origin", "https://tasks.test")]),
+        # Over plain HTTP, and in older browsers, only the origin shows it.
+        (True, "http", [OWN, ("origin", "http://tasks.test")]),
+        (True, "https", [OWN, ("origin", "https://tasks.test")]),
+        (True, "https", [("host", "tasks.test:8443"), ("origin", "https://tasks.test:8443")]),
+        (True, "http", [("host", "[::1]:8000"), ("origin", "http://[::1]:8000")]),
+        (True, "ws", [OWN, ("origin", "http://tasks.test")]),
+        (True, "wss", [OWN, ("origin", "https://tasks.test")]),
+        (False, "wss", [OWN, ("origin", "wss://tasks.test")]),
+        (False, "https", [OWN, ("origin", "http://tasks.test")]),
+        (False, "http", [OWN, ("origin", "https://tasks.test")]),
+        (False, "https", [OWN, ("origin", "https://tasks.test:8443")]),
+        # Attacks.
+        (False, "https", [OWN, ("origin", "null")]),
+        (False, "https", [OWN, ("origin", "")]),
+        (False, "https", [OWN, ("origin", "https://evil.test")]),
+        (False, "https", [OWN, ("origin", "https://tasks.test.evil.test")]),
+        (False, "https", [OWN, ("origin", "https://tasks.test@evil.test")]),
+        (False, "https", [OWN, ("origin", "https://tasks.test/")]),
+        (False, "https", [OWN, ("origin", "https://tasks.test https://evil.test")]),
+        (False, "https", [OWN, ("origin", "https://evil.test, https://tasks.test")]),
+        (False, "https", [OWN, ("sec-fetch-site", "")]),
+        (False, "https", [OWN, ("sec-fetch-site", "same-origin, cross-site")]),
+        (False, "https", [OWN, ("sec-fetch-site", "Same-Origin")]),
+        (False, "https", [("origin", "https://tasks.test")]),
+        (False, "https", [("origin", "https://")]),
+        (False, "https", [("host", ""), ("origin", "https://")]),
+        # No browser sends one of them twice.
+        (False, "https", [OWN, OWN, ("sec-fetch-site", "same-origin")]),
+        (False, "https", [OWN, ("host", "evil.test"), ("origin", "https://tasks.test")]),
+        (False, "https", [("host", "tasks"), ("host", ".test"), ("origin", "https://tasks.test")]),
+        (False, "https", [OWN, ("origin", "https://tasks.test"), ("origin", "null")]),
+        (False, "https", [OWN, *[("sec-fetch-site", "same-origin")] * 2]),
+        (
+            False,
+            "https",
+            [OWN, ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
+        ),
+    ],
+)
+def test_whether_a_page_of_the_same_origin_sent_a_request(
+    own: bool | None, scheme: str, headers: list[tuple[str, str]]
+) -> None:
+    sent = [(name.encode(), value.encode()) for name, value in headers]
+    assert is_same_origin(sent, scheme) is own
+
+
+async def test_without_functions_nothing_is_made_for_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def count(owner: type, attribute: str) -> None:
+        original = getattr(owner, attribute)
+
+        def counted(*args: Any, **more: Any) -> Any:
+            made.append(attribute)
+            return original(*args, **more)
+
+        monkeypatch.setattr(owner, attribute, counted)
+
+    count(LoginSources, "ask")
+    if name in WITH_WEBSOCKETS:
+        module = import_module(f"msk_auth.integrations.{name}")
+        # The request or websocket that the functions take.
+        (adapter,) = (each for each in module.__all__ if each.endswith("Auth"))
+        count(getattr(module, adapter), "_connection")
+    site = Site(name)
+    assert (await site.send("GET /me", "alice"))[0] == 200
+    assert set(made) == ({"ask", "_connection"} if name in WITH_WEBSOCKETS else {"ask"})
+    made.clear()
+    site.app = MAKERS[name](site.world, [])
+    key = (b"authorization", f"Bearer {site.world.names['key']}".encode())
+    assert (await site.send("GET /me", "alice", key))[0] == 200
+    assert await site.send("GET /me", "alice") == (401, "credentials_missing")
+    assert made == []
+
+
+async def test_logins_is_a_list_of_functions(name: str) -> None:
+    for wrong in (print, None, ["find"], {"find": print}):
+        with pytest.raises(ConfigurationError, match="take the request and return"):
+            MAKERS[name](make_world(), wrong)
+
+
+@pytest.mark.skipif("litestar" not in WITH_WEBSOCKETS, reason="Litestar is not installed")
+@pytest.mark.parametrize("layer", ["app", "handler", "later plugin"])
+async def test_litestar_asks_after_the_middleware_that_makes_the_session(layer: str) -> None:
+    from litestar import Litestar, Request, get, post
+    from litestar.config.app import AppConfig
+    from litestar.middleware.session.client_side import CookieBackendConfig
+    from litestar.plugins import InitPlugin
+
+    from msk_auth.integrations.litestar import LitestarAuth
+
+    session = CookieBackendConfig(secret=b"s" * 16).middleware
+
+    def find(connection: Any) -> Login | None:
+        return Login(connection.session["user"]) if connection.session else None
+
+    auth = LitestarAuth(make_world().authenticator, logins=[find])
+    middleware = [session] if layer == "handler" else None
+
+    @post("/sign-in", opt=auth.public, middleware=middleware)
+    async def sign_in(request: Request[Any, Any, Any]) -> None:
+        request.set_session({"user": "alice"})
+
+    @get("/me", guards=[auth.require()], middleware=middleware)
+    async def me(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        return describe(request.auth)
+
+    class Later(InitPlugin):
+        def on_app_init(self, app_config: AppConfig) -> AppConfig:
+            if layer == "later plugin":
+                app_config.middleware.append(session)
+            return app_config
+
+    app = Litestar(
+        [sign_in, me], plugins=[auth, Later()], middleware=[session] if layer == "app" else []
+    )
+    assert (await send(app, "GET", b"/me")).json["code"] == "credentials_missing"
+    signed_in = await send(app, "POST", b"/sign-in")
+    cookie = str(signed_in.header("set-cookie")).partition(";")[0].encode()
+    assert (await send(app, "GET", b"/me", [(b"cookie", cookie)])).json["owner"] == "alice"
+
+
+@pytest.mark.skipif(find_spec("flask") is None, reason="Flask is not installed")
+async def test_flask_reads_its_own_session() -> None:
+    from flask import Flask, session
+
+    from msk_auth.integrations.flask import FlaskAuth
+
+    app = Flask(__name__)
+    app.secret_key = "for tests only"
+    auth = FlaskAuth(
+        make_world().blocking,
+        app,
+        logins=[lambda _: Login(session["user"]) if "user" in session else None],
+    )
+
+    @app.post("/sign-in")
+    def sign_in() -> Any:
+        session["user"] = "alice"
+        return {}
+
+    @app.get("/me")
+    @auth.require()
+    def me() -> Any:
+        return describe(auth.current_principal)
+
+    browser = app.test_client()
+    assert browser.get("/me").json["code"] == "credentials_missing"
+    browser.post("/sign-in")
+    assert browser.get("/me").json["owner"] == "alice"

@@ -1,0 +1,196 @@
+"""The way from the `Authorization` header to the `Principal`: at most ten functions of the library, in one direction.
+
+It begins with the function that the framework calls to have a request verified, a guard or a middleware. A function is on the
+way if it is on the stack when the principal is made, or if it returned the coroutine or the flow of one that is. Each counts
+once, however often it is entered, and a lambda counts as the function that contains it. A function that returns before the
+principal is made (a look-up, a digest, the parser of a key) is not on the way: its name says what a reader has to know.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import CodeType, CoroutineType, FrameType, GeneratorType
+from typing import Any
+
+import pytest
+from anyio import to_thread
+from sqlalchemy import Engine, MetaData, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+from tests.integrations.adapters import ADAPTERS, send
+
+import msk_auth
+from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal, local_principal
+from msk_auth.integrations._asgi import AsgiAuth
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, api_key_table
+from msk_auth.testing.adapter import PEOPLE, User
+
+pytestmark = pytest.mark.anyio
+
+LIBRARY = str(Path(msk_auth.__file__).parent)
+METADATA = MetaData()
+TABLE = api_key_table(METADATA)
+
+MADE: CodeType = vars(Principal)["__init__"].__code__
+
+# From the key to the principal; it is the same for every adapter.
+CORE = [
+    "BaseAuthenticator._verify",
+    "authenticate",
+    "_act_by_key",
+]
+AWAITED = [
+    "run_awaiting",
+    "admit",
+    "AsyncAuthenticator.authenticate",
+    "AsyncPorts.run",
+    *CORE,
+]
+WAYS = {
+    "fastapi": ["Guard.__call__", "AsgiAuth.admit", "AsgiAuth._verify", *AWAITED],
+    "starlette": [
+        "StarletteAuth._decorator.<locals>.decorate.<locals>.guarded",
+        "AsgiAuth.admit",
+        "AsgiAuth._verify",
+        *AWAITED,
+    ],
+    "litestar": [
+        "LitestarAuth._middleware.<locals>.admit_and_continue",
+        "LitestarAuth._admitted",
+        "AsgiAuth._verify",
+        *AWAITED,
+    ],
+    "flask": [
+        "FlaskAuth._admit_request",
+        "FlaskAuth._verify",
+        "run_blocking",
+        "admit",
+        "Authenticator.authenticate",
+        "SyncPorts.run",
+        *CORE,
+    ],
+}
+
+
+class Way:
+    """A profile function that finds which functions of the library lead to the first principal.
+
+    Attributes:
+        found: Their qualified names, the first one first.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        # From the code of a coroutine or a generator to that of the function that returned it.
+        self._returned_by: dict[CodeType, CodeType] = {}
+
+    def __call__(self, frame: FrameType, event: str, result: object) -> None:
+        code = frame.f_code
+        if event == "call" and code is MADE and not self.found:
+            self.found = list(dict.fromkeys(reversed(list(self._leading_to(frame)))))
+        elif event == "return" and isinstance(result, CoroutineType):
+            self._returned_by.setdefault(result.cr_code, code)
+        elif event == "return" and isinstance(result, GeneratorType):
+            self._returned_by.setdefault(result.gi_code, code)
+
+    def _leading_to(self, made: FrameType) -> Iterator[str]:
+        frame = made.f_back
+        # What is further out than a function of the framework leads to other places as well.
+        while frame is not None and frame.f_code.co_filename.startswith(LIBRARY):
+            code: CodeType | None = frame.f_code
+            while code is not None:
+                yield code.co_qualname.replace(".<locals>.<lambda>", "")
+                code = self._returned_by.get(code)
+            frame = frame.f_back
+
+
+@contextmanager
+def recorded() -> Generator[Way]:
+    way = Way()
+    before = sys.getprofile()
+    sys.setprofile(way)
+    try:
+        yield way
+    finally:
+        sys.setprofile(before)
+
+
+async def find_owner(owner_id: str) -> Owner[User] | None:
+    return PEOPLE.get(owner_id)
+
+
+@pytest.fixture
+def key(engine: Engine) -> str:
+    with closing(SQLAlchemyKeyStore(engine, TABLE)) as store:
+        authenticator = Authenticator(store, find_owner=PEOPLE.get)
+        created = authenticator.create_key(
+            local_principal(PEOPLE["alice"], at=datetime.now(UTC)), name="laptop"
+        )
+    return created.value.reveal()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path}/keys.db")
+    METADATA.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+async def way_in(adapter: str, engine: Engine, key: str) -> Way:
+    """The way of a request that presents a key to a guarded route."""
+    if adapter == "flask":
+        return await to_thread.run_sync(way_in_flask, engine, key)
+    async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
+    store = AsyncSQLAlchemyKeyStore(async_engine, TABLE)
+    app = ADAPTERS[adapter](AsyncAuthenticator(store, find_owner=find_owner))
+    with recorded() as way:
+        reply = await send(app, "GET", b"/tasks", [(b"authorization", f"Bearer {key}".encode())])
+    await store.aclose()
+    await async_engine.dispose()
+    assert reply.status == 200
+    return way
+
+
+def way_in_flask(engine: Engine, key: str) -> Way:
+    with closing(SQLAlchemyKeyStore(engine, TABLE)) as store:
+        app = ADAPTERS["flask"](Authenticator(store, find_owner=PEOPLE.get)).app
+        with recorded() as way:
+            reply = app.test_client().get("/tasks", headers={"Authorization": f"Bearer {key}"})
+    assert reply.status_code == 200
+    return way
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+async def test_at_most_ten_functions_lead_from_the_header_to_the_principal(
+    adapter: str, engine: Engine, key: str
+) -> None:
+    way = await way_in(adapter, engine, key)
+    assert way.found == WAYS[adapter]
+    assert len(way.found) <= 10
+
+
+async def test_a_function_more_on_the_way_is_found(
+    engine: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proof that the test above can fail: a wrapper counts, whether it awaits or hands on what has to be awaited."""
+    verify: Callable[..., Any] = vars(AsgiAuth)["_verify"]
+
+    async def awaiting(*args: Any, **kwargs: Any) -> Any:
+        return await verify(*args, **kwargs)
+
+    def handing_on(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        return awaiting(*args, **kwargs)
+
+    for wrapper in (awaiting, handing_on):
+        named = wrapper.__code__.replace(co_filename=f"{LIBRARY}/wrapper.py")
+        monkeypatch.setattr(wrapper, "__code__", named)
+    monkeypatch.setattr(AsgiAuth, "_verify", handing_on)
+    found = (await way_in("starlette", engine, key)).found
+    assert [name.rpartition(".")[2] for name in found if name not in WAYS["starlette"]] == [
+        "handing_on",
+        "awaiting",
+    ]

@@ -1,0 +1,181 @@
+"""Statements of the application, read as keys are: the same rows by every way, and what was committed last."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    JSON,
+    URL,
+    Boolean,
+    Column,
+    Engine,
+    Integer,
+    Interval,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    bindparam,
+    create_engine,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.ext.asyncio import create_async_engine
+from tests.stores.support import sqlite_url
+
+from msk_auth import ConfigurationError
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
+from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
+
+USERS = Table(
+    "prepared_users",
+    MetaData(),
+    Column("id", String(32), primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("roles", JSON, nullable=False),
+    Column("is_disabled", Boolean, nullable=False),
+    Column("idle", Interval, nullable=False),
+    Column("limit_", Numeric(10, 2), nullable=False),
+)
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": name,
+        "number": number,
+        "roles": ["admin", "ü"],
+        "is_disabled": False,
+        "idle": timedelta(seconds=number),
+        "limit_": 1,
+    }
+    for number, name in enumerate(("ann", 'b"o\\b', "ü"))
+]
+KNOWN = (USERS.c.id, USERS.c.number, USERS.c.roles, USERS.c.is_disabled, USERS.c.idle)
+BY_ID = select(*KNOWN, literal("x").label("tag")).where(USERS.c.id == bindparam("user_id"))
+AMOUNT = select(USERS.c.limit_).where(USERS.c.id == bindparam("user_id"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[URL]:
+    kind = str(request.param)
+    chosen: URL = (
+        sqlite_url(tmp_path)
+        if kind == "sqlite"
+        else request.getfixturevalue({"postgresql": "postgres_url", "mysql": "mysql_url"}[kind])
+    )
+    engine = create_engine(chosen)
+    USERS.drop(engine, checkfirst=True)
+    USERS.create(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(USERS), ROWS)
+    yield chosen
+    USERS.drop(engine)
+    engine.dispose()
+
+
+@contextmanager
+def blocking(url: URL) -> Iterator[tuple[Engine, SQLAlchemyKeyStore]]:
+    engine = create_engine(url)
+    if url.get_backend_name() == "sqlite":
+        prepare_sqlite(engine)
+    store = SQLAlchemyKeyStore(engine)
+    yield engine, store
+    store.close()
+    engine.dispose()
+
+
+def expected(number: int) -> tuple[Any, ...]:
+    row = ROWS[number]
+    return (*(row[column.name] for column in KNOWN), "x")
+
+
+def test_every_way_returns_the_same_rows(url: URL) -> None:
+    with blocking(url) as (_, store):
+        find = store.prepare(BY_ID)
+        # The first read on SQLite goes through SQLAlchemy, the following ones do not.
+        for _ in range(2):
+            for number, row in enumerate(ROWS):
+                (found,) = find(user_id=row["id"])
+                assert tuple(found) == expected(number)
+                assert (found.id, found.tag) == (row["id"], "x")
+        assert list(find(user_id="nobody")) == []
+
+
+def test_a_read_sees_what_was_committed_last(url: URL) -> None:
+    with blocking(url) as (engine, store):
+        find = store.prepare(BY_ID)
+        for value in (False, True, False):
+            with engine.begin() as connection:
+                connection.execute(update(USERS).values(is_disabled=value))
+            assert [row.is_disabled for row in find(user_id="ann")] == [value]
+
+
+def test_types_that_depend_on_each_result_are_read_through_sqlalchemy(url: URL) -> None:
+    with blocking(url) as (_, store):
+        amount = store.prepare(AMOUNT)
+        for _ in range(2):
+            assert [row.limit_ for row in amount(user_id="ann")] == [1]
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
+def test_what_a_driver_refuses_costs_no_connection(url: URL, odd: str) -> None:
+    with blocking(url) as (_, store):
+        find = store.prepare(BY_ID)
+        for _ in range(2):
+            find(user_id="ann")
+        try:
+            assert list(find(user_id=odd)) == []
+        except Exception as error:  # noqa: BLE001 - each driver has its own
+            assert not isinstance(error, FastPathUnavailable)  # noqa: PT017
+        assert len(find(user_id="ann")) == 1
+
+
+def test_a_list_of_values_is_no_parameter(tmp_path: Path) -> None:
+    listed = select(USERS.c.id).where(USERS.c.id.in_(bindparam("ids", expanding=True)))
+    with (
+        blocking(sqlite_url(tmp_path)) as (_, store),
+        pytest.raises(ConfigurationError, match="list as a parameter"),
+    ):
+        store.prepare(listed)
+
+
+def test_a_statement_follows_an_engine_that_is_given_late(url: URL) -> None:
+    engine = create_engine(url)
+    store = SQLAlchemyKeyStore(lambda: engine)
+    find = store.prepare(BY_ID)
+    assert [row.id for row in find(user_id="ann")] == ["ann"]
+    store.close()
+    engine.dispose()
+    engine = create_engine(url)
+    assert [row.id for row in find(user_id="ann")] == ["ann"]
+    store.close()
+    engine.dispose()
+    gc.collect()
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_store_returns_the_same_rows(url: URL) -> None:
+    drivers = {"sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
+    engine = create_async_engine(
+        url.set(drivername=drivers.get(url.get_backend_name(), url.drivername))
+    )
+    store = AsyncSQLAlchemyKeyStore(engine)
+    find, amount = store.prepare(BY_ID), store.prepare(AMOUNT)
+    for _ in range(2):
+        for number, row in enumerate(ROWS):
+            (found,) = await find(user_id=row["id"])
+            assert tuple(found) == expected(number)
+        assert await find(user_id="nobody") == []
+        assert [row.limit_ for row in await amount(user_id="ann")] == [1]
+    late = AsyncSQLAlchemyKeyStore(lambda: engine)
+    assert [row.id for row in await late.prepare(BY_ID)(user_id="ann")] == ["ann"]
+    await late.aclose()
+    await store.aclose()
+    await engine.dispose()

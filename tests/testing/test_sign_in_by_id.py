@@ -1,0 +1,58 @@
+"""The headers of a login or a key, by the id of an owner."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from msk_auth import (
+    AsyncAuthenticator,
+    Authenticator,
+    CredentialKind,
+    Login,
+    LoginTooOld,
+    Owner,
+    TokenInvalid,
+    require_interactive,
+)
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import async_key_headers, key_headers, login_headers
+
+ADA = Owner("ada", {"tasks:read", "tasks:run"}, "Ada")
+
+
+def find_login(credential: str) -> Login | None:
+    return Login("ada") if credential == "own" else None
+
+
+def test_a_blocking_authenticator_with_logins() -> None:
+    auth = Authenticator(MemoryKeyStore(), find_owner={"ada": ADA}.get, logins=[find_login])
+    headers = login_headers(auth, "ada", since=timedelta(hours=2))
+    login_headers(auth, ADA)
+    principal = auth.authenticate([headers["Authorization"]])
+    assert (principal.owner.id, principal.kind) == ("ada", CredentialKind.INTERACTIVE)
+    with pytest.raises(LoginTooOld):
+        auth.authorize(principal, require_interactive(max_age=timedelta(hours=1)))
+    assert auth.authenticate(["Bearer own"]).owner.id == "ada"
+    with pytest.raises(TokenInvalid):
+        auth.authenticate(["Bearer nobody"])
+    narrow = key_headers(auth, "ada", scopes=["tasks:read"])
+    assert auth.authenticate([narrow["Authorization"]]).permissions == {"tasks:read"}
+    assert (
+        auth.authenticate([key_headers(auth, "ada")["Authorization"]]).permissions
+        == ADA.permissions
+    )
+
+
+def test_an_asynchronous_authenticator_with_logins() -> None:
+    async def main() -> None:
+        async def find_owner(owner_id: str) -> Owner[str] | None:
+            return {"ada": ADA}.get(owner_id)
+
+        auth = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner, logins=[find_login])
+        for headers in (login_headers(auth, "ada"), await async_key_headers(auth, "ada")):
+            assert (await auth.authenticate([headers["Authorization"]])).owner.id == "ada"
+
+    asyncio.run(main())
