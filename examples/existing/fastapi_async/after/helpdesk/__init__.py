@@ -1,0 +1,1 @@
+"""A help desk: people log in, open tickets and close them."""

@@ -1,0 +1,34 @@
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+
+from helpdesk.database import engine
+from helpdesk.exceptions import add_handlers
+from helpdesk.keys import auth, on_problem
+from helpdesk.tickets.router import router as tickets
+from helpdesk.users.router import router as users
+from msk_auth import Problem
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    yield
+    await engine.dispose()
+
+
+api = APIRouter(prefix="/api/v1")
+api.include_router(users)
+api.include_router(tickets)
+api.include_router(auth.key_routes(prefix="/keys"))
+
+app = FastAPI(title="Help desk", lifespan=lifespan)
+app.include_router(api)
+add_handlers(app)
+app.add_exception_handler(Problem, on_problem)
+auth.install(app)
+
+
+@app.get("/healthz")
+async def healthz() -> dict[str, str]:
+    return {"status": "ok"}

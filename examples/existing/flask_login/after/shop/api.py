@@ -1,0 +1,28 @@
+from flask import Blueprint, abort, jsonify, request
+from flask.typing import ResponseReturnValue
+from sqlalchemy import select
+
+from .extensions import db
+from .keys import auth, current_user
+from .models import Product
+
+api = Blueprint("api", __name__, url_prefix="/api")
+
+
+@api.get("/products")
+@auth.require("products:read")
+def list_products() -> ResponseReturnValue:
+    products = db.session.scalars(select(Product).where(Product.user_id == current_user().id))
+    return jsonify([product.to_dict() for product in products])
+
+
+@api.patch("/products/<int:product_id>")
+@auth.require("products:write")
+def update_product(product_id: int) -> ResponseReturnValue:
+    product = db.get_or_404(Product, product_id)
+    write_any = "products:write_any" in auth.current_principal.permissions
+    if product.user_id != current_user().id and not write_any:
+        abort(404)
+    product.in_stock = int(request.get_json()["in_stock"])
+    db.session.commit()
+    return product.to_dict()

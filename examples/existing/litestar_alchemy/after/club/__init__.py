@@ -1,0 +1,1 @@
+"""A book club: people log in and note what they have read."""
