@@ -75,7 +75,7 @@ class World:
     login: Login
     throttle: LoginThrottle
     tokens: TokenProfile
-    narrowed: list[None]
+    lease_waits: list[None]
 
     async def user(self, name: str = "ann", *roles: str, password: str | None = PASSWORD) -> User:
         """A new user."""
@@ -114,10 +114,10 @@ async def world(kind: str, folder: Path) -> AsyncIterator[World]:
 def compose(db: Database, passwords: CountingPasswords) -> World:
     """The services of one process on a database."""
     clock = FrozenClock(START)
-    narrowed: list[None] = []
+    lease_waits: list[None] = []
 
     async def await_lease_expiry() -> None:
-        narrowed.append(None)
+        lease_waits.append(None)
 
     tokens = TokenProfile(
         issuer="https://tasks.test",
@@ -165,7 +165,7 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
         login=login,
         throttle=throttle,
         tokens=tokens,
-        narrowed=narrowed,
+        lease_waits=lease_waits,
     )
 
 

@@ -21,7 +21,7 @@ from examples.task_service.tests.service_support import (
 
 
 @pytest.fixture(autouse=True)
-def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a developer has set for their own service is not for the tests."""
     for name in list(os.environ):
         if name.startswith("TASK_SERVICE_"):

@@ -9,7 +9,8 @@ import json
 import logging
 import re
 import shutil
-import threading
+import socket
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import aiosqlite
 import httpx2
 from argon2.profiles import CHEAPEST
 from fastapi import FastAPI
@@ -116,6 +118,30 @@ class Caller:
                 await asyncio.sleep(0.05)
 
 
+_OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {}
+"""Each operation of the OpenAPI document, by its method and path."""
+
+
+async def check_documented(app: FastAPI, response: httpx2.Response) -> None:
+    """Fail if the OpenAPI document does not have this answer of one of its operations."""
+    if not _OPERATIONS:
+        _OPERATIONS.update(
+            ((method.upper(), path), operation)
+            for path, item in app.openapi()["paths"].items()
+            for method, operation in item.items()
+        )
+    request = response.request
+    for (method, path), operation in _OPERATIONS.items():
+        pattern = re.sub(r"\{\w+\}", "[^/]+", path)
+        if method == request.method and re.fullmatch(pattern, request.url.path):
+            status = str(response.status_code)
+            assert status in operation["responses"], (method, path, status)
+            media_type = response.headers.get("content-type", "").partition(";")[0]
+            content = operation["responses"][status].get("content")
+            assert content is None or media_type in content, (method, path, status, media_type)
+            return
+
+
 @dataclass
 class Service:
     """A service in this process, without a network."""
@@ -130,7 +156,10 @@ class Service:
         if credential is not None:
             headers["Authorization"] = f"Bearer {credential}"
         http = httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(self.app), base_url=BASE_URL, headers=headers
+            transport=httpx2.ASGITransport(self.app),
+            base_url=BASE_URL,
+            headers=headers,
+            event_hooks={"response": [functools.partial(check_documented, self.app)]},
         )
         self.callers.append(http)
         return Caller(http)
@@ -210,24 +239,28 @@ async def running_service(
     service = Service(app, clock, app.state.services)
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(worker_module, "RUN_GRACE", timedelta(seconds=0.1))
-    others = set(threading.enumerate())
     with no_secret_in_logs(), hurried:
         async with app.router.lifespan_context(app):
             yield service
         for http in service.callers:
             await http.aclose()
-    await _last_words_of_connections(others)
+    await _last_words_of_connections(folder)
 
 
 lean_once = functools.cache(assets.lean)
 """In place of :func:`assets.lean`, for who makes the pages again and again from the same files."""
 
 
-async def _last_words_of_connections(others: set[threading.Thread]) -> None:
+async def _last_words_of_connections(folder: Path) -> None:
     """The thread of a connection that was given up in the middle of a statement has an answer for the loop yet."""
-    for thread in set(threading.enumerate()) - others:
-        if "_connection_worker_thread" in thread.name:
-            await asyncio.to_thread(thread.join, 1)
+    for connection, file in list(_OPENED.items()):
+        # Another service of the same test may still be using its own.
+        if Path(file).parent == folder:
+            if connection._running:
+                # It was in use when the pool was closed. The garbage collector would warn of it in some other test.
+                connection.stop()
+            # Not for ever, but longer than a busy machine takes: what is left behind fails a later test.
+            await asyncio.to_thread(connection._thread.join, 60)
 
 
 class SharedRoutes:
@@ -249,7 +282,7 @@ class SharedRoutes:
             stand_ins = {
                 part.name: _StandIn(self, part.name)
                 for part in dataclasses.fields(services)
-                if part.name not in {"settings", "redis", "fingerprints"}
+                if part.name not in {"settings", "redis", "fingerprints", "oidc"}
             }
             with mock.patch.object(Services, "build") as build:
                 build.return_value = dataclasses.replace(services, **stand_ins)
@@ -286,6 +319,8 @@ _SHARED_ROUTES = SharedRoutes()
 # Which handlers are installed does not change.
 _entry_points = functools.cache(registry_module.entry_points)
 _new_sqlite_engine = engine_module._sqlite_engine
+# Each connection's file. A thread that has to stop keeps its own until it has stopped.
+_OPENED: weakref.WeakKeyDictionary[aiosqlite.Connection, str] = weakref.WeakKeyDictionary()
 
 
 @functools.lru_cache(maxsize=4)
@@ -297,7 +332,32 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
     """
     engine = _new_sqlite_engine(url, lock_seconds)
     event.listen(engine.sync_engine, "connect", _do_not_wait_for_the_disk)
+    event.listen(engine.sync_engine, "do_connect", _open_or_close)
     return engine
+
+
+def _open_or_close(_dialect: object, _record: object, _arguments: object, options: Any) -> None:
+    options["async_creator_fn"] = _open_sqlite
+
+
+async def _open_sqlite(*arguments: Any, **options: Any) -> aiosqlite.Connection:
+    """Open a connection. If the caller is cancelled meanwhile, close it: aiosqlite leaves that to the garbage collector.
+
+    Python 3.13 and later warn of that, in the middle of some other test.
+    """
+    connection = aiosqlite.connect(*arguments, **options)
+    connection._thread.daemon = True
+    _OPENED[connection] = arguments[0]
+
+    async def open_it() -> aiosqlite.Connection:
+        return await connection
+
+    opening = asyncio.create_task(open_it())
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await (await opening).close()
+        raise
 
 
 def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
@@ -307,8 +367,13 @@ def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
 
 
 @asynccontextmanager
-async def on_a_port(service: Service) -> AsyncIterator[str]:
-    """The same service behind its real server; yields the origin. For what goes on while it is answered."""
+async def on_a_port(service: Service, listener: socket.socket | None = None) -> AsyncIterator[str]:
+    """The same service behind its real server; yields the origin. For what goes on while it is answered.
+
+    Args:
+        service: The service.
+        listener: Where to listen, for a service whose settings have its address; by default on a free port.
+    """
     started = asyncio.Event()
 
     async def notify() -> None:
@@ -325,7 +390,8 @@ async def on_a_port(service: Service) -> AsyncIterator[str]:
                 return
 
     at_once = mock.patch.multiple(server_module, _HANDSHAKE_SECONDS=0.0, LINGER_SECONDS=0.05)
-    with bind("127.0.0.1", 0) as listener, at_once:
+    listener = bind("127.0.0.1", 0) if listener is None else listener
+    with listener, at_once:
         server = Server(
             without_lifespan,
             host="127.0.0.1",

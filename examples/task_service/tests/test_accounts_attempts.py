@@ -76,7 +76,7 @@ async def test_a_window_ends_and_another_begins(
     assert await storage.get_expiry("a") == (clock.now() + timedelta(seconds=900)).timestamp()
 
 
-async def test_a_clock_that_was_set_back_closes_no_door_for_longer(
+async def test_a_clock_that_was_set_back_prolongs_no_lockout(
     databases: tuple[Database, Database], clock: FrozenClock
 ) -> None:
     clock.advance(timedelta(hours=1))
@@ -123,7 +123,7 @@ async def test_what_was_typed_is_not_in_the_database(
     assert not [key for key in keys if "secret" in key or HOME in key]
 
 
-async def test_two_processes_close_one_door(
+async def test_two_processes_share_one_lockout(
     databases: tuple[Database, Database], clock: FrozenClock
 ) -> None:
     """ASVS 5.0, section 6.3.1: asking a second process is no way around the limit."""

@@ -37,7 +37,7 @@ def _with_key(user: User) -> Principal[User]:
 # Writing
 
 
-async def test_an_entry_says_who_with_what_from_where(it: World) -> None:
+async def test_an_entry_has_actor_credential_and_address(it: World) -> None:
     user = await it.user("ann")
     token = current_request.set(RequestRecord("r1", "192.0.2.1"))
     await it.audit.record("one", principal=principal(user, session_id="ses_1"), target="tsk_1")
@@ -64,7 +64,7 @@ async def test_an_entry_says_who_with_what_from_where(it: World) -> None:
     assert (four.actor_id, four.credential_kind) == (None, "system")
 
 
-async def test_an_entry_shares_the_fate_of_the_change_it_is_about(it: World) -> None:
+async def test_an_entry_commits_or_rolls_back_with_its_change(it: World) -> None:
     async def fail() -> None:
         async with it.db.write() as connection:
             await it.audit.record("lost", connection=connection)
@@ -125,7 +125,7 @@ async def test_old_entries_are_deleted_and_younger_ones_stay(
     assert await it.audit.purge(before=before) == 0
 
 
-async def test_entries_are_found_by_everything_they_say(it: World) -> None:
+async def test_entries_are_found_by_each_of_their_fields(it: World) -> None:
     ann, bob = await it.user("ann"), await it.user("bob")
     start = it.clock.now()
     for action, user in (

@@ -38,7 +38,7 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
 
 async def _until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not happened():  # noqa: ASYNC110 - nothing in there tells when
+        while not happened():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 
@@ -139,7 +139,7 @@ async def test_what_arrives_while_others_are_written_waits_for_its_turn(it: Worl
     assert await it.actions() == ["one", "two"]
 
 
-async def test_a_process_that_stops_writes_the_rest_or_says_that_it_cannot(
+async def test_a_stopping_process_writes_the_rest_or_logs_that_it_cannot(
     it: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

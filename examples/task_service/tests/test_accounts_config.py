@@ -130,7 +130,7 @@ async def test_a_change_takes_effect_at_once_in_every_process(it: World) -> None
     assert after == changed
     assert (after.max_keys_per_user, after.allowed_commands) == (3, ("date",))
     assert (await other.config.key_limits()).max_active == 3
-    assert it.narrowed
+    assert it.lease_waits
 
 
 async def test_a_setting_can_be_changed_again_and_back(it: World) -> None:

@@ -32,7 +32,7 @@ from task_service.errors import LinkInvalid, LoginFailed
 
 pytestmark = pytest.mark.anyio
 
-THIEFS_PASSWORD = "twelve stolen bicycles"
+ATTACKERS_PASSWORD = "twelve stolen bicycles"
 DEARER = PasswordHasher.from_parameters(replace(CHEAPEST, time_cost=2))
 
 Meanwhile = Callable[[], Awaitable[object]]
@@ -81,7 +81,7 @@ async def store_dear_hash(it: World) -> str:
 
 async def assert_password(it: World, password: str) -> None:
     """This one is in force, and neither of the others."""
-    for other in {PASSWORD, OTHER_PASSWORD, THIEFS_PASSWORD} - {password}:
+    for other in {PASSWORD, OTHER_PASSWORD, ATTACKERS_PASSWORD} - {password}:
         with pytest.raises(LoginFailed):
             await it.login.log_in("ann", other)
     await it.login.log_in("ann", password)
@@ -95,10 +95,10 @@ async def test_a_change_does_not_overwrite_a_reset_that_was_acknowledged_meanwhi
     it: World, during: During, step: str
 ) -> None:
     user = await it.user("ann")
-    thief = await it.logged_in(user)
+    attacker = await it.logged_in(user)
     during(step, lambda: reset(it, user))
     with pytest.raises(TokenRevoked) as refused:
-        await it.login.change_password(thief, PASSWORD, THIEFS_PASSWORD)
+        await it.login.change_password(attacker, PASSWORD, ATTACKERS_PASSWORD)
 
     assert (refused.value.status, refused.value.code) == (401, "token_revoked")
     assert "user.password_changed" not in await it.actions()
@@ -110,11 +110,11 @@ async def test_a_change_needs_its_session_to_be_open_still(
     it: World, during: During, how: str
 ) -> None:
     user = await it.user("ann")
-    thief, owner = await it.logged_in(user), await it.logged_in(user)
+    attacker, owner = await it.logged_in(user), await it.logged_in(user)
 
     async def end() -> None:
         if how == "logged out":
-            await it.login.log_out(thief)
+            await it.login.log_out(attacker)
         elif how == "ended elsewhere":
             await it.sessions.end_all(user.id, by=owner, keep=owner.session_id)
         else:
@@ -122,7 +122,7 @@ async def test_a_change_needs_its_session_to_be_open_still(
 
     during("hash", end)
     with pytest.raises(TokenRevoked):
-        await it.login.change_password(thief, PASSWORD, THIEFS_PASSWORD)
+        await it.login.change_password(attacker, PASSWORD, ATTACKERS_PASSWORD)
 
     await it.users.change(user.id, disabled=False)
     await assert_password(it, PASSWORD)
@@ -143,7 +143,7 @@ async def test_of_two_changes_in_one_session_the_later_one_gets_an_outdated_pass
     here = await it.logged_in(user)
     during("hash", lambda: it.login.change_password(here, PASSWORD, OTHER_PASSWORD))
     with pytest.raises(InputInvalid) as refused:
-        await it.login.change_password(here, PASSWORD, THIEFS_PASSWORD)
+        await it.login.change_password(here, PASSWORD, ATTACKERS_PASSWORD)
 
     assert [error.field for error in refused.value.errors] == ["current_password"]
     assert (await it.actions())[-1] == "user.password_change_failed"
@@ -194,20 +194,20 @@ async def test_two_logins_that_upgrade_the_same_hash_both_succeed(
 
 async def test_a_confirmed_password_does_not_outlive_a_reset(it: World, during: During) -> None:
     user = await it.user("ann")
-    thief = await it.logged_in(user)
+    attacker = await it.logged_in(user)
     during("verify", lambda: reset(it, user))
     with pytest.raises(InputInvalid):
-        await it.login.reauthenticate(thief, PASSWORD)
+        await it.login.reauthenticate(attacker, PASSWORD)
 
     assert await it.sessions.list_open(user.id) == ()
 
 
 async def test_a_session_that_has_ended_is_not_replaced(it: World, during: During) -> None:
     user = await it.user("ann")
-    thief = await it.logged_in(user)
-    during("verify", lambda: it.login.log_out(thief))
+    attacker = await it.logged_in(user)
+    during("verify", lambda: it.login.log_out(attacker))
     with pytest.raises(TokenRevoked):
-        await it.login.reauthenticate(thief, PASSWORD)
+        await it.login.reauthenticate(attacker, PASSWORD)
 
     assert await it.sessions.list_open(user.id) == ()
 
@@ -238,7 +238,7 @@ async def test_a_link_does_not_overwrite_a_change_that_was_acknowledged_meanwhil
     link = await it.invitations.create(user.id)
     during("hash", lambda: it.login.change_password(owner, PASSWORD, OTHER_PASSWORD))
     with pytest.raises(LinkInvalid):
-        await it.invitations.redeem(link.token, THIEFS_PASSWORD)
+        await it.invitations.redeem(link.token, ATTACKERS_PASSWORD)
 
     await assert_password(it, OTHER_PASSWORD)
 
@@ -259,7 +259,7 @@ async def test_a_link_that_is_voided_while_it_is_redeemed_sets_nothing(
 
     during("hash", void)
     with pytest.raises(LinkInvalid):
-        await it.invitations.redeem(link.token, THIEFS_PASSWORD)
+        await it.invitations.redeem(link.token, ATTACKERS_PASSWORD)
 
     await assert_password(it, PASSWORD)
 
@@ -275,7 +275,7 @@ async def test_a_link_of_a_user_who_becomes_administrator_meanwhile_voids_the_pr
     await it.invitations.redeem(link.token, PASSWORD)
 
     with pytest.raises(LinkInvalid):
-        await it.invitations.redeem(printed.token, THIEFS_PASSWORD)
+        await it.invitations.redeem(printed.token, ATTACKERS_PASSWORD)
 
 
 # What administrators do to others
@@ -317,12 +317,12 @@ async def test_a_former_administrator_writes_nothing(
     await it.user("root", "admin")
     user = await it.user("ann")
     # Its requests were authenticated before, so they carry the permissions of then.
-    thief = await it.logged_in(await it.user("thief", "admin"))
-    await overtaken(it, thief)
+    attacker = await it.logged_in(await it.user("attacker", "admin"))
+    await overtaken(it, attacker)
     before = [await it.rows(table) for table in ("users", "password_links", "audit")]
     for deed in (invite, promote, create_administrator):
         with pytest.raises(refusal):
-            await deed(it, thief, user)
+            await deed(it, attacker, user)
 
     assert [await it.rows(table) for table in ("users", "password_links", "audit")] == before
 
@@ -354,10 +354,10 @@ async def test_of_a_change_and_a_reset_at_the_same_moment_one_happens(it: World)
         stack.push_async_callback(other.db.close)
         for turn in range(12):
             current = PASSWORD
-            thief = await it.logged_in(user, current)
+            attacker = await it.logged_in(user, current)
             link = await it.invitations.create(user.id)
             changed, redeemed = await asyncio.gather(
-                it.login.change_password(thief, current, THIEFS_PASSWORD),
+                it.login.change_password(attacker, current, ATTACKERS_PASSWORD),
                 other.invitations.redeem(link.token, OTHER_PASSWORD),
                 return_exceptions=True,
             )
@@ -367,6 +367,6 @@ async def test_of_a_change_and_a_reset_at_the_same_moment_one_happens(it: World)
             else:
                 assert isinstance(redeemed, LinkInvalid), turn
                 assert changed is None, turn
-                in_force = THIEFS_PASSWORD
+                in_force = ATTACKERS_PASSWORD
             await assert_password(it, in_force)
             await reset(it, user, PASSWORD)

@@ -141,7 +141,7 @@ async def test_no_printed_link_is_valid_once_another_administrator_has_redeemed_
     assert [await _works(one, link) for link in links] == [False, False]
 
 
-async def test_who_is_invited_by_an_administrator_keeps_their_link(
+async def test_a_user_invited_by_an_administrator_keeps_their_link(
     processes: list[Services],
 ) -> None:
     one, other = processes

@@ -34,12 +34,12 @@ async def test_a_link_lets_its_user_choose_a_password_once(it: World) -> None:
     admin = await it.logged_in(await it.user("root", "admin"))
     user = await it.user("ann", password=None)
     link = await it.invitations.create(user.id, by=admin)
-    it.narrowed.clear()
+    it.lease_waits.clear()
     redeemed = await it.invitations.redeem(link.token, PASSWORD)
 
     assert redeemed.has_password
     assert redeemed.id == user.id
-    assert it.narrowed
+    assert it.lease_waits
     await it.login.log_in("ann", PASSWORD)
     with pytest.raises(LinkInvalid):
         await it.invitations.redeem(link.token, OTHER_PASSWORD)

@@ -179,7 +179,7 @@ async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
     assert actions == ["key.revoked"]
 
 
-async def test_no_key_is_made_for_a_login_that_has_ended_meanwhile(keys: Keys) -> None:
+async def test_no_key_is_created_for_a_login_that_has_ended_meanwhile(keys: Keys) -> None:
     it, authenticator, ann = keys.it, keys.authenticator, keys.ann
     made = (await authenticator.create_key(ann, name="CI")).record
     before = await keys.records(), await keys.trail()
@@ -187,7 +187,7 @@ async def test_no_key_is_made_for_a_login_that_has_ended_meanwhile(keys: Keys) -
     link = await it.invitations.create(ann.owner.id)
     await it.invitations.redeem(link.token, OTHER_PASSWORD)
     for deed in (
-        authenticator.create_key(ann, name="of a thief"),
+        authenticator.create_key(ann, name="of an attacker"),
         authenticator.rotate_key(ann, made.id),
     ):
         with pytest.raises(TokenRevoked):
@@ -264,8 +264,8 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
     assert len(leaks.items) == MAX_LEAKS
 
 
-async def test_a_report_of_many_keys_tells_of_each_its_own_places(keys: Keys) -> None:
-    """One of them with a secret of somebody's own making: its place is no place of the key."""
+async def test_a_report_of_many_keys_has_the_locations_of_each(keys: Keys) -> None:
+    """One of them with a secret that was made up: its location is no location of the key."""
     first = await keys.authenticator.create_key(keys.ann, name="first")
     second = await keys.authenticator.create_key(keys.ann, name="second")
     strange = KeyFormat().generate().reveal()
@@ -304,7 +304,7 @@ async def test_a_report_of_many_keys_tells_of_each_its_own_places(keys: Keys) ->
 
 
 def _with_id(key_id: str) -> str:
-    """A well-formed key with this id and a secret that nobody was given."""
+    """A well-formed key with this id and a secret that was never issued."""
     keys_module = __import__("msk_auth.core.keys", fromlist=["checksum"])
     body = f"msk_{key_id}_{'0' * 32}"
     return body + str(keys_module.checksum(body))

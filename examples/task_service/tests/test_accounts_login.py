@@ -191,7 +191,7 @@ async def test_a_login_that_is_overtaken_by_a_change_of_the_account_fails(
 # Throttling
 
 
-async def test_ten_wrong_passwords_close_an_account_to_an_address(lite: World) -> None:
+async def test_ten_wrong_passwords_lock_an_account_for_an_address(lite: World) -> None:
     await lite.user("ann")
     for _ in range(PER_PAIR):
         await _fail(lite)
@@ -205,14 +205,14 @@ async def test_ten_wrong_passwords_close_an_account_to_an_address(lite: World) -
     await lite.login.log_in("ann", PASSWORD, address="192.0.2.2")
 
 
-async def test_an_account_that_does_not_exist_closes_just_the_same(lite: World) -> None:
+async def test_an_account_that_does_not_exist_is_locked_in_the_same_way(lite: World) -> None:
     for _ in range(PER_PAIR):
         await _fail(lite, "nobody")
     with pytest.raises(TooManyAttempts):
         await lite.login.log_in("nobody", PASSWORD, address=HOME)
 
 
-async def test_spelling_a_name_differently_opens_no_second_door(lite: World) -> None:
+async def test_another_spelling_of_a_name_gives_no_further_attempts(lite: World) -> None:
     for name in ("ann", "ANN", " ann", "ＡＮＮ", "Ann") * 2:
         await _fail(lite, name)
     with pytest.raises(TooManyAttempts):
@@ -243,7 +243,7 @@ async def test_one_address_guesses_fifty_times_whatever_the_names(lite: World) -
     await lite.login.log_in("ann", PASSWORD, address="2001:db8::1")
 
 
-async def test_a_refused_address_closes_no_door_by_a_storm_either(lite: World) -> None:
+async def test_a_refused_address_locks_no_account_by_many_requests(lite: World) -> None:
     await lite.user("ann")
     await asyncio.gather(
         *(lite.login.log_in("ann", WRONG, address=HOME) for _ in range(PER_ADDRESS + 10)),
@@ -253,7 +253,7 @@ async def test_a_refused_address_closes_no_door_by_a_storm_either(lite: World) -
     await lite.login.log_in("bob", PASSWORD, address=HOME)
 
 
-async def test_one_account_is_guessed_at_a_hundred_times_from_wherever(lite: World) -> None:
+async def test_one_account_allows_a_hundred_guesses_from_all_addresses(lite: World) -> None:
     await lite.user("ann")
     for number in range(PER_ACCOUNT):
         await _fail(lite, address=f"192.0.2.{number}")
@@ -261,7 +261,7 @@ async def test_one_account_is_guessed_at_a_hundred_times_from_wherever(lite: Wor
         await lite.login.log_in("ann", PASSWORD, address="198.51.100.1")
 
 
-async def test_hammering_on_a_closed_door_closes_no_other(lite: World) -> None:
+async def test_attempts_on_a_locked_account_lock_no_other(lite: World) -> None:
     await lite.user("ann")
     for _ in range(PER_PAIR):
         await _fail(lite)
@@ -274,7 +274,7 @@ async def test_hammering_on_a_closed_door_closes_no_other(lite: World) -> None:
     await lite.login.log_in("ann", PASSWORD, address="192.0.2.2")
 
 
-async def test_a_storm_of_parallel_guesses_is_worth_no_more_than_ten(lite: World) -> None:
+async def test_parallel_guesses_are_limited_to_ten(lite: World) -> None:
     await lite.user("ann")
     results = await asyncio.gather(
         *(lite.login.log_in("ann", WRONG, address=HOME) for _ in range(60)),
@@ -287,7 +287,7 @@ async def test_a_storm_of_parallel_guesses_is_worth_no_more_than_ten(lite: World
     assert lite.passwords.verified == PER_PAIR
 
 
-async def test_a_closed_door_opens_after_the_window(
+async def test_a_lockout_ends_after_the_window(
     lite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await lite.user("ann")
@@ -351,9 +351,9 @@ def test_what_counts_as_one_address(address: str | None, network: str) -> None:
 
 @given(st.ip_addresses(v=6), st.integers(0, 2**64 - 1))
 def test_no_choice_of_the_lower_half_is_another_address(address: Any, lower: int) -> None:
-    neighbour = type(address)((int(address) >> 64 << 64) | lower)
-    if address.ipv4_mapped is None and neighbour.ipv4_mapped is None:
-        assert throttled_network(str(address)) == throttled_network(str(neighbour))
+    same_network = type(address)((int(address) >> 64 << 64) | lower)
+    if address.ipv4_mapped is None and same_network.ipv4_mapped is None:
+        assert throttled_network(str(address)) == throttled_network(str(same_network))
 
 
 # Logging out and changing the password
@@ -362,20 +362,20 @@ def test_no_choice_of_the_lower_half_is_another_address(address: Any, lower: int
 async def test_logging_out_ends_the_session_everywhere(it: World) -> None:
     user = await it.user("ann")
     logged_in = await it.login.log_in("ann", PASSWORD)
-    it.narrowed.clear()
+    it.lease_waits.clear()
     await it.login.log_out(principal(user, session_id=logged_in.session_id))
 
     session = await it.sessions.find_session(logged_in.session_id)
     assert session is not None
     assert session.ended_at == it.clock.now()
-    assert it.narrowed
+    assert it.lease_waits
 
 
 async def test_a_confirmed_password_replaces_the_session_and_is_audited(it: World) -> None:
     user = await it.user("ann")
     before = await it.logged_in(user)
     it.clock.sleep(1200)
-    it.narrowed.clear()
+    it.lease_waits.clear()
     after = await it.login.reauthenticate(before, PASSWORD, user_agent="Browser/2")
     (session,) = await it.sessions.list_open(user.id)
     claims = it.tokens.verify(after.token, it.clock.now())
@@ -384,7 +384,7 @@ async def test_a_confirmed_password_replaces_the_session_and_is_audited(it: Worl
     assert session.id == after.session_id != before.session_id
     assert session.user_agent == "Browser/2"
     assert claims.authenticated_at == it.clock.now()
-    assert it.narrowed
+    assert it.lease_waits
     assert (entry["action"], entry["credential_id"]) == ("login.succeeded", session.id)
     assert entry["details"] == {"replaced": before.session_id}
 
@@ -409,7 +409,7 @@ async def test_a_changed_password_ends_the_other_sessions_and_not_this_one(it: W
     here = (await it.login.log_in("ann", PASSWORD)).session_id
     there = (await it.login.log_in("ann", PASSWORD)).session_id
     await it.invitations.create(user.id)
-    it.narrowed.clear()
+    it.lease_waits.clear()
     await it.login.change_password(principal(user, session_id=here), PASSWORD, OTHER_PASSWORD)
     sessions = [await it.sessions.find_session(each) for each in (here, there)]
 
@@ -417,7 +417,7 @@ async def test_a_changed_password_ends_the_other_sessions_and_not_this_one(it: W
         True,
         False,
     ]
-    assert it.narrowed
+    assert it.lease_waits
     assert all(row["used_at"] is not None for row in await it.rows("password_links"))
     assert (await it.actions())[-1] == "user.password_changed"
     await it.login.log_in("ann", OTHER_PASSWORD)

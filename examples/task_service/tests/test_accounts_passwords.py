@@ -194,7 +194,7 @@ async def test_hashes_of_other_parameters_are_still_good_and_are_to_be_replaced(
     stronger.close()
 
 
-async def test_a_storm_gets_retry_after_and_does_not_block_the_event_loop(
+async def test_many_requests_get_retry_after_and_do_not_block_the_event_loop(
     passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()

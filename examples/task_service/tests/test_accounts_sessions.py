@@ -132,11 +132,11 @@ async def test_ending_a_session_is_final_and_recorded(it: World) -> None:
     user = await _ann(it)
     session_id = await _log_in(it)
     it.sessions.seen(session_id, it.clock.now() + timedelta(minutes=5))
-    it.narrowed.clear()
+    it.lease_waits.clear()
     await it.sessions.end(session_id, by=principal(user, session_id=session_id))
 
     assert not await _is_open(it, session_id)
-    assert it.narrowed
+    assert it.lease_waits
     assert (await it.actions())[-1] == "session.ended"
     with pytest.raises(SessionNotFound):
         await it.sessions.end(session_id, by=principal(user))
@@ -149,9 +149,9 @@ async def test_all_sessions_of_one_user_end_but_the_one_that_is_kept(it: World) 
     lapsed = await _log_in(it)
     it.clock.sleep(HOUR)
     own, other, foreign = await _log_in(it), await _log_in(it), await _log_in(it, "bob")
-    narrowed = len(it.narrowed)
+    waits = len(it.lease_waits)
     assert await it.sessions.end_all(ann.id, by=principal(ann), keep=own) == 1
-    assert len(it.narrowed) == narrowed + 1
+    assert len(it.lease_waits) == waits + 1
     assert [await _is_open(it, each) for each in (lapsed, own, other, foreign)] == [
         False,
         True,

@@ -282,11 +282,11 @@ async def test_disabling_ends_every_login_and_link_and_enabling_does_not_bring_t
     user = await it.user("ann")
     session_id = (await it.login.log_in("ann", PASSWORD)).session_id
     await it.invitations.create(user.id)
-    it.narrowed.clear()
+    it.lease_waits.clear()
     disabled = await it.users.change(user.id, disabled=True)
 
     assert disabled.disabled
-    assert it.narrowed
+    assert it.lease_waits
     owner = await it.users.find_owner(user.id)
     assert owner is not None
     assert owner.disabled
@@ -340,13 +340,13 @@ async def test_the_last_administrator_who_can_log_in_stays(
     assert await it.actions() == ["user.created"] * 3 + ["user.disabled"]
 
 
-async def test_one_of_two_administrators_may_go(it: World) -> None:
+async def test_one_of_two_administrators_may_be_removed(it: World) -> None:
     admin, _ = await it.user("root", "admin"), await it.user("other", "admin")
 
     assert (await it.users.change(admin.id, roles=["user"])).roles == ("user",)
 
 
-async def test_an_administrator_who_cannot_log_in_may_go(it: World) -> None:
+async def test_an_administrator_who_cannot_log_in_may_be_removed(it: World) -> None:
     invited = await it.users.create("invited", ["admin"])
 
     assert (await it.users.change(invited.id, disabled=True)).disabled

@@ -33,6 +33,7 @@ NO_USER = "/api/admin/users/usr_0000000000000000"
 ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/api/auth/login"): ("/api/auth/login", ANYONE),
     ("POST", "/api/auth/set-password"): ("/api/auth/set-password", ANYONE),
+    ("POST", "/api/auth/password-link"): ("/api/auth/password-link", ANYONE),
     ("GET", "/api/auth/me"): ("/api/auth/me", AUTHENTICATED),
     ("GET", "/api/auth/sessions"): ("/api/auth/sessions", INTERACTIVE),
     ("DELETE", "/api/auth/sessions"): ("/api/auth/sessions", INTERACTIVE),
@@ -42,10 +43,10 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/api/auth/reauthenticate"): ("/api/auth/reauthenticate", INTERACTIVE),
     ("GET", "/api/keys"): ("/api/keys", AUTHENTICATED),
     ("POST", "/api/keys"): ("/api/keys", INTERACTIVE),
-    ("GET", "/api/keys/{key_id}"): (NO_KEY, AUTHENTICATED),
-    ("POST", "/api/keys/{key_id}/rotate"): (f"{NO_KEY}/rotate", INTERACTIVE),
-    ("POST", "/api/keys/{key_id}/revoke"): (f"{NO_KEY}/revoke", INTERACTIVE),
-    ("DELETE", "/api/keys/{key_id}"): (NO_KEY, INTERACTIVE),
+    ("GET", "/api/keys/{keyId}"): (NO_KEY, AUTHENTICATED),
+    ("POST", "/api/keys/{keyId}/rotate"): (f"{NO_KEY}/rotate", INTERACTIVE),
+    ("POST", "/api/keys/{keyId}/revoke"): (f"{NO_KEY}/revoke", INTERACTIVE),
+    ("DELETE", "/api/keys/{keyId}"): (NO_KEY, INTERACTIVE),
     ("GET", "/api/keys/{keyId}/audit"): (f"{NO_KEY}/audit", INTERACTIVE),
     ("POST", "/api/revoke"): ("/api/revoke", ANYONE),
     ("POST", "/api/leaks/github"): ("/api/leaks/github", ANYONE),
@@ -137,17 +138,23 @@ async def test_the_table_names_every_route_there_is(service: Service) -> None:
 
 async def test_openapi_shows_what_is_guarded_and_how(service: Service) -> None:
     document = expect(await service.caller().get("/openapi.json"), 200)
-    (scheme,) = document["components"]["securitySchemes"].values()
-    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    schemes = document["components"]["securitySchemes"]
+    assert schemes.keys() == {"ApiKey", "Login"}
     for (method, path), (_, expected) in ROUTES.items():
         if path != "/openapi.json":
             operation = document["paths"][path][method.lower()]
-            assert bool(operation.get("security")) == (expected is not ANYONE), (method, path)
+            shown = {name for each in operation.get("security", ()) for name in each}
+            key_passes = expected[ADMIN_KEY] != "interactive_required"
+            wanted = {"Login", "ApiKey"} if key_passes else {"Login"}
+            assert shown == (set() if expected is ANYONE else wanted), (method, path)
 
 
-async def test_no_documentation_page_loads_anything_from_elsewhere(service: Service) -> None:
-    for path in ("/docs", "/redoc"):
+async def test_fastapis_documentation_pages_are_off(service: Service) -> None:
+    """They load scripts from elsewhere. The page at /docs is one of ours, behind the login."""
+    for path in ("/redoc", "/docs/oauth2-redirect"):
         assert problem(await service.caller().get(path)) == (404, "not_found")
+    docs = await service.caller().get("/docs")
+    assert (docs.status_code, docs.headers["location"]) == (303, "/login?next=%2Fdocs")
 
 
 # The administrators' addresses
@@ -203,9 +210,28 @@ async def test_a_method_in_a_header_is_none(callers: dict[str, Caller], header: 
 async def test_a_wrong_method_names_the_allowed_ones_to_an_administrator(admin: Caller) -> None:
     response = await admin.delete("/api/admin/config")
     assert problem(response) == (405, "method_not_allowed")
-    assert response.headers["allow"] == "GET, PATCH"
+    assert response.headers["allow"] == "GET, HEAD, PATCH"
     assert problem(await admin.get("/api/admin/nothing")) == (404, "not_found")
     assert problem(await admin.get("/api/admin/config/")) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/tasks", "GET, HEAD, POST"),
+        ("/api/tasks/tsk_0123456789abcdef", "DELETE, GET, HEAD, PATCH"),
+        ("/api/keys", "GET, HEAD, POST"),
+        ("/api/auth/login", "POST"),
+        ("/tasks", "GET, HEAD"),
+        ("/openapi.json", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_names_those_of_every_route_of_the_path(
+    admin: Caller, path: str, methods: str
+) -> None:
+    response = await admin.request("OPTIONS", path)
+    assert problem(response) == (405, "method_not_allowed")
+    assert response.headers["allow"] == methods
 
 
 async def test_head_is_answered_as_get_is(admin: Caller) -> None:

@@ -128,6 +128,7 @@ async def test_a_user_is_created_shown_changed_and_listed(admin: Caller) -> None
         "created_at",
         "last_login_at",
         "has_password",
+        "external_login",
     }
     assert (shown["username"], shown["roles"], shown["has_password"]) == ("eva", ["user"], False)
     assert created["invitation_url"].startswith("http://127.0.0.1:8000/set-password#")

@@ -150,13 +150,13 @@ async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
     token = token_of(user)
     head, claims, signature = token.split(".")
     now = service.clock.now()
-    stranger = TokenProfile(
+    foreign = TokenProfile(
         issuer=service.services.tokens.issuer,
         audience=service.services.tokens.audience,
         # Even the name of the key is right.
         keys=KeyRing([SigningKey.generate(service.services.tokens.keys.signing_key.kid, "HS256")]),
     )
-    forged = stranger.issue(subject="usr_0000000000000000", now=now, lifetime=timedelta(hours=1))
+    forged = foreign.issue(subject="usr_0000000000000000", now=now, lifetime=timedelta(hours=1))
     for bad in (
         f"{head}.{claims}.",
         f"{head}.{claims}",
@@ -261,12 +261,12 @@ async def test_invalid_input_names_the_fields(user: Caller) -> None:
 
 
 async def test_too_many_attempts(service: Service) -> None:
-    stranger = service.caller()
+    anonymous = service.caller()
     wrong = {"username": "ada", "password": "a wrong password"}
     for _ in range(10):
-        assert problem(await stranger.post("/api/auth/login", wrong)) == (401, "login_failed")
+        assert problem(await anonymous.post("/api/auth/login", wrong)) == (401, "login_failed")
     right = {"username": "ada", "password": ADMIN_PASSWORD}
-    response = await stranger.post("/api/auth/login", right)
+    response = await anonymous.post("/api/auth/login", right)
     assert problem(response) == (429, "too_many_attempts")
     assert 0 < int(response.headers["retry-after"]) <= 15 * 60
 
@@ -297,3 +297,39 @@ async def test_no_answer_of_the_api_may_be_kept(service: Service, user: Caller) 
         assert response.headers["cache-control"] == "no-store"
         assert response.headers["x-content-type-options"] == "nosniff"
     assert json.loads(created.content)["key"].startswith("msk_")
+
+
+async def test_an_unknown_page_is_a_page_with_the_navigation(
+    service: Service, admin: Caller
+) -> None:
+    html = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    inside = await admin.get("/taks", headers=html)
+    assert inside.status_code == 404
+    assert inside.headers["content-type"].startswith("text/html")
+    assert 'aria-label="Main"' in inside.text
+    assert "Page not found" in inside.text
+    outside = await service.caller().get("/taks", headers=html)
+    assert outside.status_code == 404
+    assert "Page not found" in outside.text
+    assert 'aria-label="Main"' not in outside.text
+    # Programs, and every path of the API, get problem documents.
+    assert problem(await admin.get("/api/taks", headers=html)) == (404, "not_found")
+    assert problem(await admin.get("/taks")) == (404, "not_found")
+
+
+async def test_a_password_link_is_checked_before_it_is_used(
+    service: Service, admin: Caller
+) -> None:
+    body = {"username": "new", "role": "user"}
+    invited = expect(await admin.post("/api/admin/users", body), 201)
+    token = {"token": invited["invitation_url"].partition("#")[2]}
+    anyone = service.caller()
+    for _ in range(2):
+        assert expect(await anyone.post("/api/auth/password-link", token), 200) == {
+            "username": "new"
+        }
+    chosen = {**token, "password": "seven quiet herons at dusk"}
+    expect(await anyone.post("/api/auth/set-password", chosen), 204)
+    assert problem(await anyone.post("/api/auth/password-link", token)) == (410, "link_invalid")
+    unknown = {"token": "x" * 43}
+    assert problem(await anyone.post("/api/auth/password-link", unknown)) == (410, "link_invalid")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import httpx2
 import pytest
-from examples.task_service.tests.service_support import Caller, Service, on_a_port
+from examples.task_service.tests.service_support import Caller, Service, expect, on_a_port
 
 from task_service.accounts.audit import AuditEntry, AuditPage, AuditQuery
 from task_service.api.audit import audit_json
@@ -128,3 +128,15 @@ def test_an_entry_as_json() -> None:
         "details": {"replaced": "ses_0"},
     }
     assert audit_json(replace(entry, actor_id=None, actor_name=None))["actor"] is None
+
+
+@pytest.mark.parametrize("text", ["0.5", "1767225600", "-1", "2026-01-01", "yesterday", ""])
+async def test_a_time_is_written_as_one(admin: Caller, text: str) -> None:
+    for name in ("since", "until"):
+        answer = await admin.get(f"/api/admin/audit?{name}={text}")
+        assert answer.status_code == 422
+        assert answer.json()["errors"] == [
+            {"field": name, "message": "Enter a time, such as 2026-03-01T12:00:00Z."}
+        ]
+    found = expect(await admin.get("/api/admin/audit?until=2026-01-01t00:00:00%2B01:00"), 200)
+    assert found == {"items": [], "next_cursor": None}

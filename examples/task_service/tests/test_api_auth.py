@@ -88,10 +88,11 @@ async def test_an_unknown_name_and_a_wrong_password_are_answered_alike(
 async def test_an_unknown_name_takes_as_long_as_a_wrong_password(service: Service) -> None:
     async def seconds(username: str) -> float:
         body = {"username": username, "password": "not the password"}
-        began = time.perf_counter()
+        # Of the processor, in every thread: who else uses it does not count.
+        began = time.process_time()
         response = await service.caller().post("/api/auth/login", body)
         assert problem(response) == (401, "login_failed")
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     known, unknown = [], []
     for name in ["ulf", "ada"] * 9:
@@ -130,7 +131,7 @@ async def test_an_attackers_forwarded_for_does_not_reset_the_count(service: Serv
     assert problem(last) == (429, "too_many_attempts")
 
 
-async def test_a_storm_of_logins_leaves_the_service_responsive(service: Service) -> None:
+async def test_many_logins_leave_the_service_responsive(service: Service) -> None:
     storm = [
         asyncio.create_task(
             service.caller().post("/api/auth/login", {"username": f"u{n}", "password": "p" * 20})
@@ -165,10 +166,10 @@ async def test_login_names_the_invalid_member_and_never_quotes_it(
 
 async def test_an_invited_user_chooses_a_password_once(service: Service, admin: Caller) -> None:
     _, token = await invite(admin)
-    stranger = service.caller()
+    anonymous = service.caller()
     body = {"token": token, "password": NEW_PASSWORD}
-    assert (await stranger.post("/api/auth/set-password", body)).status_code == 204
-    assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
+    assert (await anonymous.post("/api/auth/set-password", body)).status_code == 204
+    assert problem(await anonymous.post("/api/auth/set-password", body)) == (410, "link_invalid")
     eva = await service.log_in("eva", NEW_PASSWORD)
     assert (await me(eva))["user"]["roles"] == ["user"]
 
@@ -179,13 +180,16 @@ async def test_a_link_is_void_after_a_week_and_after_the_next_one(
     user_id, first = await invite(admin)
     answered = expect(await admin.post(f"/api/admin/users/{user_id}/invitation"), 201)
     second = answered["invitation_url"].split("#")[1]
-    stranger = service.caller()
+    anonymous = service.caller()
     for token in (first, "nonsense", "", "a" * 43):
         body = {"token": token, "password": NEW_PASSWORD}
-        assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
+        assert problem(await anonymous.post("/api/auth/set-password", body)) == (
+            410,
+            "link_invalid",
+        )
     service.clock.advance(days=7)
     body = {"token": second, "password": NEW_PASSWORD}
-    assert problem(await stranger.post("/api/auth/set-password", body)) == (410, "link_invalid")
+    assert problem(await anonymous.post("/api/auth/set-password", body)) == (410, "link_invalid")
 
 
 async def test_of_many_concurrent_redemptions_of_a_link_one_succeeds(
@@ -204,11 +208,11 @@ async def test_a_bad_choice_is_refused_and_the_link_stays_good(
     service: Service, admin: Caller, password: str
 ) -> None:
     _, token = await invite(admin)
-    stranger = service.caller()
+    anonymous = service.caller()
     body = {"token": token, "password": password}
-    assert wrong_fields(await stranger.post("/api/auth/set-password", body)) == {"password"}
+    assert wrong_fields(await anonymous.post("/api/auth/set-password", body)) == {"password"}
     body["password"] = NEW_PASSWORD
-    assert (await stranger.post("/api/auth/set-password", body)).status_code == 204
+    assert (await anonymous.post("/api/auth/set-password", body)).status_code == 204
 
 
 async def test_changing_the_password_ends_the_other_sessions(

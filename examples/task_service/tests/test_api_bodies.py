@@ -65,7 +65,7 @@ async def test_a_hostile_body_is_invalid_input(admin: Caller, route: tuple[str, 
 
 
 @pytest.mark.parametrize("route", ROUTES[:6], ids=" ".join)
-async def test_strangers_are_refused_before_their_body_is_looked_at(
+async def test_unauthenticated_requests_are_refused_before_their_body_is_read(
     service: Service, admin_key: Caller, route: tuple[str, str]
 ) -> None:
     for body in (DEEP, b"{", b"\xff"):
@@ -119,13 +119,13 @@ async def test_a_limit_is_digits_and_given_once(admin: Caller) -> None:
             assert wrong_fields(response) == {"limit"}, (path, text)
 
 
-async def test_a_cursor_given_twice_is_refused_after_the_guards_have_spoken(
+async def test_a_cursor_given_twice_is_refused_after_the_guards(
     service: Service, admin: Caller
 ) -> None:
     for path in PAGED[:3]:
         assert wrong_fields(await admin.get(f"{path}?cursor=a&cursor=b")) == {"cursor"}
-        stranger = await service.caller().get(f"{path}?cursor=a&cursor=b&limit=1_0")
-        assert problem(stranger) == (401, "credentials_missing")
+        anonymous = await service.caller().get(f"{path}?cursor=a&cursor=b&limit=1_0")
+        assert problem(anonymous) == (401, "credentials_missing")
 
 
 async def test_markup_in_a_name_stays_text(user: Caller) -> None:

@@ -40,7 +40,7 @@ async def sent_by(
     stream = EventStream(produce, stopping=stopping or asyncio.Event(), held=nullcontext())
     async with asyncio.timeout(5):
         await stream({"type": "http"}, receive, send)
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before
     return sent
 
 

@@ -27,17 +27,17 @@ async def test_a_service_with_a_database_is_ready(service: Service) -> None:
         assert expect(await service.caller().get(path), 200) == {"status": "ok"}
 
 
-async def test_a_service_without_its_database_is_alive_and_not_ready(
+async def test_a_service_without_its_database_is_healthy_and_not_ready(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: object) -> None:
         raise StoreUnavailable
 
     monkeypatch.setattr(type(service.services.db), "read", gone)
-    stranger = service.caller()
-    expect(await stranger.get("/healthz"), 200)
-    assert problem(await stranger.get("/readyz")) == (503, "store_unavailable")
-    metrics = await stranger.get("/metrics")
+    anonymous = service.caller()
+    expect(await anonymous.get("/healthz"), 200)
+    assert problem(await anonymous.get("/readyz")) == (503, "store_unavailable")
+    metrics = await anonymous.get("/metrics")
     assert metrics.status_code == 200
     assert "task_service_runs{state=" not in metrics.text
 
@@ -58,6 +58,8 @@ async def test_the_metrics_name_no_user(service: Service, user: Caller, user_key
         'task_service_auth_refusals_total{code="key_malformed"} 1.0',
         'task_service_runs{state="succeeded"} 1.0',
         'task_service_runs{state="queued"} 0.0',
+        "task_service_requests_in_flight 1.0",
+        "task_service_database_connections_in_use ",
         'task_service_runs{state="running"} 0.0',
     ):
         assert line in text

@@ -64,9 +64,9 @@ async def trail(person: Caller, key_id: str) -> list[tuple[str, str, dict[str, o
 
 async def test_the_holder_of_a_key_can_revoke_it(service: Service, user: Caller) -> None:
     created = await user.new_key(name="CI")
-    stranger = service.caller()
+    anonymous = service.caller()
     for _ in range(2):
-        response = await stranger.post("/api/revoke", {"token": created["key"]})
+        response = await anonymous.post("/api/revoke", {"token": created["key"]})
         assert expect(response, 200) == {}
         assert response.headers["cache-control"] == "no-store"
     refused = await service.caller(created["key"]).get("/api/auth/me")
@@ -85,26 +85,26 @@ async def test_a_form_is_accepted_and_a_malformed_key_is_refused(
 ) -> None:
     created = await user.new_key()
     form = {"content-type": "application/x-www-form-urlencoded"}
-    stranger = service.caller()
+    anonymous = service.caller()
     half = f"token={created['key'][:40]}".encode()
-    refused = await stranger.post("/api/revoke", headers=form, content=half)
+    refused = await anonymous.post("/api/revoke", headers=form, content=half)
     assert wrong_fields(refused) == {"token"}
     assert secrets_in(refused.text) == []
     whole = f"token={created['key']}".encode()
-    expect(await stranger.post("/api/revoke", headers=form, content=whole), 200)
+    expect(await anonymous.post("/api/revoke", headers=form, content=whole), 200)
 
 
 async def test_an_address_revokes_only_so_often(service: Service, user: Caller) -> None:
     created = await user.new_key()
-    stranger = service.caller()
+    anonymous = service.caller()
     for _ in range(REVOCATIONS):
-        assert wrong_fields(await stranger.post("/api/revoke", {"token": "x"})) == {"token"}
-    refused = await stranger.post("/api/revoke", {"token": created["key"]})
+        assert wrong_fields(await anonymous.post("/api/revoke", {"token": "x"})) == {"token"}
+    refused = await anonymous.post("/api/revoke", {"token": created["key"]})
     assert problem(refused) == (429, "too_many_attempts")
     assert 1 <= int(refused.headers["retry-after"]) <= 900
     expect(await service.caller(created["key"]).get("/api/auth/me"), 200)
     # Reports and logins have counts of their own.
-    assert problem(await stranger.post("/api/leaks/github", [])) == (403, "signature_invalid")
+    assert problem(await anonymous.post("/api/leaks/github", [])) == (403, "signature_invalid")
     await service.log_in("ulf", USER_PASSWORD)
 
 
@@ -161,10 +161,10 @@ async def test_an_address_reports_only_so_often(
 ) -> None:
     monkeypatch.setattr(app_module, "LEAK_REPORTS", 3)
     async with running_service(template, tmp_path / "data") as service:
-        stranger = service.caller()
+        anonymous = service.caller()
         for _ in range(3):
-            assert (await stranger.post("/api/leaks/github", [])).status_code == 403
-        refused = await stranger.post("/api/leaks/github", [])
+            assert (await anonymous.post("/api/leaks/github", [])).status_code == 403
+        refused = await anonymous.post("/api/leaks/github", [])
         assert problem(refused) == (429, "too_many_attempts")
 
 

@@ -114,14 +114,14 @@ async def test_a_bad_last_event_id_is_refused(user: Caller, last: str) -> None:
     assert wrong_fields(response) == {"Last-Event-ID"}
 
 
-@pytest.mark.parametrize("narrowed", ["key revoked", "session ended", "owner disabled"])
+@pytest.mark.parametrize("ended", ["key revoked", "session ended", "owner disabled"])
 async def test_a_stream_ends_soon_after_its_credential(
-    service: Service, user: Caller, admin: Caller, narrowed: str
+    service: Service, user: Caller, admin: Caller, ended: str
 ) -> None:
     """Guarantee G2, for an answer that had begun before."""
     run_id = await start(user, ENDLESS)
     created = await user.new_key()
-    credential = created["key"] if narrowed != "session ended" else token_of(user)
+    credential = created["key"] if ended != "session ended" else token_of(user)
     async with (
         on_a_port(service) as origin,
         following(origin, credential, run_id) as response,
@@ -129,7 +129,7 @@ async def test_a_stream_ends_soon_after_its_credential(
     ):
         stream = events(response)
         assert (await anext(stream)).name == "log"
-        match narrowed:
+        match ended:
             case "key revoked":
                 expect(await user.post(f"/api/keys/{created['id']}/revoke"), 200)
             case "session ended":
@@ -173,7 +173,7 @@ async def test_head_of_a_log_does_not_wait_for_the_run(service: Service, user: C
     assert (response.status_code, response.content) == (200, b"")
 
 
-async def test_a_silent_log_shows_that_it_is_alive(service: Service, user: Caller) -> None:
+async def test_a_silent_log_sends_heartbeats(service: Service, user: Caller) -> None:
     run_id = await start(user, "sleep 10")
     async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
         lines = response.aiter_lines()

@@ -240,11 +240,11 @@ async def test_an_urgent_run_needs_its_permission(
     assert 'scope="runs:prioritize"' in (challenge(refused) or "")
     assert expect(await user.get(f"/api/tasks/{task['id']}/runs"), 200)["items"] == []
     theirs = await admin.new_task()
-    narrow = await service.key_for(admin, scopes=["tasks:run"])
+    restricted = await service.key_for(admin, scopes=["tasks:run"])
     path = f"/api/tasks/{theirs['id']}/run"
-    assert problem(await narrow.post(path, urgent)) == (403, "permission_denied")
+    assert problem(await restricted.post(path, urgent)) == (403, "permission_denied")
     for ordinary in ("high", "normal", "low"):
-        expect(await narrow.post(path, {"priority": ordinary}), 202)
+        expect(await restricted.post(path, {"priority": ordinary}), 202)
     expect(await admin.post(path, urgent), 202)
 
 

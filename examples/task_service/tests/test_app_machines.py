@@ -97,7 +97,7 @@ async def deployment(prepared: tuple[str, Path], tmp_path: Path) -> AsyncIterato
         yield Deployment(url, tmp_path)
 
 
-async def _say(service: Service, statement: str) -> None:
+async def _execute(service: Service, statement: str) -> None:
     async with service.services.db.write() as connection:
         await connection.execute(text(statement))
 
@@ -144,7 +144,7 @@ async def test_guessing_at_two_processes_is_no_way_around_the_limit(deployment: 
             assert 0 < int(answered.headers["retry-after"]) <= 900
 
 
-async def test_who_serves_stands_in_only_while_no_worker_lives(deployment: Deployment) -> None:
+async def test_a_server_executes_runs_only_while_there_is_no_worker(deployment: Deployment) -> None:
     async with deployment.process() as service:
         ada = await service.log_in("ada", ADMIN_PASSWORD)
         task = await ada.new_task()
@@ -152,14 +152,14 @@ async def test_who_serves_stands_in_only_while_no_worker_lives(deployment: Deplo
         assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
 
         assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 0
-        await _say(service, "INSERT INTO procrastinate_workers DEFAULT VALUES")
+        await _execute(service, "INSERT INTO procrastinate_workers DEFAULT VALUES")
         assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 1
         run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
         # Longer than it ever waits before it looks again.
         await asyncio.sleep(1.5)
         assert expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"] == "queued"
 
-        await _say(
+        await _execute(
             service, "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 minute'"
         )
         assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
@@ -241,7 +241,7 @@ async def test_a_process_with_other_secrets_does_not_serve(
 ) -> None:
     async with deployment.process(execute_runs="never") as service:
         other = create_app(
-            Settings(data_dir=tmp_path / "stranger", database_url=deployment.url),
+            Settings(data_dir=tmp_path / "foreign", database_url=deployment.url),
             password_hashing=CHEAPEST,
         )
         with pytest.raises(ConfigurationError, match=r"Copy secrets\.json from a machine"):
@@ -251,7 +251,7 @@ async def test_a_process_with_other_secrets_does_not_serve(
 
         await forget_secrets(service.services.db)
         other = create_app(
-            Settings(data_dir=tmp_path / "stranger", database_url=deployment.url),
+            Settings(data_dir=tmp_path / "foreign", database_url=deployment.url),
             password_hashing=CHEAPEST,
         )
         async with other.router.lifespan_context(other):
@@ -276,7 +276,7 @@ async def test_the_first_command_on_a_database_decides_on_its_secrets(
         assert "Copy secrets.json from a machine that serves it" in done.output
 
 
-async def test_a_new_secret_beside_an_old_one_is_no_stranger(deployment: Deployment) -> None:
+async def test_a_new_secret_beside_an_old_one_is_recognised(deployment: Deployment) -> None:
     async with deployment.process(execute_runs="never") as service:
         agreed = dict(service.services.fingerprints)
         (pepper,) = {name for name in agreed if not name.startswith("token:")}

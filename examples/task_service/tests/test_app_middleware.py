@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from ipaddress import ip_network
 from typing import Any
 
@@ -218,6 +219,28 @@ async def test_the_log_line_names_the_route_and_no_query_or_header(
     assert (fields["method"], fields["route"], fields["status"]) == ("GET", "unmatched", 200)
     assert fields["address"] == "192.0.2.1"
     assert key not in str(fields)
+
+
+async def test_a_status_is_logged_as_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(status_code=HTTPStatus.SEE_OTHER)(scope, receive, send)
+
+    with caplog.at_level(logging.INFO, "task_service.access"):
+        await around(app=app).request()
+    assert repr(caplog.records[0].__dict__["status"]) == "303"
+
+
+async def test_requests_are_in_flight_until_they_are_answered() -> None:
+    metrics = Metrics()
+    seen = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append("requests_in_flight 1.0" in metrics.render().decode())
+        raise RuntimeError
+
+    await around(app=app, metrics=metrics).request()
+    assert seen == [True]
+    assert "requests_in_flight 0.0" in metrics.render().decode()
 
 
 async def test_metrics_count_by_route_and_fold_unknown_methods_into_one() -> None:

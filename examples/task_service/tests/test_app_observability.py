@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 
 import pytest
 
 from msk_auth import KeyFormat
-from task_service.observability import Metrics, configure_logging
+from task_service.observability import (
+    ACCESS_LOGGER,
+    LogFormat,
+    Metrics,
+    configure_logging,
+    known_method,
+)
+from task_service.request_record import RequestRecord, current_request
 
 KEY = KeyFormat().generate().reveal()
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c3IifQ.c2lnbmF0dXJl"
@@ -48,8 +57,48 @@ def test_json_is_one_object_a_line_with_what_was_given(stderr: Read) -> None:
     assert output["timestamp"].endswith("Z")
 
 
+def test_the_line_of_a_request_has_the_form_of_all_lines_and_nothing_but_its_fields(
+    stderr: Read,
+) -> None:
+    configure_logging("json", "INFO")
+    fields = {
+        "request_id": "req_1",
+        "method": "GET",
+        "route": "/api/tasks",
+        "status": 200,
+        "milliseconds": 1.5,
+        "address": "192.0.2.1",
+        "user_id": None,
+        "key_id": "AAAAAAAAAAAA",
+    }
+    logging.getLogger(ACCESS_LOGGER).info("used %s", KEY, extra=fields | {"header": JWT})
+    logging.getLogger("task_service.other").info("answered", extra=fields)
+    line, usual = (json.loads(each) for each in stderr().splitlines())
+    assert len(line["timestamp"]) == len(usual["timestamp"])
+    del line["timestamp"], usual["timestamp"]
+    assert line.pop("logger") == ACCESS_LOGGER
+    assert usual.pop("logger") == "task_service.other"
+    assert line == usual == fields | {"event": "answered", "level": "info"}
+
+
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_no_format_lets_a_key_or_token_through(stderr: Read, log_format: str) -> None:
+def test_every_line_of_a_request_has_its_id(stderr: Read, log_format: LogFormat) -> None:
+    configure_logging(log_format, "INFO")
+    token = current_request.set(RequestRecord("req_7", None))
+    logging.getLogger("sqlalchemy").error("it failed")
+    current_request.reset(token)
+    logging.getLogger("sqlalchemy").error("it failed elsewhere")
+    inside, outside = stderr().splitlines()
+    assert "req_7" in inside
+    assert "request_id" not in outside
+
+
+def test_a_method_that_the_client_invented_is_not_logged() -> None:
+    assert [known_method(method) for method in ("GET", KEY)] == ["GET", "other"]
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_no_format_lets_a_key_or_token_through(stderr: Read, log_format: LogFormat) -> None:
     configure_logging(log_format, "INFO")
     log_everything_wrongly()
     text = stderr()
@@ -96,3 +145,24 @@ def test_states_that_are_not_known_now_are_not_shown() -> None:
     assert b'task_service_runs{state="queued"} 3.0' in metrics.render()
     metrics.set_runs({})
     assert b'state="queued"' not in metrics.render()
+
+
+def test_a_request_of_half_a_millisecond_has_a_bucket_and_a_counter_one_series() -> None:
+    metrics = Metrics()
+    metrics.request_began()
+    assert "task_service_requests_in_flight 1.0" in metrics.render().decode()
+    metrics.answered("GET", "/healthz", 200, 0.0004)
+    text = metrics.render().decode()
+    assert "task_service_requests_in_flight 0.0" in text
+    assert 'request_seconds_bucket{le="0.0005",method="GET",route="/healthz"} 1.0' in text
+    assert "_created" not in text
+
+
+def test_the_metrics_tell_the_versions_and_the_process() -> None:
+    text = Metrics().render().decode()
+    line = next(each for each in text.splitlines() if each.startswith("task_service_build_info{"))
+    assert f'version="{version("task-service")}"' in line
+    assert f'library_version="{version("msk-auth")}"' in line
+    if sys.platform == "linux":
+        for name in ("cpu_seconds_total", "resident_memory_bytes"):
+            assert f"\nprocess_{name} " in text

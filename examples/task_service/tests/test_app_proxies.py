@@ -21,7 +21,6 @@ from msk_auth import StoreUnavailable
 from msk_auth.testing import FrozenClock
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
-from task_service.login_cookie import is_same_origin
 from task_service.trusted_proxies import (
     RECORDED_EVERY,
     VALID_FOR,
@@ -63,29 +62,6 @@ async def test_a_browser_without_fetch_metadata_can_log_in_behind_a_tls_proxy(
     assert response.status_code == status
 
 
-@pytest.mark.parametrize(
-    ("headers", "own"),
-    [
-        ([("host", "a.example")], None),
-        ([], None),
-        ([("origin", "https://a.example")], False),
-        ([("host", "a.example"), ("origin", "https://a.example")], True),
-        ([("host", "a.example:8443"), ("origin", "https://a.example:8443")], True),
-        ([("host", "a.example"), ("origin", "https://a.example.evil")], False),
-        ([("host", "a.example"), ("origin", "http://a.example")], False),
-        ([("host", "a.example"), ("origin", "https://a.example"), ("origin", "null")], False),
-        ([("host", "a.example"), ("host", "b.example"), ("origin", "https://a.example")], False),
-        ([("sec-fetch-site", "same-origin"), ("origin", "https://evil.example")], True),
-        ([("sec-fetch-site", "none")], True),
-        ([("sec-fetch-site", "same-site"), ("host", "a.example")], False),
-        ([("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")], False),
-    ],
-)
-def test_whether_a_request_is_same_origin(headers: list[tuple[str, str]], own: bool | None) -> None:
-    raw = [(name.encode(), value.encode()) for name, value in headers]
-    assert is_same_origin(raw, "https") is own
-
-
 # Proxies that are not trusted.
 
 
@@ -105,7 +81,7 @@ async def test_what_forwards_without_being_trusted_is_noted_and_logged_once(
     proxies = UntrustedProxies(db, clock)
     for address in (STRANGER, PROXY, OTHER_PROXY, OTHER_STRANGER) * 3:
         proxies.notice(address)
-    # One of each kind: a stranger with many addresses fills neither the log nor the database.
+    # One of each kind: a client with many addresses fills neither the log nor the database.
     assert [record.args for record in caplog.records] == [(STRANGER,), (PROXY,)]
     assert "add it to TASK_SERVICE_TRUSTED_PROXIES" in caplog.messages[0]
     await proxies._write()

@@ -112,7 +112,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 async def until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not happened():  # noqa: ASYNC110 - uvicorn tells it by a flag
+        while not happened():  # noqa: ASYNC110 - uvicorn sets a flag
             await asyncio.sleep(0.01)
 
 
@@ -128,20 +128,20 @@ def stopping_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "])
 async def test_a_head_that_is_never_finished_ends_the_connection(
-    impatient: None, sent: bytes
+    short_timeouts: None, sent: bytes
 ) -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(sent)
         assert await everything(reader) == b""
 
 
-async def test_a_head_that_drips_ends_the_connection_all_the_same(impatient: None) -> None:
+async def test_a_head_that_drips_ends_the_connection_all_the_same(short_timeouts: None) -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n")
         for n in range(10):
@@ -154,7 +154,7 @@ async def test_a_head_that_drips_ends_the_connection_all_the_same(impatient: Non
             assert await everything(reader) == b""
 
 
-async def test_a_second_head_on_the_same_connection_is_due_as_well(impatient: None) -> None:
+async def test_a_second_head_on_the_same_connection_is_due_as_well(short_timeouts: None) -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTT")
         assert (await everything(reader)).count(b"200 OK") == 1
@@ -350,7 +350,7 @@ async def test_a_body_that_was_answered_early_is_not_awaited_for_ever(
         assert b"200 OK" in await everything(reader)
 
 
-async def test_an_answer_may_take_longer_than_a_head(impatient: None) -> None:
+async def test_an_answer_may_take_longer_than_a_head(short_timeouts: None) -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         await it.app.began.wait()

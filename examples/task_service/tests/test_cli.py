@@ -15,8 +15,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest import mock
 from urllib.error import HTTPError
@@ -325,6 +327,45 @@ def test_the_doctor_finds_nothing_before_the_first_start_and_after(tmp_path: Pat
     assert "has this version's schema" in after.stdout
 
 
+def test_the_doctor_finds_nothing_wrong_beside_a_running_service(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data) as service:
+        port = service.origin.rpartition(":")[2]
+        done = run(data, "doctor", PORT=port)
+        anywhere = run(data, "doctor", PORT=port, HOST="0.0.0.0")
+    assert (done.exit_code, anywhere.exit_code) == (0, 0)
+    assert f"ok       port: a running task service answers on port {port}" in done.stdout
+
+
+def test_the_doctor_tells_a_running_service_from_another_web_server(tmp_path: Path) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        answering = Thread(target=other.handle_request)
+        answering.start()
+        done = run(tmp_path / "data", "doctor", PORT=str(other.server_port))
+        answering.join()
+    assert done.exit_code == 1
+    assert "problem  port: Another program uses port" in done.stdout
+
+
+def test_data_is_copied_to_the_database_of_the_settings(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "migrate").exit_code == 0
+    (tmp_path / "new").mkdir()
+    to = f"sqlite:///{tmp_path / 'new' / 'target.sqlite3'}"
+    source = f"sqlite:///{data / 'task-service.sqlite3'}"
+    done = run(data, "copy-data", "--from", source, DATABASE_URL=to)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "Everything is copied" in done.stdout
+    assert "Missing option '--to'" in run(data, "copy-data", "--from", source).stderr
+
+
 def test_the_doctor_prints_problems_and_what_to_do(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert run(data, "migrate").exit_code == 0
@@ -334,7 +375,9 @@ def test_the_doctor_prints_problems_and_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run(data, "doctor", PORT=str(taken.getsockname()[1]))
+        # That program does not answer.
+        with mock.patch("task_service.doctor._ANSWER_SECONDS", 0.1):
+            done = run(data, "doctor", PORT=str(taken.getsockname()[1]))
     assert done.exit_code == 1
     problems = [line for line in done.stdout.splitlines() if line.startswith("problem")]
     assert [line.split(":")[0].split(None, 1)[1] for line in problems] == [

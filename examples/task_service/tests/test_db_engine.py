@@ -187,8 +187,8 @@ async def test_a_frozen_connection_is_closed(caplog: pytest.LogCaptureFixture) -
 async def test_every_user_of_the_engine_has_the_statement_timeout() -> None:
     """The store of API keys does not go through `read()` and `write()`."""
     with postgres_database() as url:
-        patient = Database.open(url.render_as_string(hide_password=False))
-        db = patient.with_timeout(0.3)
+        without_timeout = Database.open(url.render_as_string(hide_password=False))
+        db = without_timeout.with_timeout(0.3)
         with pytest.raises(
             exc.OperationalError, match=r"did not answer within 0\.3 seconds"
         ) as caught:
@@ -198,11 +198,20 @@ async def test_every_user_of_the_engine_has_the_statement_timeout() -> None:
         # That connection is not used again, and the next one is as good as new.
         async with db.engine.connect() as connection:
             assert await connection.scalar(text("SELECT count(*) FROM pg_stat_activity")) > 0
-        async with patient.read() as connection:
+        async with without_timeout.read() as connection:
             active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
             assert await connection.scalar(text(active)) == 0
         await db.close()
-        await patient.close()
+        await without_timeout.close()
+
+
+async def test_the_pool_counts_its_connections_in_use_and_names_the_service(db: Database) -> None:
+    assert db.connections_in_use() == 0
+    async with db.read() as connection:
+        assert db.connections_in_use() == 1
+        if connection.dialect.name == "postgresql":
+            assert await connection.scalar(text("SHOW application_name")) == "task-service"
+    assert db.connections_in_use() == 0
 
 
 async def test_a_locked_file_is_unavailable(tmp_path: Path) -> None:

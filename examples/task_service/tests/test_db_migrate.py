@@ -250,6 +250,49 @@ async def test_old_processes_work_with_the_new_schema_and_their_data_stays(
         assert "0001" in works.all()
 
 
+async def test_sessions_of_the_provider_stay_when_their_sessions_there_get_a_column(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0007 to 0008, with an older process beside."""
+    alembic_upgrade = migrate_module.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0007")
+        )
+        async with db.write() as connection:
+            await connection.run_sync(migrate_module._upgrade)
+    user = text(
+        "INSERT INTO users (id, username, roles, external_login, created_at)"
+        " VALUES ('usr_1', 'ann', '[]', true, 0)"
+    )
+    session = (
+        "INSERT INTO sessions (id, user_id, authenticated_at, started_at, id_token, last_seen_at,"
+        " expires_at) VALUES ('{}', 'usr_1', 0, 0, 'an ID token', 0, 1)"
+    )
+    async with db.write() as connection:
+        for statement in (user, text(session.format("ses_before"))):
+            await connection.execute(statement)
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.execute(text(session.format("ses_after")))
+        columns = schema.sessions.c
+        found = await connection.execute(
+            select(columns.id, columns.id_token, columns.provider_sid).order_by(columns.id)
+        )
+        assert [tuple(row) for row in found] == [
+            ("ses_after", "an ID token", None),
+            ("ses_before", "an ID token", None),
+        ]
+        assert (await connection.execute(select(schema.logout_tokens))).all() == []
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0008"
+            )
+        )
+        assert set(works) == {f"000{code}" for code in range(1, 8)}
+        assert await connection.run_sync(_differences) == []
+
+
 async def test_the_queues_own_migrations_are_applied(
     url: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""`http_request` against real servers on this machine, and a resolver that lies."""
+"""`http_request` against real servers on this machine, and a resolver that changes its answers."""
 
 from __future__ import annotations
 

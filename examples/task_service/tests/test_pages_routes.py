@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from html import unescape
+from pathlib import Path
 from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,13 +16,13 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
-from task_service import login_cookie
+from task_service import login_cookie, web
 from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import LoggedIn
 from task_service.accounts.users import User
 from task_service.errors import LoginFailed
-from task_service.web import CONTENT_SECURITY_POLICY, assets
-from task_service.web.pages import PageLogins, PageUser, local_path, pages_router
+from task_service.web import CONTENT_SECURITY_POLICY, REFERENCE_POLICY, assets
+from task_service.web.pages import PageLogins, Pages, PageUser, local_path
 
 USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
 TOKEN = "eyJh.eyJz.c2ln"
@@ -31,7 +32,7 @@ ADMIN_PAGES = {
     "/admin/audit": "admin:audit",
     "/admin/system": "admin:config",
 }
-PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys", "/account", *ADMIN_PAGES]
+PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys", "/account", "/docs", *ADMIN_PAGES]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
 
 
@@ -67,9 +68,9 @@ class World:
     def __init__(self) -> None:
         self.logins = FakeLogins()
         self.limits = KeyLimits()
-        app = FastAPI()
+        app = FastAPI(docs_url=None)
         with mock.patch.object(assets, "lean", lean_once):
-            app.include_router(pages_router(self.logins, key_limits=self._key_limits))
+            app.include_router(Pages(self.logins, key_limits=self._key_limits).router())
         self.app = app
         self.client = TestClient(app, base_url="https://tasks.example", follow_redirects=False)
 
@@ -119,7 +120,8 @@ def test_every_page_is_sent_with_the_policy_and_kept_nowhere(world: World, path:
         world.log_in()
     answer = world.client.get(path)
     assert answer.status_code == 200
-    assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+    policy = REFERENCE_POLICY if path == "/docs" else CONTENT_SECURITY_POLICY
+    assert answer.headers["content-security-policy"] == policy
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -133,6 +135,33 @@ def test_the_policy_lets_nothing_inline_nothing_foreign_and_no_frame() -> None:
     assert directives["require-trusted-types-for"] == "'script'"
     assert "unsafe" not in CONTENT_SECURITY_POLICY
     assert set(directives.values()) == {"'none'", "'self'", "'script'"}
+
+
+def test_the_policy_of_the_reference_lets_nothing_inline_and_nothing_foreign_either() -> None:
+    directives = dict(part.split(" ", 1) for part in REFERENCE_POLICY.split("; "))
+    assert "unsafe" not in REFERENCE_POLICY
+    assert (
+        directives["script-src"] == directives["style-src"] == directives["connect-src"] == "'self'"
+    )
+    assert set(directives.values()) == {"'none'", "'self'", "'self' data:"}
+
+
+def test_the_renderer_of_the_reference_is_served_as_it_was_published(world: World) -> None:
+    world.log_in()
+    page = world.client.get("/docs").text
+    paths = re.findall(r'"(/vendor/[^"]+)"', page)
+    assert [path.rpartition("/")[2] for path in paths] == [
+        "swagger-ui.css",
+        "swagger-ui-bundle.js",
+    ]
+    folder = Path(web.__file__).parent / "vendor"
+    for path in paths:
+        answer = world.client.get(path)
+        file = folder / path.split("/", 3)[3]
+        assert answer.content == file.read_bytes()
+        assert answer.headers["cache-control"].endswith("immutable")
+        assert (file.parent / "LICENSE").read_text("utf-8").strip().startswith("Apache License")
+    assert "/vendor/" not in world.client.get("/tasks").text
 
 
 def test_logging_in_sets_the_cookie_and_goes_on(world: World) -> None:

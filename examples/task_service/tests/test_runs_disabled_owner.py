@@ -104,7 +104,7 @@ async def test_disabling_a_user_ends_queued_runs_and_stops_running_ones(it: Worl
 
 
 async def test_the_runs_of_a_disabled_user_do_not_come_back(it: World) -> None:
-    """Neither from a worker that died or stopped, nor when the user is enabled again."""
+    """Neither from a worker that was killed or stopped, nor when the user is enabled again."""
     runs = [await it.queue() for _ in range(3)]
     worker, other = it.worker(), it.worker("other")
     acquired_runs = [await acquire(worker) for _ in range(2)]

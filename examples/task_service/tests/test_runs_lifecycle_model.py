@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 @dataclass
 class Execution:
-    """A handler at work: what a worker believes to hold, until it stops, ends or dies."""
+    """A handler at work: what a worker believes to hold, until it stops, ends or is killed."""
 
     run: AcquiredRun
     renewed_at: float
@@ -134,7 +134,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def everything_ends(self) -> None:
-        """Nothing hangs: once all workers are dead, a new one brings every run to an end."""
+        """Nothing hangs: once all workers are killed, a new one brings every run to an end."""
         self.workers = [self.new_worker()]
         last = self.workers[0]
         for _ in range((MAX_ATTEMPTS + len(self.requested)) * 20):
@@ -243,15 +243,15 @@ class Lifecycle(RuleBasedStateMachine):
             self.put_aside(worker, each)
 
     @rule(index=WORKERS)
-    def die(self, index: int) -> None:
-        dead = self.workers[index]
+    def kill(self, index: int) -> None:
+        killed = self.workers[index]
         self.workers[index] = self.new_worker()
         # What it had sent may still arrive at the database after its death.
-        self.workers[index].stale = dead.executions
+        self.workers[index].stale = killed.executions
 
     @rule(index=WORKERS, pick=PICK)
     def come_too_late(self, index: int, pick: int) -> None:
-        """A worker that stopped, or died, writes once more."""
+        """A worker that stopped, or was killed, writes once more."""
         each = self.pick(self.workers[index].stale, pick)
         if each is None:
             return

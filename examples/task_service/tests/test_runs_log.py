@@ -80,7 +80,7 @@ def test_a_full_log_ends_with_one_note() -> None:
     log = RunLog(FakeClock(), size=MAX_LOG_BYTES - 3)
     log.write("stdout", "ab")
     assert not log.full
-    log.write("stderr", "üü")  # one byte of room: not half a character
+    log.write("stderr", "üü")  # one byte of room: no part of a character
     assert log.full
     log.write("stdout", "more")
     batch = take(log)

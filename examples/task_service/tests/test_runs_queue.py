@@ -45,7 +45,7 @@ from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, Outcome, WorkerRuns
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 NEVER = timedelta(hours=1)
 LEASE = timedelta(seconds=15)
@@ -123,7 +123,7 @@ class Deployment:
 
     @asynccontextmanager
     async def machine(
-        self, *, concurrency: int = 2, poll: timedelta = NEVER, listens: bool = True
+        self, *, concurrency: int = 2, poll: timedelta = NEVER, is_notified: bool = True
     ) -> AsyncIterator[Machine]:
         db = Database.open(self.url)
         runner = Runner(
@@ -146,7 +146,7 @@ class Deployment:
         async with asyncio.TaskGroup() as group:
             group.create_task(runner.run())
             before = await count_live_workers(self.db)
-            if listens:
+            if is_notified:
                 group.create_task(
                     listen(self.url, handle_notification, concurrency=concurrency, stop=stop)
                 )
@@ -249,7 +249,7 @@ async def test_a_run_whose_job_was_lost_is_found_by_polling(deployment: Deployme
     work()
     run = await deployment.request()
     await deployment.execute("DELETE FROM procrastinate_jobs")
-    async with deployment.machine(listens=False, poll=timedelta(seconds=0.1)):
+    async with deployment.machine(is_notified=False, poll=timedelta(seconds=0.1)):
         assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
 
@@ -259,7 +259,7 @@ async def test_the_job_of_a_run_that_was_found_by_polling_is_withdrawn(
     """Or the queue would grow for as long as there are no workers."""
     work()
     run = await deployment.request()
-    async with deployment.machine(listens=False, poll=timedelta(seconds=0.1)):
+    async with deployment.machine(is_notified=False, poll=timedelta(seconds=0.1)):
         await deployment.until_over(run)
     assert await deployment.jobs() == []
 
@@ -290,7 +290,7 @@ async def test_duplicate_jobs_execute_a_run_once(deployment: Deployment) -> None
     assert executed == [(run.id, 1)]
 
 
-async def test_the_job_of_a_dead_worker_is_requeued(deployment: Deployment) -> None:
+async def test_the_job_of_a_killed_worker_is_requeued(deployment: Deployment) -> None:
     work()
     run = await deployment.request()
     await deployment.execute(
@@ -388,7 +388,7 @@ async def test_a_run_that_a_stopping_worker_releases_is_announced_again(
     assert executed == [(run.id, 1), (run.id, 1)]
 
 
-async def test_a_run_reclaimed_from_a_dead_worker_is_announced_again(
+async def test_a_run_reclaimed_from_a_killed_worker_is_announced_again(
     deployment: Deployment,
 ) -> None:
     run = await deployment.request()

@@ -376,12 +376,12 @@ async def test_a_lease_is_renewed_by_its_worker_only(world: World) -> None:
     assert await mine.renew([]) == frozenset()
 
 
-async def test_a_dead_workers_run_is_queued_again(world: World) -> None:
+async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     run = await world.queue()
-    dead, living = world.worker("w1"), world.worker("w2")
-    acquired = await acquire(dead)
+    killed, living = world.worker("w1"), world.worker("w2")
+    acquired = await acquire(killed)
     batch = written("before", clock=world.clock)
-    await dead.append_log(acquired, batch)
+    await killed.append_log(acquired, batch)
     seen = await living.observed_leases(except_for=[])
     assert await living.reclaim(seen) == 1
     again = await world.get(run.id)
@@ -390,10 +390,10 @@ async def test_a_dead_workers_run_is_queued_again(world: World) -> None:
     assert (second.attempt, second.last_seq, second.log_bytes) == (2, 1, 6)
     # Whatever the first does now changes nothing.
     late = written("late", clock=world.clock, after=batch)
-    assert not await dead.append_log(acquired, late)
-    assert not await dead.finish(acquired, Outcome(RunState.SUCCEEDED), late)
-    assert not await dead.release(acquired, late)
-    assert await dead.renew([acquired]) == frozenset()
+    assert not await killed.append_log(acquired, late)
+    assert not await killed.finish(acquired, Outcome(RunState.SUCCEEDED), late)
+    assert not await killed.release(acquired, late)
+    assert await killed.renew([acquired]) == frozenset()
     assert await living.reclaim(seen) == 0
     assert (await world.get(run.id)).state is RunState.RUNNING
     assert await text_of(world, run.id) == "before"
@@ -440,7 +440,7 @@ async def test_a_run_that_kills_every_worker_fails(world: World) -> None:
     assert await living.acquire() is None
 
 
-async def test_a_cancelled_run_of_a_dead_worker_ends(world: World) -> None:
+async def test_a_cancelled_run_of_a_killed_worker_ends(world: World) -> None:
     run = await world.queue()
     await acquire(world.worker("w1"))
     await world.runs.cancel(ANN, run.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Final, cast
@@ -20,7 +20,6 @@ from starlette.types import Scope
 
 from msk_auth import (
     Clock,
-    NotFound,
     Problem,
     StoreUnavailable,
 )
@@ -31,26 +30,29 @@ from .accounts.audit import Audit
 from .accounts.passwords import OWASP
 from .accounts.throttle import LEAK_REPORTS, REVOCATIONS, PublicThrottle
 from .accounts.users import User
+from .api import openapi
 from .api.admin import admin_router
 from .api.auth import auth_router
 from .api.health import health_router
+from .api.json_route import allowed_methods
 from .api.key_audit import key_audit_router
+from .api.keys import keys_routers
 from .api.leaks import GitHubKeys, leak_routers
 from .api.runs import runs_router
 from .api.tasks import tasks_router
 from .db.migrate import migrate
-from .errors import MethodNotAllowed
+from .errors import MethodNotAllowed, PageNotFound
 from .handlers.outbound import OutboundPolicy
 from .login_cookie import LoginCookie
 from .middleware import BodyLimit, HeadAsGet, RequestLimit, RequestLog, SecurityHeaders
 from .server import is_loopback
 from .services import Services
 from .settings import Settings, load_settings
-from .web.pages import PageLogins, pages_router
+from .web.pages import PageLogins, Pages, wants_page
 
 _log = logging.getLogger(__name__)
 
-_UNROUTED: Final[Mapping[int, type[Problem]]] = {404: NotFound, 405: MethodNotAllowed}
+_UNROUTED: Final[Mapping[int, type[Problem]]] = {404: PageNotFound, 405: MethodNotAllowed}
 
 _PURGE_SECONDS: Final = 3600.0
 
@@ -84,11 +86,15 @@ def create_app(
     """
     settings = load_settings() if settings is None else settings
     services = Services.build(settings, clock=clock, password_hashing=password_hashing)
-    # FastAPI's documentation pages load scripts from other origins. A trailing slash is not redirected: the client would
+    # FastAPI's documentation pages load scripts from other origins; `/docs` is a page of ours. A trailing slash is not redirected: the client would
     # send its credentials to the host that the request named.
     app = FastAPI(
-        title="Task service",
+        title=openapi.TITLE,
+        description=openapi.DESCRIPTION,
         version=version("task-service"),
+        openapi_tags=openapi.TAGS,
+        servers=[{"url": settings.base_url}],
+        generate_unique_id_function=openapi.operation_id,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -97,17 +103,26 @@ def create_app(
     app.state.services = services
     auth = FastAPIAuth(services.authenticator)
     auth.install(app, errors="all")
-    routers = _routers(services, auth)
+    openapi.complete(app)
+    pages = Pages(
+        PageLogins(auth, services.login, services.sessions, services.oidc),
+        key_limits=services.config.key_limits,
+        oidc=services.oidc,
+        passwords_on=settings.password_login == "on",
+    )
+    routers = _routers(services, auth, pages)
     for router in routers:
         app.include_router(router)
-    _surround(app, services, routers)
+    _surround(app, services, routers, pages)
     return app
 
 
-def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
+def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRouter, ...]:
+    # In this order a request is matched: what is asked for most often stands first.
     return (
+        health_router(it.db, it.metrics, it.run_counts, it.tokens),
         auth_router(auth, it.login, it.sessions, it.invitations),
-        auth.key_routes(prefix="/api/keys"),
+        *keys_routers(auth, it.keys),
         key_audit_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry),
         runs_router(auth, it.runs, it.logs, stopping=it.stopping),
@@ -122,8 +137,7 @@ def _routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...]:
             base_url=it.settings.base_url,
         ),
         *_leak_routers(it, auth),
-        health_router(it.db, it.metrics, it.run_counts, it.tokens),
-        pages_router(PageLogins(auth, it.login), key_limits=it.config.key_limits),
+        pages.router(),
     )
 
 
@@ -138,13 +152,14 @@ def _leak_routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...
     )
 
 
-def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
-    templates: dict[object, str] = {
-        route.endpoint: route.path
-        for router in routers
+def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter], pages: Pages) -> None:
+    routes = [
+        route
+        for router in (app.router, *routers)
         for route in router.routes
         if isinstance(route, Route)
-    }
+    ]
+    templates: dict[object, str] = {route.endpoint: route.path for route in routes}
 
     def route_of(scope: Scope) -> str | None:
         return templates.get(scope.get("endpoint"))
@@ -160,8 +175,10 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
         kind = _UNROUTED.get(cast("HTTPException", error).status_code)
         if kind is None:
             return await cast("Awaitable[Response]", render(request, error))
-        response = await answer(request, kind())
-        response.headers.update(cast("HTTPException", error).headers or {})
+        show = pages.problem_page if kind is PageNotFound and wants_page(request) else answer
+        response = await show(request, kind())
+        if kind is MethodNotAllowed:
+            response.headers["allow"] = allowed_methods(routes, request.url.path)
         return response
 
     app.add_exception_handler(HTTPException, answer_unrouted)
@@ -190,7 +207,11 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     await services.join_deployment()
     await services.worker.check_commands()
     stop = asyncio.Event()
-    async with services.sessions, services.audit.backlog:
+    async with AsyncExitStack() as open_while_serving:
+        await open_while_serving.enter_async_context(services.sessions)
+        await open_while_serving.enter_async_context(services.audit.backlog)
+        if services.oidc is not None:
+            await open_while_serving.enter_async_context(services.oidc)
         purging = background.begin(purge_periodically(services), name="purge")
         noting = background.begin(
             services.untrusted_proxies.write_queued(), name="untrusted proxies"

@@ -15,13 +15,14 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 from urllib.parse import urlsplit
 
 import click
 
 from msk_auth import MskAuthError
 
+from .accounts.audit import AuditQuery
 from .accounts.roles import ROLE_PERMISSIONS
 from .app import create_app
 from .db.copy import copy_database
@@ -30,6 +31,7 @@ from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine
 from .memory import hide_memory, return_large_blocks
 from .observability import configure_logging
+from .restore import AuditedChanges, refuse_what_ended
 from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
 from .services import Services
@@ -162,13 +164,19 @@ def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
 @click.option(
     "--from", "source", required=True, help="Where from, such as sqlite:////path/to/file."
 )
-@click.option("--to", "target", required=True, help="Where to: an empty database.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    envvar="TASK_SERVICE_DATABASE_URL",
+    help="Where to: an empty database. TASK_SERVICE_DATABASE_URL otherwise.",
+)
 def copy_data(source: str, target: str) -> None:
     """Copy everything from one database to another, such as from SQLite to PostgreSQL.
 
     Stop the service first: later writes are not copied. Either everything is copied or nothing. API keys and logins stay
-    valid where the secrets are the same. Leave the password out of the URLs and set PGPASSWORD: every user of this
-    machine can read the list of processes.
+    valid where the secrets are the same. Leave passwords out of the options, since every user of this machine can read
+    the list of processes: name the target in TASK_SERVICE_DATABASE_URL, or set PGPASSWORD.
     """
     copied = asyncio.run(copy_database(source, target))
     for table, rows in copied.items():
@@ -181,6 +189,32 @@ def copy_data(source: str, target: str) -> None:
     click.echo(
         "  2. set TASK_SERVICE_DATABASE_URL to the new database on each of them, and start them."
     )
+
+
+@main.command("after-restore")
+@click.option(
+    "--audit",
+    "audit_log",
+    type=click.File("r", encoding="utf-8"),
+    help="An export of the audit log with format=jsonl that is newer than the backup; - reads standard input.",
+)
+def after_restore(audit_log: TextIO | None) -> None:
+    """End what a restored backup would bring back. Run it before any process starts on the database.
+
+    Runs that were queued or running are cancelled and logins end. With an export of the audit log, keys that were
+    revoked since the backup are revoked again and users disabled again; other changes are listed, to be checked by you.
+    """
+    changes = AuditedChanges.read(() if audit_log is None else audit_log)
+    asyncio.run(_after_restore(load_settings(), changes))
+    for line in changes.not_repeated:
+        click.echo(f"Not made again: {line}")
+    if audit_log is None:
+        click.echo(
+            "Keys that were revoked and users who were disabled since the backup are active."
+        )
+        click.echo(
+            "If there is an export of the audit log, run: task-service after-restore --audit FILE"
+        )
 
 
 @main.group()
@@ -297,6 +331,16 @@ async def end_the_rest(seconds: float = 5.0) -> None:
         )
         logging.shutdown()
         os._exit(0)
+
+
+async def _after_restore(settings: Settings, changes: AuditedChanges) -> None:
+    async with _services(settings) as services:
+        newest = await services.audit.list(AuditQuery(), limit=1)
+        for entry in newest.items:
+            click.echo(f"The newest entry of the audit log here: {entry.at.isoformat()}")
+        done = await refuse_what_ended(services, changes)
+        click.echo(f"Runs cancelled: {done.runs}. Logins ended: {done.sessions}.")
+        click.echo(f"Keys revoked: {done.keys}. Users disabled: {done.users}.")
 
 
 async def _create_user(settings: Settings, name: str, role: str, password: str | None) -> None:

@@ -10,6 +10,8 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +30,15 @@ from task_service.db.migrate import (
 )
 from task_service.deployment import secrets_match
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
+from task_service.ids import is_id
 from task_service.secrets_file import FILE_NAME, load_or_create_secrets
 from task_service.server import bind
 from task_service.settings import Settings, load_settings
 from task_service.trusted_proxies import untrusted_proxies
 
 MAX_SKEW_SECONDS: Final = 5.0
+
+_ANSWER_SECONDS: Final = 2.0
 
 _SUBJECT: Final = "database"
 
@@ -148,8 +153,26 @@ def _port(settings: Settings) -> Finding:
     try:
         bind(settings.host, settings.port).close()
     except MskAuthError as error:
+        if _is_running(settings):
+            message = f"a running task service answers on port {settings.port} of {settings.host}"
+            return Finding("port", True, message)
         return Finding("port", False, str(error))
     return Finding("port", True, f"{settings.port} on {settings.host} is free")
+
+
+def _is_running(settings: Settings) -> bool:
+    """Whether the program on the port is a task service, by the health check and the id that it gives each request."""
+    # The system takes an unspecified address for this machine.
+    connection = HTTPConnection(settings.host, settings.port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        response = connection.getresponse()
+        request_id = response.headers.get("x-request-id", "")
+        return response.status == HTTPStatus.OK and is_id(request_id, "req")
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 async def _examine_database(

@@ -1,6 +1,15 @@
 """The service's own problems, in the library's tree of errors and rendered like its."""
 
+from collections.abc import Mapping
+
 from msk_auth import NotFound, Problem
+
+
+class PageNotFound(NotFound):
+    """Nothing has this address."""
+
+    title = "Page not found"
+    default_detail = "Nothing has this address. Check it, or go on from the list of tasks."
 
 
 class TaskNotFound(NotFound):
@@ -46,6 +55,46 @@ class LoginFailed(Problem):
     def challenge(self) -> dict[str, str]:
         """RFC 9110 requires a challenge with every 401; this one has no parameters."""
         return {}
+
+
+class PasswordLoginOff(Problem):
+    """The operator switched the service's own passwords off; people log in at the identity provider."""
+
+    status = 403
+    code = "password_login_off"
+    title = "Passwords are switched off"
+    default_detail = "This service has no passwords of its own. Log in at the identity provider."
+
+
+class ProviderLoginRefused(Problem):
+    """A login at the identity provider that is not accepted here."""
+
+    status = 403
+    code = "provider_login_refused"
+    title = "The login was refused"
+    default_detail = "This login at the identity provider was not accepted. Log in again."
+
+
+class ProviderUnavailable(Problem):
+    """The identity provider does not answer, or not as OpenID Connect demands."""
+
+    status = 503
+    code = "provider_unavailable"
+    title = "The identity provider does not answer"
+    default_detail = "The identity provider cannot be reached. Try again in a moment."
+
+
+class LogoutRefused(Problem):
+    """A logout that the identity provider asks for, and that is not carried out."""
+
+    status = 400
+    code = "logout_refused"
+    title = "The logout was refused"
+    default_detail = "The logout token is not valid."
+
+    def members(self) -> Mapping[str, object]:
+        """With the code that OpenID Connect Back-Channel Logout 1.0, section 2.8, has for every failure."""
+        return {"error": "invalid_request"}
 
 
 class LinkInvalid(Problem):
@@ -115,17 +164,6 @@ class IdempotencyConflict(Problem):
     code = "idempotency_key_reused"
     title = "The Idempotency-Key was used for something else"
     default_detail = "This Idempotency-Key was used to run another task. Use a fresh one."
-
-
-class CrossOriginRefused(Problem):
-    """A request with the login cookie that another site made the browser send."""
-
-    status = 403
-    code = "cross_origin_refused"
-    title = "Requests from other sites are refused"
-    default_detail = (
-        "Another site sent this request. Open this service in its own tab and repeat the action."
-    )
 
 
 class BodyTooLarge(Problem):

@@ -1,13 +1,16 @@
 """The login cookie of the pages: written, cleared and read here, and translated into `Authorization: Bearer …`.
 
-`__Host-` makes the browser insist on Secure, on Path=/ and on no Domain, so neither a subdomain nor plain HTTP can
+`__Host-` makes the browser require Secure, Path=/ and no Domain, so neither a subdomain nor plain HTTP can
 plant one (RFC 6265bis, section 4.1.3.2). Scripts cannot read it, and browsers do not send it from another site.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
+from dataclasses import asdict, astuple
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,11 +18,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msk_auth import RequestMalformed
+from msk_auth import CrossOriginRefused, RequestMalformed
+from msk_auth.integrations import is_same_origin
 
-from .errors import CrossOriginRefused, MisdirectedRequest
+from .accounts.oidc import PENDING_FOR, PendingLogin
+from .errors import MisdirectedRequest
 
 NAME: Final = "__Host-task_session"
+PENDING: Final = "__Host-task_login"
+"""The cookie of a person who is at the identity provider. They come back from another site, so this one is `SameSite=Lax`."""
 
 _JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -64,33 +71,41 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     return found[0].decode("latin-1") if len(found) == 1 and found[0] else None
 
 
+def write_pending(response: Response, pending: PendingLogin) -> None:
+    """Let the browser keep a pending login."""
+    response.set_cookie(
+        PENDING,
+        urlsafe_b64encode(json.dumps(asdict(pending)).encode()).decode(),
+        max_age=int(PENDING_FOR.total_seconds()),
+        path="/",
+        secure=True,
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def read_pending(request: Request) -> PendingLogin | None:
+    """The pending login that the browser keeps; None without one."""
+    try:
+        kept = json.loads(urlsafe_b64decode(request.cookies.get(PENDING, "")))
+        pending = PendingLogin(**kept)
+        *texts, replaces = astuple(pending)
+        # JSON can spell half a surrogate pair, which is no text.
+        "".join(texts if replaces is None else [*texts, replaces]).encode()
+    except (RecursionError, TypeError, ValueError):
+        return None
+    return pending
+
+
+def clear_pending(response: Response) -> None:
+    """Delete the pending login."""
+    response.delete_cookie(PENDING, path="/", secure=True, httponly=True, samesite="lax")
+
+
 def is_credential(request: Request) -> bool:
     """Whether the request was authenticated by its login cookie, rather than by a header of its own."""
     token = read(request.scope["headers"])
     return token is not None and request.headers.get("authorization") == f"Bearer {token}"
-
-
-def is_same_origin(headers: Iterable[tuple[bytes, bytes]], scheme: str) -> bool | None:
-    """Whether a page of this service sent the request; None if no header shows it, as with programs.
-
-    Args:
-        headers: The request's, with lower-case names.
-        scheme: That of the base URL: behind a proxy that ends TLS, the request itself does not show what the browser
-            used, and a client could forge a header that does.
-    """
-    found: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
-    for name, value in headers:
-        if name in found:
-            found[name].append(value)
-    hosts, origins, sites = found.values()
-    if max(len(hosts), len(origins), len(sites)) > 1:
-        # No browser sends one of them twice.
-        return False
-    if sites:
-        return sites[0] in {b"same-origin", b"none"}
-    if not origins:
-        return None
-    return bool(hosts) and origins[0] == scheme.encode() + b"://" + hosts[0]
 
 
 class LoginCookie:

@@ -33,7 +33,7 @@ from .errors import (
     TooManyRequests,
 )
 from .ids import new_id
-from .observability import Metrics
+from .observability import ACCESS_LOGGER, Metrics, known_method
 from .request_record import RequestRecord, current_request, request_address
 from .trusted_proxies import Address, Network, find_client
 
@@ -52,12 +52,13 @@ BODY_PAUSE_SECONDS: Final = 5.0
 MAX_FOR_ADDRESS: Final = 128
 """How many connections, and how many concurrent requests, one address may have: a quarter of all connections."""
 
-_access_log = logging.getLogger("task_service.access")
+_access_log = logging.getLogger(ACCESS_LOGGER)
 _log = logging.getLogger(__name__)
 
 _CLIENT_CLOSED_REQUEST: Final = (
     499  # nginx's code for a client that disconnected before the response
 )
+_BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _HEALTH: Final = frozenset({"/healthz", "/readyz"})
 
 
@@ -145,6 +146,7 @@ class RequestLog:
         record = RequestRecord(new_id("req"), client.address)
         token = current_request.set(record)
         began = self._clock.monotonic()
+        self._metrics.request_began()
         sent = _Sent(send, record.id)
         try:
             await self._call(scope, receive, sent)
@@ -179,7 +181,7 @@ class RequestLog:
             "answered",
             extra={
                 "request_id": record.id,
-                "method": scope["method"],
+                "method": known_method(scope["method"]),
                 "route": route,
                 "status": status,
                 "milliseconds": round(seconds * 1000, 1),
@@ -202,7 +204,8 @@ class _Sent:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            # A plain number: the console prints a member of HTTPStatus by its name.
+            self.status = int(message["status"])
             headers = [*message.get("headers", ()), (b"x-request-id", self._request_id)]
             self.is_stream = any(
                 name.lower() == b"content-type" and value.startswith(b"text/event-stream")
@@ -294,10 +297,16 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        has_body = False
         for name, value in scope["headers"]:
             # The number of digits is bounded before they are parsed.
             if name == b"content-length" and (len(value) > 12 or int(value) > MAX_BODY_BYTES):
                 raise BodyTooLarge
+            has_body = has_body or name in _BODY_HEADERS
+        if not has_body and scope["method"] == "GET":
+            # RFC 9112, section 6.3: without either of the two there is none.
+            await self._app(scope, receive, send)
+            return
         try:
             body = await _read_body(receive)
         except TimeoutError:

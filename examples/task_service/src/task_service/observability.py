@@ -6,20 +6,53 @@ or a traceback might log: the library's filter on the handler, and a processor o
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from platform import python_version
 from typing import Any, Final, Literal, cast
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from msk_auth import RedactingFilter, redact
 
+from .request_record import current_request
+
+# Each counter would have a second series with the time at which it was made, in the text format as a gauge.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 LogFormat = Literal["console", "json"]
 
+ACCESS_LOGGER: Final = "task_service.access"
+"""The logger of the line of each request. No other text of a record is written than these fields, which are the service's
+own: ids, a route's template, a parsed address. So the line is not searched for secrets."""
+
+_ACCESS_FIELDS: Final = (
+    "request_id",
+    "method",
+    "route",
+    "status",
+    "milliseconds",
+    "address",
+    "user_id",
+    "key_id",
+)
 # RFC 9110's methods and PATCH; all others share one label, or clients could add labels without bound.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Seconds. Most answers take less than the 5 ms at which Prometheus' own buckets begin.
+_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
@@ -39,6 +72,12 @@ class Metrics:
             "task_service_request_seconds",
             "Time from a request's head to the end of its answer; streams are left out.",
             ["method", "route"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._in_flight = Gauge(
+            "task_service_requests_in_flight",
+            "Requests that are being answered, streams included.",
             registry=self._registry,
         )
         self._refusals = Counter(
@@ -53,7 +92,6 @@ class Metrics:
             ["state"],
             registry=self._registry,
         )
-
         self._audit_waiting = Gauge(
             "task_service_audit_waiting",
             "Audit entries of refusals that wait for the database, in this process.",
@@ -65,6 +103,24 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._connections = Gauge(
+            "task_service_database_connections_in_use",
+            "Connections of this process's pool that are in use.",
+            registry=self._registry,
+        )
+        Gauge(
+            "task_service_build_info",
+            "1, with the versions of this process.",
+            ["version", "library_version", "python_version"],
+            registry=self._registry,
+        ).labels(version("task-service"), version("msk-auth"), python_version()).set(1)
+        # process_*: processor time, memory, open files, start time. Linux only.
+        ProcessCollector(registry=self._registry)
+
+    def watch_connections(self, in_use: Callable[[], int]) -> None:
+        """Call `in_use` for the number of connections in use each time the metrics are read."""
+        self._connections.set_function(in_use)
+
     def watch_audit_backlog(self, length: Callable[[], int]) -> None:
         """Call `length` for the number of queued audit entries each time the metrics are read."""
         self._audit_waiting.set_function(length)
@@ -73,8 +129,12 @@ class Metrics:
         """Count an audit entry that was logged and is not in the audit log."""
         self._audit_left_out.inc()
 
+    def request_began(self) -> None:
+        """Count a request that is being answered, until :meth:`answered`."""
+        self._in_flight.inc()
+
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """Count an answer.
+        """Count the answer to a request that began.
 
         Args:
             method: The request's.
@@ -82,7 +142,8 @@ class Metrics:
             status: The response's.
             seconds: The time it took; None for a stream, whose time means nothing.
         """
-        method = method if method in _METHODS else "other"
+        self._in_flight.dec()
+        method = known_method(method)
         self._requests.labels(method, route, str(status)).inc()
         if seconds is not None:
             self._seconds.labels(method, route).observe(seconds)
@@ -102,6 +163,40 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+def known_method(method: str) -> str:
+    """The method of a request; `other` for one that the client invented."""
+    return method if method in _METHODS else "other"
+
+
+class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
+    """Writes the line of each request directly, which takes a tenth of the time of structlog's processors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name != ACCESS_LOGGER:
+            return super().format(record)
+        at = datetime.fromtimestamp(record.created, UTC)
+        fields = {name: getattr(record, name, None) for name in _ACCESS_FIELDS}
+        return _encode(
+            {
+                **fields,
+                "event": "answered",
+                "level": "info",
+                "logger": ACCESS_LOGGER,
+                "timestamp": f"{at:%Y-%m-%dT%H:%M:%S.%f}Z",
+            }
+        )
+
+
+_encode: Final = json.JSONEncoder().encode
+
+
+class _Redaction(RedactingFilter):
+    """Leaves the line of each request as it is: see :data:`ACCESS_LOGGER`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return True if record.name == ACCESS_LOGGER else super().filter(record)
+
+
 def configure_logging(log_format: LogFormat, level: str) -> None:
     """Send all log records of this process to stderr.
 
@@ -113,11 +208,13 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )
     renderer = console if log_format == "console" else structlog.processors.JSONRenderer()
-    formatter = structlog.stdlib.ProcessorFormatter(
+    make = structlog.stdlib.ProcessorFormatter if log_format == "console" else _JsonFormatter
+    formatter = make(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
             structlog.stdlib.ExtraAdder(),
+            _with_request_id,
             _without_color_message,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
         ],
@@ -130,12 +227,22 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(RedactingFilter())
+    handler.addFilter(_Redaction())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
     for chatty in ("aiosqlite", "alembic", "httpx2", "httpcore2", "procrastinate"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _with_request_id(
+    _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    # So that an error is found by the X-Request-Id that the client has seen.
+    request = current_request.get()
+    if request is not None:
+        event_dict.setdefault("request_id", request.id)
+    return event_dict
 
 
 def _without_color_message(

@@ -18,7 +18,7 @@ class RequestRecord:
 
     Attributes:
         id: Fresh and random; answered as `X-Request-Id`.
-        address: Of the client, as far as trusted proxies tell; None when it is not known.
+        address: Of the client, as trusted proxies report it; None when it is not known.
         principal: Who was authenticated, once that is known.
     """
 

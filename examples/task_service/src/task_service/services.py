@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from urllib.parse import urlsplit
 
 from argon2 import Parameters
 
@@ -28,11 +29,14 @@ from .accounts.audit import Audit
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from .accounts.invitations import Invitations
 from .accounts.key_audit import KeyAudit
+from .accounts.key_list import KeyList
 from .accounts.login import Login
+from .accounts.oidc import OidcLogin, Provider
 from .accounts.passwords import OWASP, Passwords
 from .accounts.sessions import Sessions
 from .accounts.throttle import LoginThrottle
 from .accounts.users import User, Users
+from .claim_rule import ClaimRule
 from .db import schema
 from .db.engine import Database
 from .deployment import agree_on_secrets, deployment_id
@@ -75,7 +79,9 @@ class Services:
     invitations: Invitations
     sessions: Sessions
     login: Login
+    oidc: OidcLogin | None
     key_store: AsyncSQLAlchemyKeyStore
+    keys: KeyList
     authenticator: AsyncAuthenticator[User]
     registry: HandlerRegistry
     worker: Worker
@@ -126,6 +132,7 @@ class Services:
         metrics = Metrics()
         audit = Audit(db, clock, left_out=metrics.audit_entry_left_out)
         metrics.watch_audit_backlog(audit.backlog.__len__)
+        metrics.watch_connections(db.connections_in_use)
         passwords = Passwords(password_hashing, concurrency=settings.hash_concurrency)
         sandbox = command_sandbox_of(settings)
         config = ConfigStore(
@@ -146,6 +153,7 @@ class Services:
             audit=audit,
             passwords=passwords,
             await_lease_expiry=await_lease_expiry,
+            passwords_on=settings.password_login == "on",
         )
         sessions = Sessions(
             db, clock, tokens=tokens, audit=audit, await_lease_expiry=await_lease_expiry
@@ -160,11 +168,27 @@ class Services:
             audit=audit,
             throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
             await_lease_expiry=await_lease_expiry,
+            passwords_on=settings.password_login == "on",
         )
+        provider = _provider_of(settings)
+        oidc = None
+        if provider is not None:
+            oidc = OidcLogin(
+                provider,
+                base_url=settings.base_url,
+                db=db,
+                clock=clock,
+                users=users,
+                sessions=sessions,
+                config=config,
+                audit=audit,
+                await_lease_expiry=await_lease_expiry,
+            )
         key_audit = KeyAudit(db, audit)
         key_store = AsyncSQLAlchemyKeyStore(
             db.engine, schema.api_keys, on_change=key_audit.on_change
         )
+        db.read_through(key_store)
         authenticator = AsyncAuthenticator(
             key_store,
             find_owner=users.find_owner,
@@ -204,7 +228,9 @@ class Services:
             invitations=invitations,
             sessions=sessions,
             login=login,
+            oidc=oidc,
             key_store=key_store,
+            keys=KeyList(db, clock),
             authenticator=authenticator,
             registry=worker.registry,
             worker=worker,
@@ -249,6 +275,21 @@ class Services:
         """
         if not self.settings.on_sqlite:
             await agree_on_secrets(self.db, self.fingerprints)
+
+
+def _provider_of(settings: Settings) -> Provider | None:
+    """The identity provider of the settings, if there is one."""
+    if settings.oidc_issuer is None:
+        return None
+    administrators = settings.oidc_administrators
+    return Provider(
+        issuer=settings.oidc_issuer,
+        client_id=settings.oidc_client_id,
+        client_secret=settings.oidc_client_secret,
+        name=settings.oidc_name or urlsplit(settings.oidc_issuer).netloc,
+        users=ClaimRule.parse(settings.oidc_users),
+        administrators=ClaimRule.parse(administrators) if administrators else None,
+    )
 
 
 def _audience_of(deployment: str) -> str:

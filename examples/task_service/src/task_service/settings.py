@@ -12,15 +12,24 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
 from msk_auth import ConfigurationError
 from msk_auth.leaks import GITHUB_KEYS_URL
+from task_service.claim_rule import ClaimRule
 from task_service.db.engine import parse_url
 from task_service.handlers.outbound import parse_url as parse_outbound_url
 from task_service.trusted_proxies import Network
+from task_service.validation import message_of
 
 PREFIX: Final = "TASK_SERVICE_"
 
@@ -90,6 +99,28 @@ def _keys_url(value: str) -> str:
     if not is_safe:
         # Over http an attacker on the network could substitute keys.
         raise ValueError("write an address that begins with https://")
+    return value
+
+
+def _issuer(value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        url = urlsplit(value)
+        is_safe = url.scheme == "https" or (
+            url.scheme == "http" and ip_address(url.hostname or "").is_loopback
+        )
+        is_safe = is_safe and bool(url.hostname) and not url.query and not url.fragment
+    except ValueError:
+        is_safe = False
+    if not is_safe:
+        raise ValueError("write an address that begins with https://, without a query")
+    return value
+
+
+def _claim_rule(value: str) -> str:
+    if value:
+        ClaimRule.parse(value)
     return value
 
 
@@ -197,6 +228,29 @@ class Settings(BaseSettings):
     """The address of the public keys that verify reports of leaked keys. Fetched when a report comes, at most every two
     minutes."""
 
+    oidc_issuer: Annotated[str | None, AfterValidator(_issuer)] = None
+    """An OpenID Connect provider at which people log in, as its discovery document names it, such as
+    `https://login.example.com`."""
+
+    oidc_client_id: Annotated[str, Field(max_length=255, validate_default=True)] = ""
+    """The service's id at the provider, which must know the redirect address `BASE_URL/login/oidc/callback`."""
+
+    oidc_client_secret: Annotated[str | None, Field(min_length=1)] = Field(default=None, repr=False)
+    """The service's secret there; without one it is a public client, which PKCE alone protects."""
+
+    oidc_name: Annotated[str | None, Field(min_length=1, max_length=40)] = None
+    """What the button on the login page calls the provider; its host by default."""
+
+    oidc_users: Annotated[str, AfterValidator(_claim_rule), Field(validate_default=True)] = ""
+    """Who of the provider's users may log in: a claim of the ID token and its value, such as `groups=task-users` or
+    `hd=example.com`; `*` means all users. A user is created at the first login."""
+
+    oidc_administrators: Annotated[str, AfterValidator(_claim_rule)] = ""
+    """Which of them are administrators, in the same form. If it is set, the provider decides at each login."""
+
+    password_login: Annotated[Literal["on", "off"], Field(validate_default=True)] = "on"
+    """Whether users have passwords of their own here. `off` needs a provider and `OIDC_ADMINISTRATORS`."""
+
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
     ] = "INFO"
@@ -210,6 +264,25 @@ class Settings(BaseSettings):
 
     audit_retention_days: Annotated[int | None, Field(ge=1, le=36_500)] = None
     """For how many days entries of the audit log are kept; unset keeps them all."""
+
+    @field_validator("oidc_client_id", "oidc_users")
+    @classmethod
+    def _belongs_to_issuer(cls, value: str, info: ValidationInfo) -> str:
+        if bool(value) != bool(info.data.get("oidc_issuer")):
+            missing = "set it" if info.data.get("oidc_issuer") else f"set {PREFIX}OIDC_ISSUER"
+            raise ValueError(f"{missing}: a provider needs its issuer, a client id and its users")
+        return value
+
+    @field_validator("password_login")
+    @classmethod
+    def _somebody_can_log_in(cls, value: str, info: ValidationInfo) -> str:
+        if value == "off" and not (
+            info.data.get("oidc_issuer") and info.data.get("oidc_administrators")
+        ):
+            raise ValueError(
+                f"no user could administer the service; set {PREFIX}OIDC_ISSUER and {PREFIX}OIDC_ADMINISTRATORS"
+            )
+        return value
 
     @property
     def on_sqlite(self) -> bool:
@@ -252,7 +325,7 @@ def load_settings() -> Settings:
         settings = Settings()
     except ValidationError as error:
         problems += [
-            f"{PREFIX}{str(found['loc'][0]).upper()}: {found['msg'].removeprefix('Value error, ')}"
+            f"{PREFIX}{str(found['loc'][0]).upper()}: {message_of(found)}"
             for found in error.errors(include_url=False, include_input=False)
             # A default that depends on an invalid setting; that setting is reported itself.
             if found["type"] != "default_factory_not_called"

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeAlias
 
@@ -85,6 +86,7 @@ def find_client(scope: Scope, trusted_proxies: Sequence[Network]) -> Client:
     return Client(str(address))
 
 
+@lru_cache(maxsize=1024)
 def parse_address(text: str) -> Address | None:
     """The address in a text; None if there is none."""
     try:

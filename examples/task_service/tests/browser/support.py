@@ -6,11 +6,13 @@ import os
 import queue
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -69,6 +71,7 @@ class LiveService:
     """
 
     def __init__(self, data_dir: Path) -> None:
+        self._database = data_dir / "data" / "task-service.sqlite3"
         log_file = data_dir / "stderr.log"
         self._log = log_file.open("wb")
         self._process = subprocess.Popen(
@@ -128,6 +131,38 @@ class LiveService:
         token = invited["invitation_url"].partition("#")[2]
         answer = self.request("POST", "/api/auth/set-password", token=token, password=password)
         assert answer == 204
+
+    def add_many(self, username: str, count: int) -> None:
+        """Tasks, and keys of which a fifth has expired and two fifteenths are revoked: written into the database at once."""
+        with closing(sqlite3.connect(self._database)) as database, database:
+            (owner,) = database.execute(
+                "SELECT id FROM users WHERE username = ?", [username]
+            ).fetchone()
+            now = time.time_ns() // 1000
+            database.executemany(
+                "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
+                """ VALUES (?, ?, ?, 'command', '{"argv": ["echo"]}', ?, ?)""",
+                [
+                    (f"tsk_many{index:012}", owner, f"task {index}", now - index, now)
+                    for index in range(count)
+                ],
+            )
+            ends = dict.fromkeys(range(count * 4 // 5, count), now - 10**6)
+            database.executemany(
+                "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at, expires_at, revoked_at)"
+                " VALUES (?, ?, ?, 'none', ?, ?, ?)",
+                [
+                    (
+                        f"many{index:08}",
+                        f"key {index}",
+                        owner,
+                        now - index,
+                        ends.get(index, now + 10**12),
+                        now if count * 2 // 3 <= index < count * 4 // 5 else None,
+                    )
+                    for index in range(count)
+                ],
+            )
 
     def request(self, method: str, path: str, key: str | None = None, **body: str) -> int:
         """The status that a program gets, with an API key if it has one."""

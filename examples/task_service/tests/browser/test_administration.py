@@ -133,7 +133,7 @@ async def test_a_half_filled_configuration_survives_the_end_of_the_session(
     await expect(days).to_have_value("12")
 
 
-async def test_a_user_is_invited_logs_in_is_promoted_thrown_out_and_disabled(
+async def test_a_user_is_invited_logs_in_is_promoted_logged_out_and_disabled(
     open_page: Open,
 ) -> None:
     page = await _recent_login(open_page, "/admin/users")

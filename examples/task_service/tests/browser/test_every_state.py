@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
 from .support import PASSWORD, LiveService, States, Watch, assert_every_state, log_in
@@ -24,7 +24,7 @@ async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "login"
     await page.goto("/login?reason=session-ended&next=/keys")
     yield "login with a reason"
-    watch.expected |= {401, 422}
+    watch.expected |= {401, 410, 422}
     await page.get_by_label("Username").fill("nobody-" + "x" * 50)
     await page.get_by_label("Password").fill("wrong")
     await page.get_by_role("button", name="Log in").click()
@@ -33,10 +33,19 @@ async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.goto("/set-password")
     await expect(page.get_by_text("one-time link")).to_be_visible()
     yield "set password without a link"
-    await page.goto("/set-password#not-a-token")
-    await page.reload()
     await page.goto("/login")
     await page.goto("/set-password#not-a-token")
+    await expect(page.get_by_role("alert").first).to_contain_text("used already or has expired")
+    await expect(page.get_by_label("New password")).to_be_hidden()
+    yield "set password with a dead link"
+
+    async def answer(route: Route) -> None:
+        await route.fulfill(json={"username": "mira.sand"})
+
+    await page.route("**/api/auth/password-link", answer)
+    await page.goto("/login")
+    await page.goto("/set-password#a-token")
+    await expect(page.get_by_text("For the account mira.sand.")).to_be_visible()
     await page.get_by_role("button", name="Set password").click()
     await expect(page.get_by_text("Please").first).to_be_visible()
     yield "set password with errors"

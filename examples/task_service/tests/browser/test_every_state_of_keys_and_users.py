@@ -51,7 +51,7 @@ async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "revoke"
     await page.get_by_role("button", name="Revoke key").click()
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    await page.get_by_role("button", name="Revoked").click()
+    await page.locator(".segments label").filter(has_text="Revoked").click()
     await expect(page.get_by_role("row").nth(1)).to_contain_text("Revoked")
     yield "revoked keys"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ async def _new_task(page: Page, name: str, *argv: str) -> None:
     await dialog.get_by_role("button", name="Create task").click()
 
 
-async def test_what_the_service_refuses_is_said_beside_the_field(open_page: Open) -> None:
+async def test_an_error_is_shown_beside_its_field(open_page: Open) -> None:
     page, watch = await open_page()
     watch.expected.add(422)
     await page.goto("/tasks")
@@ -115,7 +117,7 @@ async def test_a_time_has_the_exact_one_behind(open_page: Open) -> None:
     page, _ = await open_page()
     await _new_task(page, "Timed", "echo", "now")
     await page.get_by_role("link", name="Timed", exact=True).click()
-    # How to start it, for whoever has just made it.
+    # How to start it, for a user who has just created it.
     await expect(page.get_by_label("Command that runs this task")).to_contain_text("curl -X POST")
     time = page.locator("time").first
     await expect(time).to_have_text("just now")
@@ -123,7 +125,7 @@ async def test_a_time_has_the_exact_one_behind(open_page: Open) -> None:
     assert "2" in (await time.get_attribute("title") or "")
 
 
-async def test_a_task_that_is_not_there_is_said_in_words(open_page: Open) -> None:
+async def test_an_unknown_task_has_a_message(open_page: Open) -> None:
     page, watch = await open_page()
     watch.expected.add(404)
     await page.goto("/tasks/tsk_none")
@@ -185,6 +187,53 @@ async def test_edit_and_save_changes_nothing(open_page: Open) -> None:
         assert after["params"] == before["params"], example
 
 
+async def test_what_a_form_would_refuse_is_kept_if_it_is_not_edited(open_page: Open) -> None:
+    """A handler of an older version stored it, or a program did."""
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    made = await page.evaluate(
+        SAVE_TASK, [None, {"name": "Old", "handler": "command", "params": {"argv": ["echo"]}}]
+    )
+    text = {"type": "string"}
+    schema = {
+        "type": "object",
+        "required": ["retries", "size"],
+        "properties": {
+            "retries": {"type": "integer", "minimum": 1},
+            "size": {"type": "number"},
+            "labels": {"type": "object", "additionalProperties": text},
+            "level": {"enum": ["low", "high"]},
+            "note": {**text, "title": "Note"},
+        },
+    }
+    refused = {
+        "retries": 0,
+        "size": "large",
+        "labels": {"": "nameless", " twice": "1", "twice": "2"},
+        "level": "middle",
+    }
+    stored = {**made, "params": {**refused, "note": "before"}}
+    sent: list[dict[str, object]] = []
+
+    async def answer_handlers(route: Route) -> None:
+        item = {"name": "command", "title": None, "description": None, "params_schema": schema}
+        await route.fulfill(json={"items": [item]})
+
+    async def answer_task(route: Route) -> None:
+        if route.request.method == "PATCH":
+            sent.append(route.request.post_data_json)
+        await route.fulfill(json=stored)
+
+    await page.route("**/api/handlers", answer_handlers)
+    await page.route(f"**/api/tasks/{made['id']}", answer_task)
+    await page.goto(f"/tasks/{made['id']}")
+    await page.get_by_role("button", name="Edit").click()
+    await page.get_by_label("Note").fill("after")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [body["params"] for body in sent] == [{**refused, "note": "after"}]
+
+
 async def test_arguments_are_edited_one_by_one(open_page: Open) -> None:
     page, _ = await open_page()
     await _new_task(page, "By parts", "echo", "one\nline and another", "", "last")
@@ -217,6 +266,8 @@ async def test_a_permalink_shows_its_run_however_many_are_newer(open_page: Open)
     )
     for _number in range(26):
         await page.evaluate(run, made["id"])
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.partition("/api")[2]))
     await page.goto(f"/tasks/{made['id']}?run={first}")
     await expect(page.get_by_role("listitem")).to_have_count(25)
     log = page.get_by_role("log")
@@ -226,11 +277,19 @@ async def test_a_permalink_shows_its_run_however_many_are_newer(open_page: Open)
     await expect(page.get_by_role("listitem").first).to_contain_text("just now")
     await expect(log).to_have_text("first output\n")
     assert page.url.endswith(f"?run={first}")
+    assert f"/runs/{first}" in asked
     await page.get_by_role("listitem").first.get_by_role("link").click()
     await expect(log).to_have_text("other\n")
+    # A run that the list has is not fetched once more.
+    asked.clear()
+    listed = page.url.partition("?run=")[2]
+    await page.reload()
+    await expect(log).to_have_text("other\n")
+    assert f"/runs/{listed}/log" in asked
+    assert f"/runs/{listed}" not in asked
 
 
-async def test_a_service_that_is_away_is_said_until_it_is_back(open_page: Open) -> None:
+async def test_an_unreachable_service_has_a_message_until_it_answers(open_page: Open) -> None:
     page, watch = await open_page(alone=True)
     watch.expected.add(502)
     await page.goto("/tasks")
@@ -248,3 +307,95 @@ async def test_a_service_that_is_away_is_said_until_it_is_back(open_page: Open) 
     await page.unroute("**/api/**")
     await page.unroute("**/healthz")
     await expect(notice).to_be_hidden()
+
+
+async def test_output_has_colours_lines_times_search_and_a_download(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    script = r"printf 'plain \033[1;31mred\033[0m <b>x</b>\n\033[38;5;2mgreen\033[m\033[2K\nlast\n'"
+    await _new_task(page, "Colourful", "sh", "-c", script)
+    await page.get_by_role("link", name="Colourful", exact=True).click()
+    await page.get_by_role("button", name="Run").click()
+    log = page.get_by_role("log")
+    # Sequences are no text, and markup is.
+    await expect(log).to_have_text("plain red <b>x</b>\ngreen\nlast\n")
+    await expect(log.locator(".colour-1.mark-1")).to_have_text("red")
+    await expect(log.locator(".colour-2")).to_have_text("green\n")
+    lines = log.locator(".line")
+    await expect(lines).to_have_count(3)
+    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
+
+    await page.get_by_label("Search the output").fill("GREEN")
+    await expect(log.locator(".found")).to_have_text("green\n")
+    await expect(page.get_by_text("1 line", exact=True)).to_be_visible()
+    await page.keyboard.press("Enter")
+    await expect(lines.nth(1)).to_have_class(re.compile("pointed"))
+
+    # A line's number is its permalink.
+    await log.get_by_role("link", name="Line 3").click()
+    await expect(page).to_have_url(re.compile(r"[?]run=run_\w+#L3$"))
+    await page.reload()
+    await expect(lines.nth(2)).to_have_class(re.compile("pointed"))
+    await expect(page.get_by_label("Follow")).not_to_be_checked()
+
+    await page.get_by_label("Times").check()
+    shown = await lines.first.evaluate("(line) => getComputedStyle(line, '::before').content")
+    assert re.search(r"\d\d:\d\d:\d\d", shown)
+    await page.get_by_label("Wrap").uncheck()
+    await expect(log).to_have_css("white-space", "pre")
+    async with page.expect_download() as downloading:
+        await page.get_by_role("button", name="Download").click()
+    download = await downloading.value
+    assert download.suggested_filename.startswith("run_")
+    text = (await download.path()).read_text()
+    assert text == "plain \x1b[1;31mred\x1b[0m <b>x</b>\n\x1b[38;5;2mgreen\x1b[m\x1b[2K\nlast\n"
+
+
+HIDE = """(hidden) => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+async def test_tabs_that_follow_runs_do_not_block_another(open_page: Open) -> None:
+    """Browsers open six connections to one host: a hidden tab holds none."""
+    page, _ = await open_page(alone=True)
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    task = {"name": "Long", "handler": "command"}
+    task["params"] = {"argv": ["sh", "-c", "echo begun; sleep 3; echo over; sleep 40"]}
+    made = await page.evaluate(SAVE_TASK, [None, task])
+    await page.goto(f"/tasks/{made['id']}")
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("log")).to_have_text("begun\n")
+    await expect(page).to_have_url(re.compile("run="))
+    tabs = [page]
+    for _number in range(6):
+        await tabs[-1].evaluate(HIDE, True)
+        tabs.append(await page.context.new_page())
+        await tabs[-1].goto(page.url)
+        await expect(tabs[-1].get_by_role("log")).to_contain_text("begun\n")
+    # What was written meanwhile comes when the tab is shown again, and nothing twice.
+    await expect(tabs[-1].get_by_role("log")).to_have_text("begun\nover\n")
+    await tabs[-1].evaluate(HIDE, True)
+    await expect(page.get_by_role("log")).to_have_text("begun\n")
+    await page.evaluate(HIDE, False)
+    await expect(page.get_by_role("log")).to_have_text("begun\nover\n")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
+
+
+async def test_the_live_end_is_in_view_at_900_pixels(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    script = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo line $i; done; sleep 30"
+    await _new_task(page, "Many lines", "sh", "-c", script)
+    await page.get_by_role("link", name="Many lines", exact=True).click()
+    await page.get_by_role("button", name="Run").click()
+    last = page.locator("#L300")
+    await expect(last).to_contain_text("line 300")
+    await expect(last).to_be_in_viewport(ratio=1)
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")

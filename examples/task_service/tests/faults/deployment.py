@@ -15,7 +15,7 @@ from tests.databases import _free_port
 
 @dataclass
 class Api:
-    """A `task-service serve` that listens."""
+    """A `task-service serve` that accepts connections."""
 
     process: Process
     port: int

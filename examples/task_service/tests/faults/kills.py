@@ -72,7 +72,7 @@ def check_executions(ledger: Ledger, over: dict[str, Any], lines: Path) -> int:
         if run["state"] == "succeeded":
             assert each[-1].ended is not None, (run, each)
         for one, next_one in itertools.pairwise(each):
-            # The program died with its worker, and only after a whole lease another one began.
+            # The program ended with its worker, and only after a whole lease another one began.
             last_sign = one.began if one.ended is None else one.ended
             assert next_one.began - last_sign > LEASE.total_seconds() * 2 / 3, (run, each)
         interrupted += run["attempt"] > 1
@@ -82,7 +82,7 @@ def check_executions(ledger: Ledger, over: dict[str, Any], lines: Path) -> int:
 def kill_and_start_again(
     times: int, seed: int, start: Callable[[], Process], *, ready: str, within: float = 0.6
 ) -> tuple[Process, list[tuple[Process, float]]]:
-    """Kill what `start` starts so many times, one of five while it starts. The last one lives; who died, and when.
+    """Kill what `start` starts so many times, one of five while it starts. The last one is left running; which were killed, and when.
 
     Args:
         times: How often.

@@ -62,7 +62,7 @@ def test_two_api_processes_and_two_workers_are_one_service(tmp_path: Path) -> No
             "GET", f"/api/runs/{run_ids[0]}/log", headers={"Accept": "text/plain"}
         )
         assert log.text == "hello\n"
-        # A key that was revoked at one is dead at the other.
+        # A key that was revoked at one is refused at the other.
         key_id = program.must("GET", "/api/auth/me")["credential"]["key_id"]
         admin.must("POST", f"/api/keys/{key_id}/revoke")
         refused = Client(two, credential(program)).get("/api/tasks")

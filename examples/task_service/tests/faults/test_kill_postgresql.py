@@ -137,8 +137,8 @@ def note_transitions(database: URL) -> None:
 def check_transitions(
     database: URL, runs: dict[str, str], killed: Sequence[tuple[Process, float]]
 ) -> float:
-    """A run ends once, and whose run was taken back is dead. How long one waited for that at most."""
-    died_at = {worker: at for process, at in killed for worker in worker_ids(process)}
+    """A run ends once, and a worker whose run was reclaimed had been killed. The longest wait for that."""
+    killed_at = {worker: at for process, at in killed for worker in worker_ids(process)}
     engine = create_engine(database)
     with engine.begin() as connection:
         rows = connection.execute(text("SELECT * FROM transitions ORDER BY id")).all()
@@ -153,7 +153,7 @@ def check_transitions(
         if row.was == "running" and row.new_worker is None:
             lost_its_run.add(row.worker)
             # Processes that serve execute runs too, and do not print under which name.
-            longest = max(longest, row.at - died_at.get(row.worker, row.at))
+            longest = max(longest, row.at - killed_at.get(row.worker, row.at))
     assert {ended[run_id] for run_id in runs} == {1}
     assert longest < LEASE.total_seconds() + SLACK_SECONDS
     return longest

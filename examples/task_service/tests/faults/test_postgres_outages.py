@@ -90,7 +90,7 @@ class World:
     def recovers(self, seconds: float = 30) -> None:
         """The same processes serve again, and execute runs."""
         until(lambda: Client(self.port).get("/readyz").status == 200, "it is ready", seconds)
-        # The pool may hold more connections that are dead, and finds out about each one by one.
+        # The pool may hold more lost connections, and detects them one by one.
         until(lambda: self.program.get("/api/tasks").status == 200, "it serves", seconds)
         run_id = until(self._run, "it takes runs", seconds)
         assert wait_for_run(self.admin, run_id)["state"] == "succeeded"
@@ -144,7 +144,7 @@ def test_a_stopped_database_is_503_until_it_is_back(world: World) -> None:
 
 
 def test_a_frozen_database_is_503_within_bounded_time(world: World) -> None:
-    # A warm connection is the hard case: nothing at all is heard on it.
+    # A warm connection is the hard case: nothing at all arrives on it.
     assert world.program.get("/api/tasks").status == 200
     world.postgres.freeze()
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 AwaitLeaseExpiry = Callable[[], Awaitable[None]]
-"""Awaited after the commit of a change that takes access away: `AsyncAuthenticator.wait_out_leases`."""
+"""Awaited after the commit of a change that takes access away: `AsyncAuthenticator.await_lease_expiry`."""
 
 
 async def no_leases() -> None:

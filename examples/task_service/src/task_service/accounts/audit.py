@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any, Final, cast
 from sqlalchemy import Row, delete, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, InputInvalid, Principal, StoreUnavailable, redact
+from msk_auth import Clock, Principal, StoreUnavailable, redact
 from task_service.db import schema
 from task_service.db.engine import Database
+from task_service.db.paging import Order, Paging, count_rows
 from task_service.request_record import request_address
 
 from .audit_backlog import AuditBacklog
@@ -24,8 +24,7 @@ _PURGED_AT_ONCE: Final = 500
 
 _AUDIT = schema.audit.c
 _USERS = schema.users.c
-# Eighteen digits fit into the column; more would be a number that no row can have.
-_CURSOR: Final = re.compile(r"[1-9][0-9]{0,17}")
+_NEWEST: Final = Order(_AUDIT.id, descending=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,11 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """One page of the log; `next_cursor` is None on the last one."""
+    """One page of the log; `next_cursor` is None on the last one, and `total` if they were not counted."""
 
     items: tuple[AuditEntry, ...]
     next_cursor: str | None
+    total: int | None = None
 
 
 class Audit:
@@ -218,7 +218,12 @@ class Audit:
                 return deleted
 
     async def list(
-        self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50
+        self,
+        query: AuditQuery,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        count: bool = False,
     ) -> AuditPage:
         """A page of entries, newest first.
 
@@ -226,17 +231,14 @@ class Audit:
             query: Which ones.
             cursor: The previous page's `next_cursor`.
             limit: How many at most, 1 to 200.
+            count: Also count the entries of all pages.
 
         Raises:
             InputInvalid: The cursor or the limit is not acceptable.
         """
-        if not 1 <= limit <= MAX_PAGE:
-            raise InputInvalid.of("limit", f"Ask for 1 to {MAX_PAGE} entries.")
-        statement = (
-            select(schema.audit, _USERS.username)
-            .outerjoin(schema.users, _USERS.id == _AUDIT.actor_id)
-            .order_by(_AUDIT.id.desc())
-            .limit(limit + 1)
+        paging = Paging(_NEWEST, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        statement = select(schema.audit, _USERS.username).outerjoin(
+            schema.users, _USERS.id == _AUDIT.actor_id
         )
         if query.actor_id is not None:
             statement = statement.where(_AUDIT.actor_id == query.actor_id)
@@ -258,16 +260,11 @@ class Audit:
             statement = statement.where(_AUDIT.at >= query.since)
         if query.until is not None:
             statement = statement.where(_AUDIT.at < query.until)
-        if cursor is not None:
-            if _CURSOR.fullmatch(cursor) is None:
-                raise InputInvalid.of(
-                    "cursor", "This is not a cursor of this listing. Begin again without one."
-                )
-            statement = statement.where(_AUDIT.id < int(cursor))
         async with self._db.read() as connection:
-            rows = (await connection.execute(statement)).all()
-        items = tuple(_entry(row) for row in rows[:limit])
-        return AuditPage(items, str(items[-1].id) if len(rows) > limit else None)
+            rows = (await connection.execute(paging.apply(statement))).all()
+            total = await count_rows(connection, statement) if count else None
+        shown, next_cursor = paging.cut(rows)
+        return AuditPage(tuple(map(_entry, shown)), next_cursor, total)
 
 
 def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:

@@ -23,6 +23,7 @@ from task_service.handlers.command import (
     refuse_unconfined,
 )
 from task_service.handlers.sandbox import CommandSandbox
+from task_service.validation import message_of
 
 from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
@@ -184,7 +185,7 @@ def _validated(values: Mapping[str, Any]) -> ServiceConfig:
                     ".".join(str(part) for part in found["loc"]),
                     "Unknown setting. GET /api/admin/config lists the settings."
                     if found["type"] == "extra_forbidden"
-                    else found["msg"].removeprefix("Value error, "),
+                    else message_of(found),
                 )
                 for found in error.errors(include_url=False, include_input=False)
             ]

@@ -109,7 +109,7 @@ async def void_first_links(
         administrators: The administrators before the change.
         now: The present.
     """
-    if any(user.has_password for user in administrators):
+    if any(user.can_log_in for user in administrators):
         return
     for user in administrators:
         await void_links(connection, user.id, now)

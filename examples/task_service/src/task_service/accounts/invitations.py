@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import Clock, InputInvalid, Principal
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.errors import LinkInvalid
+from task_service.errors import LinkInvalid, PasswordLoginOff
 
 from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
@@ -82,6 +82,7 @@ class Invitations:
         audit: Records each change in the change's own transaction.
         passwords: Hashes the password that is chosen.
         await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
+        passwords_on: Whether users have passwords here. Otherwise there are no links.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Invitations:
         audit: Audit,
         passwords: Passwords,
         await_lease_expiry: AwaitLeaseExpiry = no_leases,
+        passwords_on: bool = True,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -100,6 +102,7 @@ class Invitations:
         self._audit = audit
         self._passwords = passwords
         self._await_lease_expiry = await_lease_expiry
+        self._passwords_on = passwords_on
 
     async def create(self, user_id: str, *, by: Principal[Any] | None = None) -> Invitation:
         """Make a link for a user and void their earlier ones.
@@ -139,8 +142,10 @@ class Invitations:
         none, and each makes a link for that user. All links are valid until one is used, so the operator may take the
         link from the output of any process.
         """
+        if not self._passwords_on:
+            return None
         async with self._db.read() as connection:
-            if any(user.has_password for user in await administrators_of(connection)):
+            if any(user.can_log_in for user in await administrators_of(connection)):
                 return None
         now = self._clock.now()
         async with self._db.write() as connection:
@@ -148,11 +153,19 @@ class Invitations:
             # the other was used.
             await begin_credential_write(connection, None, now)
             administrators = await administrators_of(connection)
-            if any(user.has_password for user in administrators):
+            if any(user.can_log_in for user in administrators):
                 return None
             user = administrators[0] if administrators else await self._add_admin(connection)
             await void_oldest_first_links(connection, user.id, now)
             return await self._add_link(connection, user, now, by=None)
+
+    async def check(self, token: str) -> User:
+        """The user whose password a link would set; nothing changes.
+
+        Raises:
+            LinkInvalid: It is unknown, spent or expired, or its user is disabled.
+        """
+        return await self._find_user(token)
 
     async def redeem(self, token: str, password: str) -> User:
         """Set a user's password, spend the link, void the user's other links and end their login sessions.
@@ -168,6 +181,8 @@ class Invitations:
             InputInvalid: The password is not acceptable; the link stays valid.
             TooManyAttempts: Too many passwords are being hashed; the link stays valid.
         """
+        if not self._passwords_on:
+            raise PasswordLoginOff
         # The service spends time on hashing only for a valid link.
         user = await self._find_user(token)
         password_hash = await self._passwords.hash(check_password(password, user.username))
@@ -218,6 +233,8 @@ class Invitations:
     async def _add_link(
         self, connection: AsyncConnection, user: User, now: datetime, *, by: Principal[Any] | None
     ) -> Invitation:
+        if not self._passwords_on:
+            raise PasswordLoginOff
         invitation = Invitation(user, secrets.token_urlsafe(32), now + LINK_LIFETIME)
         await connection.execute(
             insert(schema.password_links).values(

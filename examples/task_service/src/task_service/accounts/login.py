@@ -12,7 +12,6 @@ from sqlalchemy import update
 
 from msk_auth import (
     Clock,
-    CredentialKind,
     InputInvalid,
     Principal,
     StoreUnavailable,
@@ -20,7 +19,7 @@ from msk_auth import (
 )
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.errors import LoginFailed
+from task_service.errors import LoginFailed, PasswordLoginOff
 from task_service.request_record import request_address
 
 from . import AwaitLeaseExpiry, no_leases
@@ -65,6 +64,7 @@ class Login:
         audit: Records every attempt.
         throttle: Limits the attempts.
         await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
+        passwords_on: Whether users have passwords here. Otherwise they log in at an identity provider.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Login:
         audit: Audit,
         throttle: LoginThrottle,
         await_lease_expiry: AwaitLeaseExpiry = no_leases,
+        passwords_on: bool = True,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -89,6 +90,7 @@ class Login:
         self._audit = audit
         self._throttle = throttle
         self._await_lease_expiry = await_lease_expiry
+        self._passwords_on = passwords_on
 
     async def log_in(
         self,
@@ -107,6 +109,7 @@ class Login:
             user_agent: The header `User-Agent`.
 
         Raises:
+            PasswordLoginOff: Users have no passwords here.
             TooManyAttempts: There were too many from this address or for this account; the password was not verified.
             LoginFailed: The name or the password is wrong, or the account cannot log in.
         """
@@ -236,6 +239,8 @@ class Login:
         self, account: str, password: str, address: str | None
     ) -> tuple[StoredPassword | None, bool]:
         """Count the attempt, and return the result of :meth:`_verify`."""
+        if not self._passwords_on:
+            raise PasswordLoginOff
         await self._throttle.attempt(account, address)
         try:
             return await self._verify(account, password)
@@ -280,25 +285,12 @@ class Login:
             if replaced is not None:
                 await end_open_session(connection, replaced, self._clock.now())
             session = await self._sessions.start(
-                stored.user.id,
+                stored.user.to_owner(),
                 config,
                 address=address,
                 user_agent=user_agent,
                 connection=connection,
-            )
-            owner = stored.user.to_owner()
-            await self._audit.record(
-                "login.succeeded",
-                principal=Principal(
-                    owner,
-                    CredentialKind.INTERACTIVE,
-                    owner.permissions,
-                    session.authenticated_at,
-                    session_id=session.id,
-                ),
-                target=owner.id,
                 details=None if replaced is None else {"replaced": replaced.session_id},
-                connection=connection,
             )
         token, expires_in = self._sessions.issue_token(session)
         return LoggedIn(token, expires_in, stored.user, session.id)

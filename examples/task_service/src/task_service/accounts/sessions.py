@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final
 
 from sqlalchemy import (
+    ColumnElement,
     Row,
     Select,
     bindparam,
@@ -24,9 +25,20 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, Principal, Session, StoreUnavailable, TokenProfile, TokenRevoked
+from msk_auth import (
+    Clock,
+    CredentialKind,
+    Owner,
+    Principal,
+    Session,
+    StoreUnavailable,
+    TokenInvalid,
+    TokenProfile,
+    TokenRevoked,
+)
 from task_service import background
 from task_service.db import schema
 from task_service.db.engine import Database
@@ -48,6 +60,7 @@ _MAX_ADDRESS: Final = 64
 
 _SESSIONS = schema.sessions.c
 _SETTINGS = schema.settings.c
+_IDENTITIES = schema.identities.c
 _DEFAULTS: Final = ServiceConfig()
 _MINUTE: Final = timedelta(minutes=1)
 
@@ -67,7 +80,8 @@ class LoginSession:
     """One login.
 
     Attributes:
-        authenticated_at: When the password was verified.
+        authenticated_at: When the person logged in; with an identity provider that may be long before `started_at`.
+        started_at: When the session began.
         last_seen_at: When it was last used.
         expires_at: When it expires unless it is used again, by the present limits.
         ended_at: When it was ended; None means that it was not.
@@ -78,6 +92,7 @@ class LoginSession:
     id: str
     user_id: str
     authenticated_at: datetime
+    started_at: datetime
     last_seen_at: datetime
     expires_at: datetime
     ended_at: datetime | None
@@ -87,6 +102,25 @@ class LoginSession:
     def is_open(self, now: datetime) -> bool:
         """True if a token of this session is accepted at `now`."""
         return self.ended_at is None and now < self.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLogout:
+    """What a logout token of the identity provider asks for.
+
+    Attributes:
+        issuer: Its `iss`.
+        token_id: Its `jti`.
+        expires_at: From when on no process takes it.
+        subject: The person (`sub`); None if it names a session alone.
+        provider_sid: The session at the provider (`sid`); None means all of the person's.
+    """
+
+    issuer: str
+    token_id: str
+    expires_at: datetime
+    subject: str | None
+    provider_sid: str | None
 
 
 class Sessions:
@@ -99,7 +133,7 @@ class Sessions:
         db: Holds them.
         clock: Where the time comes from.
         tokens: Issues the login tokens.
-        audit: Records ended sessions.
+        audit: Records logins and ended sessions.
         await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
     """
 
@@ -117,32 +151,42 @@ class Sessions:
         self._tokens = tokens
         self._audit = audit
         self._await_lease_expiry = await_lease_expiry
+        self._read_session = db.prepare(_WITH_LIMITS.where(_SESSIONS.id == bindparam("session_id")))
         self._seen: dict[str, datetime] = {}
         self._flusher: asyncio.Task[None] | None = None
 
     async def start(
         self,
-        user_id: str,
+        owner: Owner[Any],
         config: ServiceConfig,
         *,
         address: str | None,
         user_agent: str | None,
         connection: AsyncConnection,
+        details: Mapping[str, Any] | None = None,
+        authenticated_at: datetime | None = None,
+        id_token: str | None = None,
+        provider_sid: str | None = None,
     ) -> LoginSession:
-        """Add a session.
+        """Add a session, and record the login.
 
         Args:
-            user_id: The user who logs in.
+            owner: The user who logs in.
             config: Limits the session.
             address: The client's address.
             user_agent: The header `User-Agent`; cut to 256 characters.
             connection: The login's transaction.
+            details: Of the audit entry.
+            authenticated_at: When the person logged in; now by default.
+            id_token: That of the identity provider, which its logout asks for.
+            provider_sid: The session there, which ends this one when it ends.
         """
         now = self._clock.now()
         session = LoginSession(
             id=new_id("ses"),
-            user_id=user_id,
-            authenticated_at=now,
+            user_id=owner.id,
+            authenticated_at=now if authenticated_at is None else min(authenticated_at, now),
+            started_at=now,
             last_seen_at=now,
             expires_at=now + config.session_lifetime_minutes * _MINUTE,
             ended_at=None,
@@ -152,13 +196,29 @@ class Sessions:
         await connection.execute(
             insert(schema.sessions).values(
                 id=session.id,
-                user_id=user_id,
-                authenticated_at=now,
+                user_id=owner.id,
+                authenticated_at=session.authenticated_at,
+                started_at=now,
                 last_seen_at=now,
                 expires_at=session.expires_at,
                 address=session.address,
                 user_agent=session.user_agent,
+                id_token=id_token,
+                provider_sid=provider_sid,
             )
+        )
+        await self._audit.record(
+            "login.succeeded",
+            principal=Principal(
+                owner,
+                CredentialKind.INTERACTIVE,
+                owner.permissions,
+                session.authenticated_at,
+                session_id=session.id,
+            ),
+            target=owner.id,
+            details=details,
+            connection=connection,
         )
         return session
 
@@ -182,14 +242,18 @@ class Sessions:
         """Read the session with this id for the library's authenticator; None if there is none."""
         if not is_id(session_id, "ses"):
             return None
+        for row in await self._read_session(session_id=session_id):
+            session = self._session(row)
+            return Session(session.id, session.user_id, session.expires_at, session.ended_at)
+        return None
+
+    async def find_id_token(self, session_id: str) -> str | None:
+        """The ID token of an open session that began at the identity provider."""
+        statement = select(_SESSIONS.id_token).where(
+            _SESSIONS.id == session_id, _SESSIONS.ended_at.is_(None)
+        )
         async with self._db.read() as connection:
-            row = (
-                await connection.execute(_WITH_LIMITS.where(_SESSIONS.id == session_id))
-            ).one_or_none()
-        if row is None:
-            return None
-        session = self._session(row)
-        return Session(session.id, session.user_id, session.expires_at, session.ended_at)
+            return await connection.scalar(statement)
 
     async def list_open(self, user_id: str) -> tuple[LoginSession, ...]:
         """A user's open sessions, the most recent login first."""
@@ -214,16 +278,7 @@ class Sessions:
             raise SessionNotFound
         async with self._db.write() as connection:
             await connection.execute(_locking(by.owner.id))
-            ended = await connection.execute(
-                update(schema.sessions)
-                .where(
-                    _SESSIONS.id == session_id,
-                    _SESSIONS.user_id == by.owner.id,
-                    _SESSIONS.ended_at.is_(None),
-                )
-                .values(ended_at=now)
-            )
-            if ended.rowcount != 1:
+            if not await end_session_of(connection, by.owner.id, session_id, now):
                 raise SessionNotFound
             await self._audit.record(
                 "session.ended", principal=by, target=session_id, connection=connection
@@ -261,10 +316,54 @@ class Sessions:
         await self._await_lease_expiry()
         return count
 
+    async def end_at_provider(self, logout: ProviderLogout) -> int:
+        """End the sessions that the identity provider has ended. When this returns, no process accepts their tokens.
+
+        Returns:
+            How many were open.
+
+        Raises:
+            TokenInvalid: The logout token was used before.
+        """
+        now = self._clock.now()
+        of_session: list[ColumnElement[bool]] = []
+        if logout.provider_sid is not None:
+            same = _SESSIONS.provider_sid == logout.provider_sid
+            # Where it is not known which session of the person's at the provider it is, it may be this one.
+            unknown = _SESSIONS.provider_sid.is_(None)
+            of_session = [same if logout.subject is None else same | unknown]
+        people = select(_IDENTITIES.user_id).where(_IDENTITIES.issuer == logout.issuer)
+        if logout.subject is None:
+            found = select(_SESSIONS.user_id).where(
+                *of_session, _SESSIONS.ended_at.is_(None), _SESSIONS.user_id.in_(people)
+            )
+            people = found.distinct().order_by(_SESSIONS.user_id)
+        else:
+            people = people.where(_IDENTITIES.subject == logout.subject)
+        ended: list[Row[Any]] = []
+        async with self._db.write() as connection:
+            await _use_up(connection, logout)
+            for user_id in (await connection.scalars(people)).all():
+                await connection.execute(_locking(user_id))
+                ended += await end_open_sessions(connection, user_id, now, only=of_session)
+            still_open = [row.id for row in ended if self._session(row).is_open(now)]
+            for session_id in still_open:
+                await self._audit.record(
+                    "session.ended",
+                    target=session_id,
+                    details={"issuer": logout.issuer},
+                    connection=connection,
+                )
+        for row in ended:
+            self._seen.pop(row.id, None)
+        await self._await_lease_expiry()
+        return len(still_open)
+
     async def purge(self) -> None:
-        """Delete sessions and links that have been over for :data:`KEPT_FOR`."""
-        links = schema.password_links.c
-        before = self._clock.now() - KEPT_FOR
+        """Delete sessions and links that have been over for :data:`KEPT_FOR`, and the ids of expired logout tokens."""
+        links, logouts = schema.password_links.c, schema.logout_tokens.c
+        now = self._clock.now()
+        before = now - KEPT_FOR
         async with self._db.write() as connection:
             await connection.execute(
                 delete(schema.sessions).where(
@@ -272,6 +371,7 @@ class Sessions:
                 )
             )
             await connection.execute(delete(schema.password_links).where(links.expires_at < before))
+            await connection.execute(delete(schema.logout_tokens).where(logouts.expires_at < now))
 
     def seen(self, session_id: str, at: datetime) -> None:
         """Remember that a session was used, in memory only."""
@@ -330,12 +430,14 @@ class Sessions:
         lifetime = _minutes(row.session_lifetime_minutes, _DEFAULTS.session_lifetime_minutes)
         idle = _minutes(row.session_idle_minutes, _DEFAULTS.session_idle_minutes)
         last_seen = max(row.last_seen_at, self._seen.get(row.id, row.last_seen_at))
+        started_at = row.authenticated_at if row.started_at is None else row.started_at
         return LoginSession(
             id=row.id,
             user_id=row.user_id,
             authenticated_at=row.authenticated_at,
+            started_at=started_at,
             last_seen_at=last_seen,
-            expires_at=min(row.expires_at, row.authenticated_at + lifetime, last_seen + idle),
+            expires_at=min(row.expires_at, started_at + lifetime, last_seen + idle),
             ended_at=row.ended_at,
             address=row.address,
             user_agent=row.user_agent,
@@ -376,12 +478,35 @@ async def end_open_session(
     """End the principal's session, which must be open; raises as :func:`require_open`."""
     await require_open(connection, principal, now)
     await connection.execute(
-        update(schema.sessions).where(_SESSIONS.id == principal.session_id).values(ended_at=now)
+        update(schema.sessions)
+        .where(_SESSIONS.id == principal.session_id)
+        .values(ended_at=now, id_token=None)
     )
 
 
+async def end_session_of(
+    connection: AsyncConnection, user_id: str, session_id: str, now: datetime
+) -> bool:
+    """End a session of a user, in a transaction that has locked the user; False if it is not theirs or not open."""
+    ended = await connection.execute(
+        update(schema.sessions)
+        .where(
+            _SESSIONS.id == session_id,
+            _SESSIONS.user_id == user_id,
+            _SESSIONS.ended_at.is_(None),
+        )
+        .values(ended_at=now, id_token=None)
+    )
+    return ended.rowcount == 1
+
+
 async def end_open_sessions(
-    connection: AsyncConnection, user_id: str, now: datetime, *, keep: str | None = None
+    connection: AsyncConnection,
+    user_id: str,
+    now: datetime,
+    *,
+    keep: str | None = None,
+    only: Sequence[ColumnElement[bool]] = (),
 ) -> Sequence[Row[Any]]:
     """End a user's sessions.
 
@@ -390,18 +515,33 @@ async def end_open_sessions(
         user_id: The user.
         now: The present.
         keep: The id of a session that stays open.
+        only: Conditions for sessions to end.
 
     Returns:
         The ended rows as they were before, with the present limits.
     """
-    conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)]
+    conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None), *only]
     if keep is not None:
         conditions.append(_SESSIONS.id != keep)
     # In the order in which a flush writes them, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
     rows = (await connection.execute(found.with_for_update(of=schema.sessions))).all()
-    await connection.execute(update(schema.sessions).where(*conditions).values(ended_at=now))
+    await connection.execute(
+        update(schema.sessions).where(*conditions).values(ended_at=now, id_token=None)
+    )
     return rows
+
+
+async def _use_up(connection: AsyncConnection, logout: ProviderLogout) -> None:
+    """Remember a logout token, so that it works once; raises as :meth:`Sessions.end_at_provider`."""
+    try:
+        await connection.execute(
+            insert(schema.logout_tokens).values(
+                issuer=logout.issuer, jti=logout.token_id, expires_at=logout.expires_at
+            )
+        )
+    except IntegrityError as error:
+        raise TokenInvalid from error
 
 
 def _locking(user_id: str) -> Select[Any]:

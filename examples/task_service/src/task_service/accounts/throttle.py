@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
@@ -151,6 +152,7 @@ class PublicThrottle:
             raise TooManyAttempts(min(max(left, 1), self._limit.get_expiry()))
 
 
+@lru_cache(maxsize=1024)
 def throttled_network(address: str | None) -> str:
     """The network that counts as one client: an IPv4 address, or the /64 of one IPv6 subscriber."""
     try:

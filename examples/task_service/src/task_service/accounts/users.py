@@ -7,9 +7,23 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, String, and_, cast, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Row,
+    Select,
+    String,
+    bindparam,
+    cast,
+    func,
+    insert,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,12 +32,12 @@ from msk_auth import (
     FieldError,
     InputInvalid,
     Owner,
-    PageCursor,
     PermissionDenied,
     Principal,
 )
 from task_service.db import schema
 from task_service.db.engine import Database
+from task_service.db.paging import Order, Paging, count_rows
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
@@ -51,6 +65,7 @@ class User:
         disabled: True refuses every login and every key of this user.
         last_login_at: None means never.
         has_password: False until the user has set the first one through a link.
+        external_login: Whether the user logs in at the identity provider.
     """
 
     id: str
@@ -60,6 +75,12 @@ class User:
     created_at: datetime
     last_login_at: datetime | None
     has_password: bool
+    external_login: bool = False
+
+    @property
+    def can_log_in(self) -> bool:
+        """Whether there is a way to log in, unless the user is disabled."""
+        return self.has_password or self.external_login
 
     @property
     def permissions(self) -> frozenset[str]:
@@ -75,10 +96,19 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class UserPage:
-    """One page of users; `next_cursor` is None on the last one."""
+    """One page of users; `next_cursor` is None on the last one, and `total` if they were not counted."""
 
     items: tuple[User, ...]
     next_cursor: str | None
+    total: int | None = None
+
+
+class UserSort(StrEnum):
+    """The order of users: newest first, latest login first, or by name."""
+
+    CREATED = "created"
+    LOGIN = "login"
+    NAME = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +120,13 @@ class UserQuery:
             contain any given letter.
         role: Users with this role.
         disabled: Users who are disabled, or who are not.
+        sort: In which order.
     """
 
     search: str | None = None
     role: str | None = None
     disabled: bool | None = None
+    sort: UserSort = UserSort.CREATED
 
 
 ALL_USERS: Final = UserQuery()
@@ -133,16 +165,15 @@ class Users:
         self._audit = audit
         self._passwords = passwords
         self._await_lease_expiry = await_lease_expiry
+        self._read_user = db.prepare(select(schema.users).where(_USERS.id == bindparam("user_id")))
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
         """Read the user with this id for the library's authenticator; None if there is none."""
         if not is_id(owner_id, "usr"):
             return None
-        async with self._db.read() as connection:
-            row = (
-                await connection.execute(select(schema.users).where(_USERS.id == owner_id))
-            ).one_or_none()
-        return None if row is None else user_of(row).to_owner()
+        for row in await self._read_user(user_id=owner_id):
+            return user_of(row).to_owner()
+        return None
 
     async def get(self, user_id: str) -> User:
         """The user with this id.
@@ -187,40 +218,31 @@ class Users:
         return None if row is None else StoredPassword(user_of(row), row.password_hash)
 
     async def list(
-        self, query: UserQuery = ALL_USERS, *, cursor: str | None = None, limit: int = 50
+        self,
+        query: UserQuery = ALL_USERS,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        count: bool = False,
     ) -> UserPage:
-        """A page of users, newest first.
+        """A page of users.
 
         Args:
-            query: Which users.
+            query: Which users, in which order.
             cursor: The previous page's `next_cursor`.
             limit: How many at most, 1 to 200.
+            count: Also count the users of all pages.
 
         Raises:
             InputInvalid: The query, the cursor or the limit is invalid.
         """
-        if not 1 <= limit <= MAX_PAGE:
-            raise InputInvalid.of("limit", f"The limit is out of range. Send 1 to {MAX_PAGE}.")
-        statement = (
-            _select_users(query)
-            .order_by(_USERS.created_at.desc(), _USERS.id.desc())
-            .limit(limit + 1)
-        )
-        if cursor is not None:
-            at, user_id = PageCursor.decode(cursor)
-            statement = statement.where(
-                or_(
-                    _USERS.created_at < at,
-                    and_(_USERS.created_at == at, _USERS.id < user_id),
-                )
-            )
+        wanted = _select_users(query)
+        paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
         async with self._db.read() as connection:
-            rows = (await connection.execute(statement)).all()
-        items = tuple(user_of(row) for row in rows[:limit])
-        more = len(rows) > limit
-        return UserPage(
-            items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None
-        )
+            rows = (await connection.execute(paging.apply(wanted))).all()
+            total = await count_rows(connection, wanted) if count else None
+        shown, next_cursor = paging.cut(rows)
+        return UserPage(tuple(map(user_of, shown)), next_cursor, total)
 
     async def create(
         self,
@@ -260,6 +282,7 @@ class Users:
         *,
         by: Principal[Any] | None = None,
         password_hash: str | None = None,
+        external_login: bool = False,
     ) -> User:
         """Add a user in an open transaction.
 
@@ -269,6 +292,7 @@ class Users:
             roles: From :func:`check_user`.
             by: The administrator; None means the service itself or its command line.
             password_hash: From :meth:`Passwords.hash`.
+            external_login: Whether the user logs in at the identity provider.
 
         Raises:
             sqlalchemy.exc.IntegrityError: There is a user of that name: see :func:`name_taken`.
@@ -276,7 +300,8 @@ class Users:
         """
         now = self._clock.now()
         await begin_administration(connection, by, now)
-        if _administers(roles, disabled=False, has_password=password_hash is not None):
+        can_log_in = external_login or password_hash is not None
+        if _administers(roles, disabled=False, can_log_in=can_log_in):
             await void_first_links(connection, await administrators_of(connection), now)
         user = User(
             id=new_id("usr"),
@@ -286,6 +311,7 @@ class Users:
             created_at=now,
             last_login_at=None,
             has_password=password_hash is not None,
+            external_login=external_login,
         )
         await connection.execute(
             insert(schema.users).values(
@@ -293,6 +319,7 @@ class Users:
                 username=name,
                 roles=list(roles),
                 password_hash=password_hash,
+                external_login=external_login,
                 created_at=user.created_at,
             )
         )
@@ -339,11 +366,13 @@ class Users:
             after_roles = before.roles if new_roles is None else new_roles
             after_disabled = before.disabled if disabled is None else disabled
             if (
-                _administers(before.roles, before.disabled, before.has_password)
-                and not _administers(after_roles, after_disabled, before.has_password)
+                _administers(before.roles, before.disabled, before.can_log_in)
+                and not _administers(after_roles, after_disabled, before.can_log_in)
                 and not await _is_administered_without(connection, user_id)
             ):
                 raise LastAdministrator
+            if _administers(after_roles, after_disabled, before.can_log_in):
+                await void_first_links(connection, await administrators_of(connection), now)
             if after_roles != before.roles:
                 await connection.execute(
                     update(schema.users).where(_USERS.id == user_id).values(roles=list(after_roles))
@@ -388,6 +417,15 @@ def is_username(name: str) -> bool:
     """Whether a normalised name is valid."""
     # isprintable() excludes control and formatting characters, all spaces but U+0020, and lone surrogates.
     return 0 < len(name) <= MAX_USERNAME and name.isprintable() and " " not in name
+
+
+_ORDERS: Final = {
+    UserSort.CREATED: Order.by_time(_USERS.created_at, _USERS.id),
+    UserSort.LOGIN: Order(
+        func.coalesce(type_coerce(_USERS.last_login_at, BigInteger), 0), _USERS.id, descending=True
+    ),
+    UserSort.NAME: Order(_USERS.username, _USERS.id),
+}
 
 
 def _select_users(query: UserQuery) -> Select[Any]:
@@ -458,18 +496,18 @@ def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...
     return name, checked
 
 
-def _administers(roles: Iterable[str], disabled: bool, has_password: bool) -> bool:
+def _administers(roles: Iterable[str], disabled: bool, can_log_in: bool) -> bool:
     """Whether such a user could log in and administer the service."""
-    return ADMIN in roles and not disabled and has_password
+    return ADMIN in roles and not disabled and can_log_in
 
 
 async def _is_administered_without(connection: AsyncConnection, user_id: str) -> bool:
     administrators = await administrators_of(connection)
-    return any(user.has_password for user in administrators if user.id != user_id)
+    return any(user.can_log_in for user in administrators if user.id != user_id)
 
 
 async def administrators_of(connection: AsyncConnection) -> list[User]:
-    """The enabled administrators, oldest first, with or without a password."""
+    """The enabled administrators, oldest first, whether or not they can log in yet."""
     rows = await connection.execute(
         select(schema.users)
         .where(_USERS.disabled_at.is_(None))
@@ -518,4 +556,5 @@ def user_of(row: Row[Any]) -> User:
         created_at=row.created_at,
         last_login_at=row.last_login_at,
         has_password=row.password_hash is not None,
+        external_login=row.external_login,
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,11 +24,13 @@ from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.invitations import Invitation, Invitations
 from task_service.accounts.roles import ADMIN, MANAGE_USERS
 from task_service.accounts.sessions import Sessions
-from task_service.accounts.users import User, UserQuery, Users
+from task_service.accounts.users import User, UserQuery, Users, UserSort
+from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTaken, UserNotFound
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonRoute, Limit
+from .json_route import JsonRoute, Limit, allowed_methods
+from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
 USERS: Final = MANAGE_USERS
@@ -49,7 +51,7 @@ _GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
     (PREFIX, require_interactive(CONFIG, USERS, AUDIT)),
 )
 
-UserId = Annotated[str, Path(alias="userId")]
+UserId = Annotated[str, path_id("userId", "usr", "user")]
 
 
 class _Body(BaseModel):
@@ -82,13 +84,15 @@ class UserSchema(BaseModel):
     created_at: datetime
     last_login_at: datetime | None
     has_password: bool
+    external_login: bool
 
 
 class UserList(BaseModel):
-    """A page of users, newest first."""
+    """A page of users. `total` is how many all pages have; it is present if the request has `count=true`."""
 
     items: list[UserSchema]
     next_cursor: str | None
+    total: int | None = None
 
 
 class InvitationSchema(BaseModel):
@@ -129,30 +133,37 @@ def admin_router(
 
     @router.get("/config", dependencies=[configurer])
     async def get_config() -> ServiceConfig:
+        """Show the live configuration."""
         return await config.current()
 
     @router.patch("/config")
     async def change_config(
         principal: Annotated[Principal[User], configurer], changes: dict[str, Any]
     ) -> ServiceConfig:
-        """Change any of the settings; it takes effect at once."""
+        """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get("/users", dependencies=[user_admin])
+    @router.get("/users", dependencies=[user_admin], response_model_exclude_unset=True)
     async def list_users(
         search: str | None = None,
         role: str | None = None,
         disabled: bool | None = None,
+        sort: UserSort = UserSort.CREATED,
         cursor: str | None = None,
         limit: Limit = 50,
+        count: bool = False,
     ) -> UserList:
-        """The users; `search` is a part of a name, or an id."""
-        query = UserQuery(search=search or None, role=role or None, disabled=disabled)
-        page = await users.list(query, cursor=cursor, limit=limit)
-        items = [UserSchema.model_validate(user) for user in page.items]
-        return UserList(items=items, next_cursor=page.next_cursor)
+        """List users.
 
-    @router.post("/users", status_code=201)
+        `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
+        """
+        query = UserQuery(search=search or None, role=role or None, disabled=disabled, sort=sort)
+        page = await users.list(query, cursor=cursor, limit=limit, count=count)
+        items = [UserSchema.model_validate(user) for user in page.items]
+        total = {"total": page.total} if count else {}
+        return UserList(items=items, next_cursor=page.next_cursor, **total)
+
+    @router.post("/users", status_code=201, responses=problems(UsernameTaken))
     async def create_user(
         principal: Annotated[Principal[User], user_admin], new: NewUser, response: Response
     ) -> InvitationSchema:
@@ -166,17 +177,18 @@ def admin_router(
         response.headers["location"] = f"{PREFIX}/users/{invitation.user.id}"
         return with_link(invitation)
 
-    @router.get("/users/{userId}", dependencies=[user_admin])
+    @router.get("/users/{userId}", dependencies=[user_admin], responses=problems(UserNotFound))
     async def get_user(user_id: UserId) -> UserSchema:
+        """Show a user."""
         return UserSchema.model_validate(await users.get(user_id))
 
-    @router.patch("/users/{userId}")
+    @router.patch("/users/{userId}", responses=problems(UserNotFound, LastAdministrator))
     async def change_user(
         principal: Annotated[Principal[User], user_admin], user_id: UserId, changes: UserChanges
     ) -> UserSchema:
-        """Give a user other roles, disable or enable them. A disabled user has no access once this returns.
+        """Give a user other roles, disable or enable them.
 
-        Changing roles needs a login of the last 15 minutes.
+        A disabled user has no access once this returns. Changing roles needs a login of the last 15 minutes.
         """
         if changes.roles is not None:
             auth.authenticator.authorize(principal, _RECENT)
@@ -185,24 +197,28 @@ def admin_router(
         )
         return UserSchema.model_validate(user)
 
-    @router.post("/users/{userId}/invitation", status_code=201)
+    @router.post(
+        "/users/{userId}/invitation",
+        status_code=201,
+        responses=problems(UserNotFound, PasswordLoginOff),
+    )
     async def invite_user(
         principal: Annotated[Principal[User], recent_user_admin], user_id: UserId
     ) -> InvitationSchema:
-        """A new link, with which a user sets a new password; earlier links are void."""
+        """Make a new link, with which a user sets a new password; earlier links are void."""
         return with_link(await invitations.create(user_id, by=principal))
 
-    @router.delete("/users/{userId}/sessions", status_code=204)
+    @router.delete("/users/{userId}/sessions", status_code=204, responses=problems(UserNotFound))
     async def end_sessions(
         principal: Annotated[Principal[User], user_admin], user_id: UserId
     ) -> None:
-        """End all of a user's logins. Their keys and their password stay."""
+        """End all of a user's sessions. Their keys and their password stay."""
         user = await users.get(user_id)
         await sessions.end_all(user.id, by=principal)
 
     @router.get("/system", dependencies=[configurer])
-    async def system() -> SystemStatus:
-        """Versions, database, queue, and which worker holds which run."""
+    async def get_system() -> SystemStatus:
+        """Show versions, database, queue, and which worker holds which run."""
         return await status.now()
 
     add_audit_routes(router, auth, audit)
@@ -235,12 +251,4 @@ class _ClosedPrefix:
             policy for prefix, policy in _GUARDS if path == prefix or path.startswith(f"{prefix}/")
         )
         await self._auth.admit(Request(scope), policy)
-        allowed = {
-            method
-            for route in self._routes
-            if route.path_regex.match(path)
-            for method in route.methods or ()
-        }
-        if not allowed:
-            raise HTTPException(404)
-        raise HTTPException(405, headers={"Allow": ", ".join(sorted(allowed))})
+        raise HTTPException(405 if allowed_methods(self._routes, path) else 404)

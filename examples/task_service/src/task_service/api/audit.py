@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import AwareDatetime, BaseModel
+from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import MAX_PAGE, Audit, AuditEntry, AuditPage, AuditQuery
 from task_service.accounts.users import User, normalised_username
 
-from .json_route import Limit
+from .json_route import Limit, Time
+from .openapi import Responses
 
 AUDIT: Final = "admin:audit"
 
@@ -71,24 +72,29 @@ class AuditEntrySchema(BaseModel):
 
 
 class AuditList(BaseModel):
-    """A page of the audit log, newest first."""
+    """A page of the audit log, newest first. `total` is present if the request has `count=true`."""
 
     items: list[AuditEntrySchema]
     next_cursor: str | None
+    total: int | None = None
 
 
 def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -> None:
     """Add the routes under `/audit` to the router of administration."""
     auditor = auth.require_interactive(AUDIT)
 
-    @router.get("/audit", dependencies=[auditor])
+    @router.get("/audit", dependencies=[auditor], response_model_exclude_unset=True)
     async def list_audit(
         query: Annotated[AuditQuery, Depends(_query)],
         cursor: str | None = None,
         limit: Limit = 50,
+        count: bool = False,
     ) -> AuditList:
-        """The audit log. An `action` that ends with a dot, such as `key.`, selects every action with that prefix."""
-        return audit_list(await audit.list(query, cursor=cursor, limit=limit))
+        """List the entries of the audit log, newest first.
+
+        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. With `count` the answer says how many entries all pages have.
+        """
+        return audit_list(await audit.list(query, cursor=cursor, limit=limit, count=count))
 
     @router.get(
         "/audit/export",
@@ -100,11 +106,11 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
         query: Annotated[AuditQuery, Depends(_query)],
         form: Annotated[Format, Query(alias="format")] = "csv",
     ) -> StreamingResponse:
-        """The same entries as one file."""
+        """Download the entries of the audit log as one file."""
         return await _export(audit, query, form)
 
 
-_EXPORT_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+_EXPORT_RESPONSES: Final[Responses] = {
     200: {"content": {"text/csv": {}, "application/jsonl": {}}, "description": "The entries."}
 }
 
@@ -112,15 +118,20 @@ _EXPORT_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 def audit_list(page: AuditPage) -> AuditList:
     """A page of the audit log as the API answers it."""
     items = [AuditEntrySchema.model_validate(audit_json(entry)) for entry in page.items]
-    return AuditList(items=items, next_cursor=page.next_cursor)
+    total = {} if page.total is None else {"total": page.total}
+    return AuditList(items=items, next_cursor=page.next_cursor, **total)
+
+
+def rfc3339(at: datetime) -> str:
+    """A time in UTC with microseconds, as the library writes it."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def audit_json(entry: AuditEntry) -> dict[str, Any]:
     """An entry as JSON; times are RFC 3339 in UTC."""
-    at = entry.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return {
         "id": entry.id,
-        "at": at,
+        "at": rfc3339(entry.at),
         "action": entry.action,
         "actor": None
         if entry.actor_id is None
@@ -137,8 +148,8 @@ def _query(
     actor: str | None = None,
     action: str | None = None,
     target: str | None = None,
-    since: AwareDatetime | None = None,
-    until: AwareDatetime | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
 ) -> AuditQuery:
     return AuditQuery(
         actor_id=actor_id,

@@ -3,21 +3,25 @@
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from msk_auth import Principal
+from msk_auth import Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
 from task_service.accounts.sessions import LoginSession, Sessions
 from task_service.accounts.users import User
+from task_service.errors import LinkInvalid, LoginFailed, PasswordLoginOff, SessionNotFound
 from task_service.request_record import request_address
 
 from .json_route import JsonRoute
+from .openapi import Responses, path_id, problems
+
+SessionId = Annotated[str, path_id("sessionId", "ses", "session")]
 
 
 class _Body(BaseModel):
@@ -37,6 +41,18 @@ class ChosenPassword(_Body):
 
     token: str
     password: str
+
+
+class PasswordLink(_Body):
+    """The body of `POST /api/auth/password-link`: the one-time link's token, which no URL may contain."""
+
+    token: str
+
+
+class PasswordLinkUser(BaseModel):
+    """The user whose password a one-time link sets."""
+
+    username: str
 
 
 class PasswordChange(_Body):
@@ -89,6 +105,7 @@ class SessionSchema(BaseModel):
 
     id: str
     authenticated_at: datetime
+    started_at: datetime
     last_seen_at: datetime
     expires_at: datetime
     address: str | None
@@ -103,9 +120,7 @@ class SessionList(BaseModel):
     next_cursor: None = None
 
 
-_IN_COOKIE: Final[dict[int | str, dict[str, Any]]] = {
-    204: {"description": "For a page: the new login is in its cookie."}
-}
+_IN_COOKIE: Final[Responses] = {204: {"description": "For a page: the new login is in its cookie."}}
 
 
 def auth_router(
@@ -113,13 +128,14 @@ def auth_router(
 ) -> APIRouter:
     """The routes under `/api/auth`."""
     router = APIRouter(prefix="/api/auth", tags=["Account"], route_class=JsonRoute)
-    any_credential = auth.principal
+    any_credential = auth.any_credential
     interactive = auth.require_interactive()
 
-    @router.post("/login")
+    @router.post("/login", responses=problems(LoginFailed, PasswordLoginOff, TooManyAttempts))
     async def log_in(
         credentials: Credentials, user_agent: Annotated[str | None, Header()] = None
     ) -> LoginToken:
+        """Log in with a user name and a password."""
         logged_in = await login.log_in(
             credentials.username,
             credentials.password,
@@ -128,14 +144,21 @@ def auth_router(
         )
         return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
 
-    @router.post("/reauthenticate", response_model=LoginToken, responses=_IN_COOKIE)
+    @router.post(
+        "/reauthenticate",
+        response_model=LoginToken,
+        responses=_IN_COOKIE | problems(LoginFailed, PasswordLoginOff, TooManyAttempts),
+    )
     async def reauthenticate(
         request: Request,
         principal: Annotated[Principal[User], interactive],
         confirmed: ConfirmedPassword,
         user_agent: Annotated[str | None, Header()] = None,
     ) -> LoginToken | Response:
-        """Confirm the password: a new, recent login replaces the one of this request."""
+        """Confirm the password.
+
+        A new, recent login replaces the one of this request.
+        """
         logged_in = await login.reauthenticate(principal, confirmed.password, user_agent=user_agent)
         if not login_cookie.is_credential(request):
             return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
@@ -146,10 +169,12 @@ def auth_router(
 
     @router.post("/logout", status_code=204)
     async def log_out(principal: Annotated[Principal[User], interactive]) -> None:
+        """Log out: end the session of this request."""
         await login.log_out(principal)
 
     @router.get("/me")
     async def get_me(principal: Annotated[Principal[User], any_credential]) -> Me:
+        """Show who the request acts for, with which credential, and what they may do."""
         user = principal.user
         return Me(
             user=UserSummary(id=user.id, username=user.username, roles=list(user.roles)),
@@ -161,20 +186,32 @@ def auth_router(
             ),
         )
 
-    @router.post("/set-password", status_code=204)
+    @router.post("/password-link", responses=problems(LinkInvalid))
+    async def check_password_link(link: PasswordLink) -> PasswordLinkUser:
+        """Show whose password a one-time link sets, as long as it is valid."""
+        return PasswordLinkUser(username=(await invitations.check(link.token)).username)
+
+    @router.post(
+        "/set-password", status_code=204, responses=problems(LinkInvalid, PasswordLoginOff)
+    )
     async def set_password(chosen: ChosenPassword) -> None:
-        """Redeem a one-time link."""
+        """Set the password with a one-time link."""
         await invitations.redeem(chosen.token, chosen.password)
 
-    @router.post("/change-password", status_code=204)
+    @router.post(
+        "/change-password",
+        status_code=204,
+        responses=problems(LoginFailed, PasswordLoginOff, TooManyAttempts),
+    )
     async def change_password(
         principal: Annotated[Principal[User], interactive], change: PasswordChange
     ) -> None:
-        """Replace the password; all other sessions end."""
+        """Change the password; all other sessions end."""
         await login.change_password(principal, change.current_password, change.new_password)
 
     @router.get("/sessions")
     async def list_sessions(principal: Annotated[Principal[User], interactive]) -> SessionList:
+        """List your open sessions, the most recent login first."""
         found = await sessions.list_open(principal.owner.id)
         return SessionList(items=[_shown(each, principal.session_id) for each in found])
 
@@ -183,11 +220,12 @@ def auth_router(
         """End all sessions except the one of this request."""
         await sessions.end_all(principal.owner.id, by=principal, keep=principal.session_id)
 
-    @router.delete("/sessions/{sessionId}", status_code=204)
+    @router.delete("/sessions/{sessionId}", status_code=204, responses=problems(SessionNotFound))
     async def end_session(
         principal: Annotated[Principal[User], interactive],
-        session_id: Annotated[str, Path(alias="sessionId")],
+        session_id: SessionId,
     ) -> None:
+        """End one of your sessions."""
         await sessions.end(session_id, by=principal)
 
     return router
@@ -197,6 +235,7 @@ def _shown(session: LoginSession, current_id: str | None) -> SessionSchema:
     return SessionSchema(
         id=session.id,
         authenticated_at=session.authenticated_at,
+        started_at=session.started_at,
         last_seen_at=session.last_seen_at,
         expires_at=session.expires_at,
         address=session.address,

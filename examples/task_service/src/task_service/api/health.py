@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from typing import Any, Literal
+from typing import Final, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -13,6 +13,8 @@ from msk_auth import StoreUnavailable, TokenProfile
 from task_service.db.engine import Database
 from task_service.observability import Metrics
 from task_service.tasks.status import RunCounts
+
+from .openapi import Responses
 
 
 class Health(BaseModel):
@@ -28,20 +30,20 @@ def health_router(
     router = APIRouter(tags=["Operation"])
 
     @router.get("/healthz")
-    async def alive() -> Health:
-        """The process is alive."""
+    async def check_alive() -> Health:
+        """Check that the process is alive."""
         return Health()
 
     @router.get("/readyz")
-    async def ready() -> Health:
-        """The process can serve requests, because its database answers; 503 otherwise."""
+    async def check_ready() -> Health:
+        """Check that the process can serve requests, because its database answers."""
         async with db.read() as connection:
             await connection.execute(text("SELECT 1"))
         return Health()
 
     @router.get("/metrics", response_class=Response, responses=_METRICS_RESPONSES)
-    async def measure() -> Response:
-        """The metrics in Prometheus' text format."""
+    async def read_metrics() -> Response:
+        """Read the metrics, in Prometheus' text format."""
         try:
             metrics.set_runs(await counts.by_state())
         except StoreUnavailable:
@@ -52,13 +54,13 @@ def health_router(
     if tokens.jwks()["keys"]:
 
         @router.get("/.well-known/jwks.json", response_class=JSONResponse)
-        async def public_keys() -> JSONResponse:
-            """The public keys with which logins are signed (RFC 7517)."""
+        async def read_public_keys() -> JSONResponse:
+            """Read the public keys with which logins are signed (RFC 7517)."""
             return JSONResponse(tokens.jwks(), headers={"cache-control": "public, max-age=300"})
 
     return router
 
 
-_METRICS_RESPONSES: dict[int | str, dict[str, Any]] = {
+_METRICS_RESPONSES: Final[Responses] = {
     200: {"content": {"text/plain": {}}, "description": "The metrics."}
 }

@@ -9,19 +9,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, Final, NoReturn
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator
+from pydantic import AwareDatetime, BeforeValidator
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from msk_auth import InputInvalid
+from task_service.validation import in_plain_words
 
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")
+
+
+def allowed_methods(routes: Iterable[Route], path: str) -> str:
+    """The header `Allow` of a path: the methods of all its routes (RFC 9110, section 10.2.1); empty without one.
+
+    Starlette names those of the first route that matches.
+    """
+    methods = {
+        method for route in routes if route.path_regex.match(path) for method in route.methods or ()
+    }
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 def _plain_number(value: object) -> object:
@@ -33,6 +46,33 @@ def _plain_number(value: object) -> object:
 
 Limit = Annotated[int, BeforeValidator(_plain_number)]
 """The query parameter for the size of a page."""
+
+
+def _written_time(value: object) -> object:
+    # Pydantic reads seconds since 1970 as well.
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("Enter a time, such as 2026-03-01T12:00:00Z.")
+    return value
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_written_time)]
+"""A query parameter that is a time (RFC 3339)."""
+
+MAX_SEARCH: Final = 100
+
+
+def _search_text(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if len(text) > MAX_SEARCH:
+        raise ValueError(f"The search is too long. Send {MAX_SEARCH} characters at most.")
+    # PostgreSQL has no NUL in a text.
+    return text.replace("\x00", "\ufffd") or None
+
+
+Search = Annotated[str | None, BeforeValidator(_search_text)]
+"""The query parameter that searches a listing; an empty one finds everything."""
 
 # The response repeats refused names, so their size is bounded.
 _MAX_NAME: Final = 200
@@ -64,7 +104,8 @@ class JsonRoute(APIRoute):
                     # CORS preflight.
                     strict.complaint = "Send JSON with the header 'Content-Type: application/json'."
                 if strict.complaint is None:
-                    raise
+                    errors = in_plain_words(error.errors())
+                    raise RequestValidationError(errors, body=error.body) from None
                 raise InputInvalid.of("", strict.complaint) from None
 
         return handle_strictly

@@ -6,27 +6,30 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from msk_auth import Principal
+from msk_auth import KeyNotFound, Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.users import User
 
 from .audit import AuditList, audit_list
 from .json_route import JsonRoute, Limit
+from .openapi import problems
 
 
 def key_audit_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
     """The route beside the library's own under `/api/keys`."""
     router = APIRouter(prefix="/api/keys", tags=["API keys"], route_class=JsonRoute)
 
-    @router.get("/{keyId}/audit")
+    @router.get(
+        "/{keyId}/audit", response_model_exclude_unset=True, responses=problems(KeyNotFound)
+    )
     async def list_key_audit(
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: Annotated[str, Path(alias="keyId")],
         cursor: str | None = None,
         limit: Limit = 50,
     ) -> AuditList:
-        """The audit entries of one of your own keys, newest first."""
+        """List the audit entries of one of your keys, newest first."""
         record = await auth.authenticator.get_key(principal, key_id)
         # Of any actor: a leaked key is revoked without a login.
         query = AuditQuery(key_id=record.id)

@@ -7,14 +7,15 @@ import json
 import re
 from contextlib import aclosing, suppress
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from starlette.responses import PlainTextResponse
 
 from msk_auth import InputInvalid, Policy, Principal, Problem, require
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
+from task_service.errors import RunNotCancellable, RunNotFound
 from task_service.handlers import Progress
 from task_service.tasks.models import LogLine, Run
 from task_service.tasks.run_log import LogReader
@@ -22,8 +23,9 @@ from task_service.tasks.runs import Runs
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
 from .json_route import JsonRoute
+from .openapi import Responses, path_id, problems
 
-RunId = Annotated[str, Path(alias="runId")]
+RunId = Annotated[str, path_id("runId", "run", "run")]
 
 _READ: Final[Policy] = require("tasks:read")
 _LAST_EVENT_ID: Final = re.compile(r"[0-9]{1,10}")
@@ -49,15 +51,24 @@ def runs_router(
     starter = auth.require("tasks:run")
     streams = StreamLimit()
 
-    @router.get("/{runId}")
+    @router.get("/{runId}", responses=problems(RunNotFound))
     async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> Run:
+        """Show a run."""
         return await runs.get(principal, run_id)
 
-    @router.post("/{runId}/cancel")
+    @router.post("/{runId}/cancel", responses=problems(RunNotFound, RunNotCancellable))
     async def cancel_run(principal: Annotated[Principal[User], starter], run_id: RunId) -> Run:
+        """Cancel a run.
+
+        One that waits is cancelled at once; one that is running is stopped, and says so when it has.
+        """
         return await runs.cancel(principal, run_id)
 
-    @router.get("/{runId}/log", response_class=PlainTextResponse, responses=_LOG_RESPONSES)
+    @router.get(
+        "/{runId}/log",
+        response_class=PlainTextResponse,
+        responses=_LOG_RESPONSES | problems(RunNotFound),
+    )
     async def read_log(
         request: Request,
         principal: Annotated[Principal[User], reader],
@@ -65,6 +76,7 @@ def runs_router(
         accept: Annotated[str, Header()] = "*/*",
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
+        """Read the log of a run, or follow it."""
         await runs.get(principal, run_id)
         if "text/plain" in accept and "text/event-stream" not in accept:
             return PlainTextResponse(await _whole_log(logs, run_id), headers={"vary": "accept"})
@@ -93,7 +105,7 @@ def runs_router(
     return router
 
 
-_LOG_RESPONSES: dict[int | str, dict[str, Any]] = {
+_LOG_RESPONSES: Final[Responses] = {
     200: {
         "description": "The log: events `log`, `progress` and `end` as they happen, or the text so far with `Accept: text/plain`.",
         "content": {"text/event-stream": {}, "text/plain": {}},

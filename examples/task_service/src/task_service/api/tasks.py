@@ -4,12 +4,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Response
+from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel
 
 from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.users import User
+from task_service.accounts.users import User, normalised_username
+from task_service.errors import IdempotencyConflict, RunQueueFull, TaskNotFound
 from task_service.handlers import HandlerDescription, HandlerRegistry
 from task_service.tasks.models import (
     NewTask,
@@ -20,14 +21,17 @@ from task_service.tasks.models import (
     Task,
     TaskChanges,
     TaskPage,
+    TaskQuery,
+    TaskSort,
 )
 from task_service.tasks.queries import DEFAULT_PAGE
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
-from .json_route import JsonRoute, Limit
+from .json_route import JsonRoute, Limit, Search
+from .openapi import path_id, problems
 
-TaskId = Annotated[str, Path(alias="taskId")]
+TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
 
 
 class HandlerList(BaseModel):
@@ -45,43 +49,71 @@ def tasks_router(
     writer = auth.require("tasks:write")
     starter = auth.require("tasks:run")
 
-    @router.get("/handlers", dependencies=[auth.principal])
+    @router.get("/handlers", dependencies=[auth.any_credential])
     async def list_handlers() -> HandlerList:
+        """List the handlers that a task can name, with the parameters of each."""
         return HandlerList(items=registry.describe())
 
-    @router.get("/tasks")
+    # A total that was not asked for is left out.
+    @router.get("/tasks", response_model_exclude_unset=True)
     async def list_tasks(
         principal: Annotated[Principal[User], reader],
+        search: Search = None,
+        state: RunState | None = None,
+        owner: str | None = None,
+        sort: TaskSort = TaskSort.CREATED,
         cursor: str | None = None,
         limit: Limit = DEFAULT_PAGE,
         recent_runs: Limit = 0,
+        count: bool = False,
     ) -> TaskPage:
-        """The tasks; with `recent_runs` each one includes that many of its newest runs."""
-        return await tasks.list(principal, cursor=cursor, limit=limit, recent=recent_runs)
+        """List tasks.
+
+        `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner` is a user's name. With
+        `recent_runs` each task includes that many of its newest runs, and with `count` the answer says how many tasks all
+        pages have. A cursor belongs to its search, filters and order.
+        """
+        query = TaskQuery(
+            search=search,
+            state=state,
+            owner=None if owner is None else normalised_username(owner),
+            sort=sort,
+        )
+        return await tasks.list(
+            principal, query, cursor=cursor, limit=limit, recent=recent_runs, count=count
+        )
 
     @router.post("/tasks", status_code=201)
     async def create_task(
         principal: Annotated[Principal[User], writer], new: NewTask, response: Response
     ) -> Task:
+        """Create a task."""
         task = await tasks.create(principal, new)
         response.headers["location"] = f"/api/tasks/{task.id}"
         return task
 
-    @router.get("/tasks/{taskId}")
+    @router.get("/tasks/{taskId}", responses=problems(TaskNotFound))
     async def get_task(principal: Annotated[Principal[User], reader], task_id: TaskId) -> Task:
+        """Show a task with its latest run."""
         return await tasks.get(principal, task_id)
 
-    @router.patch("/tasks/{taskId}")
+    @router.patch("/tasks/{taskId}", responses=problems(TaskNotFound))
     async def change_task(
         principal: Annotated[Principal[User], writer], task_id: TaskId, changes: TaskChanges
     ) -> Task:
+        """Change a task; what is left out stays. Runs that wait already keep their parameters."""
         return await tasks.patch(principal, task_id, changes)
 
-    @router.delete("/tasks/{taskId}", status_code=204)
+    @router.delete("/tasks/{taskId}", status_code=204, responses=problems(TaskNotFound))
     async def delete_task(principal: Annotated[Principal[User], writer], task_id: TaskId) -> None:
+        """Delete a task with its runs and their logs."""
         await tasks.delete(principal, task_id)
 
-    @router.post("/tasks/{taskId}/run", status_code=202)
+    @router.post(
+        "/tasks/{taskId}/run",
+        status_code=202,
+        responses=problems(TaskNotFound, IdempotencyConflict, RunQueueFull),
+    )
     async def run_task(
         principal: Annotated[Principal[User], starter],
         task_id: TaskId,
@@ -89,7 +121,11 @@ def tasks_router(
         options: RunOptions | None = None,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Run:
-        """Queue a run of the task, with its parameters as they are now."""
+        """Run a task.
+
+        The run is queued with the task's parameters as they are now. A request that is repeated with the same
+        `Idempotency-Key` gets the run of the first one.
+        """
         run = await runs.request(
             principal,
             task_id,
@@ -99,14 +135,25 @@ def tasks_router(
         response.headers["location"] = f"/api/runs/{run.id}"
         return run
 
-    @router.get("/tasks/{taskId}/runs")
+    @router.get(
+        "/tasks/{taskId}/runs",
+        response_model_exclude_unset=True,
+        responses=problems(TaskNotFound),
+    )
     async def list_runs(
         principal: Annotated[Principal[User], reader],
         task_id: TaskId,
         cursor: str | None = None,
         limit: Limit = DEFAULT_PAGE,
         state: RunState | None = None,
+        count: bool = False,
     ) -> RunPage:
-        return await runs.list(principal, task_id, cursor=cursor, limit=limit, state=state)
+        """List the runs of a task, newest first.
+
+        With `count` the answer says how many runs all pages have.
+        """
+        return await runs.list(
+            principal, task_id, cursor=cursor, limit=limit, state=state, count=count
+        )
 
     return router

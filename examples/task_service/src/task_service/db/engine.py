@@ -16,16 +16,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import URL, Connection, Table, event, exc, make_url
+from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from msk_auth import ConfigurationError, StoreUnavailable
-from msk_auth.stores.sqlalchemy import prepare_sqlite
+from msk_auth.stores.sqlalchemy import (
+    AsyncPreparedRead,
+    AsyncSQLAlchemyKeyStore,
+    prepare_sqlite,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +58,9 @@ _COMMIT_DURABLY: Final = (
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
 
-POSTGRES_CONNECT: Final = {
+POSTGRES_CONNECT: Final[dict[str, Any]] = {
+    # Shown in pg_stat_activity; `application_name` in the URL goes before it.
+    "fallback_application_name": "task-service",
     "connect_timeout": _WAIT_SECONDS,
     # Detects a machine that vanished in seconds, not hours.
     "keepalives_idle": 30,
@@ -86,6 +93,7 @@ class Database:
             engine if self._is_sqlite else engine.execution_options(isolation_level="AUTOCOMMIT")
         )
         self._writer = engine.execution_options(**{_WRITES: True})
+        self._store: AsyncSQLAlchemyKeyStore | None = None
 
     @classmethod
     def open(cls, url: str) -> Database:
@@ -127,11 +135,47 @@ class Database:
                 await stack.enter_async_context(self._write_lock)
             yield await stack.enter_async_context(self._writer.begin())
 
+    def read_through(self, store: AsyncSQLAlchemyKeyStore) -> None:
+        """Read prepared statements as the store of keys reads keys, which takes a tenth of the time of :meth:`read`."""
+        self._store = store
+
+    def prepare(self, statement: Select[Any]) -> AsyncPreparedRead:
+        """A statement that is read with many requests: a function that takes its parameters and returns the rows.
+
+        The function raises StoreUnavailable if the database cannot answer, or not in time.
+
+        Args:
+            statement: Selects few rows by an index: SQLite reads them on the event loop. Values that change are
+                `bindparam("…")`.
+        """
+        prepared: AsyncPreparedRead | None = None
+
+        async def read(**values: Any) -> Sequence[Any]:
+            nonlocal prepared
+            if self._store is None:
+                async with self.read() as connection:
+                    rows: Sequence[Any] = (await connection.execute(statement, values)).all()
+                    return rows
+            if prepared is None:
+                prepared = self._store.prepare(statement)
+            try:
+                return await prepared(**values)
+            except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+                if not isinstance(error, OSError) and not is_outage(error):
+                    raise
+                raise _unavailable(error) from error
+
+        return read
+
     def with_timeout(self, seconds: float) -> Database:
         """A second `Database` for the same data, with its own connections and this timeout. Close it as well."""
         url = self.engine.url
         engine = _sqlite_engine(url, seconds) if self._is_sqlite else _postgres_engine(url, seconds)
         return Database(engine, block_seconds=seconds)
+
+    def connections_in_use(self) -> int:
+        """How many connections of the pool are in use now."""
+        return cast("QueuePool", self.engine.pool).checkedout()
 
     async def close(self) -> None:
         """Close all connections."""

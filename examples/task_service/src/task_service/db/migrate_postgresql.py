@@ -36,6 +36,9 @@ LOCK_SECONDS: Final = 1.0
 
 CONCURRENT_INDEXES: Final = {
     "ix_runs_state_owner_id_rank_created_at_id": "runs (state, owner_id, rank, created_at, id)",
+    "ix_runs_task_id_state_created_at_id": "runs (task_id, state, created_at, id)",
+    "ix_audit_action_id": "audit (action, id)",
+    "ix_audit_credential_id_id": "audit (credential_id, id)",
 }
 """The indexes that later versions added to tables that may be large, with their columns. Migrations omit them."""
 
@@ -155,7 +158,7 @@ async def _build_index(connection: AsyncConnection, name: str, columns: str) -> 
         if not _is_lock_conflict(error):
             raise
         _log.warning(
-            "cannot build the index %s beside long transactions; without it runs are found more slowly. The next start"
+            "cannot build the index %s beside long transactions; without it lists are slower. The next start"
             " retries; to retry now, run `task-service migrate`",
             name,
         )

@@ -23,6 +23,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
     text,
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -31,6 +32,11 @@ from msk_auth.stores.sqlalchemy import api_key_table
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def to_microseconds(at: datetime) -> int:
+    """An aware time as the database stores it: whole microseconds since the Unix epoch."""
+    return (at - _EPOCH) // _MICROSECOND
 
 
 class UtcMicroseconds(TypeDecorator[datetime]):
@@ -51,7 +57,7 @@ class UtcMicroseconds(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError("A time without a time zone cannot be stored. Use datetime.now(UTC).")
-        return (value - _EPOCH) // _MICROSECOND
+        return to_microseconds(value)
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
         """Convert microseconds to a `datetime`."""
@@ -78,9 +84,30 @@ users = Table(
     Column("roles", JSON, nullable=False),
     # An Argon2id hash; NULL until the first password is set through a link.
     Column("password_hash", String(255)),
+    # Whether the user logs in at the identity provider; see `identities`.
+    Column("external_login", Boolean, nullable=False, server_default=false()),
     Column("disabled_at", UtcMicroseconds),
     Column("created_at", UtcMicroseconds, nullable=False),
     Column("last_login_at", UtcMicroseconds),
+)
+
+# Who the users of the identity provider are here. A subject is unique within its issuer only.
+identities = Table(
+    "identities",
+    metadata,
+    Column("issuer", String(255), primary_key=True),
+    Column("subject", String(255), primary_key=True),
+    Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),
+    Column("created_at", UtcMicroseconds, nullable=False),
+)
+
+logout_tokens = Table(
+    "logout_tokens",
+    metadata,
+    # The logout tokens of the identity provider that were used, until they expire.
+    Column("issuer", String(255), primary_key=True),
+    Column("jti", String(255), primary_key=True),
+    Column("expires_at", UtcMicroseconds, nullable=False, index=True),
 )
 
 password_links = Table(
@@ -100,6 +127,12 @@ sessions = Table(
     Column("id", String(32), primary_key=True),
     Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),
     Column("authenticated_at", UtcMicroseconds, nullable=False),
+    # When it began; NULL in sessions of versions where that was always the same.
+    Column("started_at", UtcMicroseconds),
+    # The ID token of a login at the identity provider, which its logout asks for.
+    Column("id_token", Text),
+    # Its session there (`sid`), if the ID token names one; when that ends, so does this one.
+    Column("provider_sid", String(255)),
     # Monotonic, written in batches: idle time is measured to the minute.
     Column("last_seen_at", UtcMicroseconds, nullable=False),
     Column("expires_at", UtcMicroseconds, nullable=False),
@@ -136,6 +169,8 @@ audit = Table(
     Column("details", JSON, nullable=False),
     Index("ix_audit_actor_id_id", "actor_id", "id"),
     Index("ix_audit_target_id", "target", "id"),
+    Index("ix_audit_action_id", "action", "id"),
+    Index("ix_audit_credential_id_id", "credential_id", "id"),
 )
 
 tasks = Table(
@@ -186,6 +221,7 @@ runs = Table(
     Column("progress", Float),
     Column("progress_text", String(200)),
     Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),
+    Index("ix_runs_task_id_state_created_at_id", "task_id", "state", "created_at", "id"),
     Index("ix_runs_state_created_at", "state", "created_at"),
     Index(
         "ix_runs_state_owner_id_rank_created_at_id", "state", "owner_id", "rank", "created_at", "id"

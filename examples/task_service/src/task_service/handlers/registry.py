@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from msk_auth import ConfigurationError, FieldError, InputInvalid
+from task_service.validation import message_of
 
 from .base import Handler, HandlerEnvironment, HandlerParams
 
@@ -132,11 +133,8 @@ def _refuse_unstorable(params: object) -> None:
 
 def _fields(error: ValidationError) -> list[FieldError]:
     """Pydantic's errors under the names that the client used."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
+    found = error.errors(include_url=False, include_input=False)
     return [
-        FieldError(
-            ".".join(("params", *(str(part) for part in each["loc"]))),
-            each["msg"].removeprefix("Value error, "),
-        )
+        FieldError(".".join(("params", *(str(part) for part in each["loc"]))), message_of(each))
         for each in found[:_MAX_ERRORS]
     ]

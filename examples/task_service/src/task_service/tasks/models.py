@@ -1,5 +1,6 @@
 """Tasks, runs and log lines as the API accepts and shows them (times are RFC 3339 in UTC)."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -116,17 +117,55 @@ class TaskWithRuns(Task):
 
 
 class TaskPage(_Output):
-    """A page of tasks, newest first."""
+    """A page of tasks.
+
+    Attributes:
+        total: How many tasks all pages have; present if the request has `count=true`.
+    """
 
     items: list[TaskWithRuns] | list[Task]
     next_cursor: str | None
+    total: int | None = None
 
 
 class RunPage(_Output):
-    """A page of a task's runs, newest first."""
+    """A page of a task's runs, newest first.
+
+    Attributes:
+        total: How many runs all pages have; present if the request has `count=true`.
+    """
 
     items: list[Run]
     next_cursor: str | None
+    total: int | None = None
+
+
+class TaskSort(StrEnum):
+    """The order of tasks: newest first, latest change first, or by name."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuery:
+    """Which tasks to list; None means any.
+
+    Attributes:
+        search: A part of the name, or a whole id.
+        state: Tasks whose latest run is in this state.
+        owner: Tasks of the user with this name.
+        sort: In which order.
+    """
+
+    search: str | None = None
+    state: RunState | None = None
+    owner: str | None = None
+    sort: TaskSort = TaskSort.CREATED
+
+
+ALL_TASKS = TaskQuery()
 
 
 class LogLine(_Output):
@@ -165,6 +204,14 @@ class RunOptions(_Input):
 
 class NewTask(_Input):
     """The body of `POST /api/tasks`. `params` are validated by the handler's own model."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"name": "Say hello", "handler": "command", "params": {"argv": ["echo", "hello"]}}
+            ]
+        }
+    )
 
     name: _Name
     handler: Annotated[str, Field(max_length=64)]

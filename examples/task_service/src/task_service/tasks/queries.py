@@ -1,16 +1,16 @@
-"""Reads tasks and runs: conditions for what a principal may see, pages, and the conversion of rows to models."""
+"""Reads tasks and runs: conditions for what a principal may see, and the conversion of rows to models."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, select, true, tuple_, union_all
+from sqlalchemy import Row, ScalarSelect, Select, select, true, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.sql.schema import Column, Table
+from sqlalchemy.sql.schema import Column
 
-from msk_auth import InputInvalid, PageCursor, Principal
+from msk_auth import Principal
 from task_service.db.schema import runs, tasks
 
 from .models import Run, Task
@@ -23,6 +23,8 @@ PRIORITIZE = "runs:prioritize"
 """The permission to queue urgent runs, which go before other owners'."""
 MAX_PAGE = 100
 DEFAULT_PAGE = 50
+
+_INNER = runs.alias("inner")
 
 
 def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
@@ -40,54 +42,52 @@ def cancellable_by(principal: Principal[Any], owner: Column[str]) -> ColumnEleme
     return true() if CANCEL_ALL in principal.permissions else owned_by(principal, owner)
 
 
-def check_limit(limit: int) -> None:
-    """Validate a page size.
-
-    Raises:
-        InputInvalid: Field `limit`.
-    """
-    if not 1 <= limit <= MAX_PAGE:
-        raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {MAX_PAGE}.")
-
-
-def page(statement: Select[Any], table: Table, *, cursor: str | None, limit: int) -> Select[Any]:
-    """The statement's rows from the cursor on, newest first, and one more than `limit` for :func:`next_cursor`.
-
-    Raises:
-        InputInvalid: Fields `cursor` and `limit`.
-    """
-    check_limit(limit)
-    position = (table.c.created_at, table.c.id)
-    if cursor is not None:
-        created_at, last_id = PageCursor.decode(cursor)
-        statement = statement.where(
-            tuple_(*position) < tuple_(created_at, last_id, types=[c.type for c in position])
-        )
-    return statement.order_by(*(column.desc() for column in position)).limit(limit + 1)
-
-
-def next_cursor(rows: Sequence[Row[Any]], limit: int) -> str | None:
-    """The cursor of the page after the first `limit` rows; None if there are no more."""
-    if len(rows) <= limit:
-        return None
-    last = rows[limit - 1]
-    return PageCursor.encode(last.created_at, last.id)
-
-
 async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) -> dict[str, Run]:
     """The newest run of each task that has one. Each is found by the index."""
-    inner = runs.alias("inner")
-    newest = (
-        select(inner.c.id)
-        .where(inner.c.task_id == tasks.c.id)
-        .order_by(inner.c.created_at.desc(), inner.c.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    newest = _of_newest_run(_INNER.c.id)
     result = await connection.execute(
         select(runs).where(runs.c.id.in_(select(newest).where(tasks.c.id.in_(task_ids))))
     )
     return {row.task_id: as_run(row) for row in result}
+
+
+def with_last_run(tasks_page: Select[Any]) -> Select[Any]:
+    """A page of tasks, each with the columns of its newest run as `run_…`, which the index finds; in no order."""
+    page = tasks_page.subquery("page")
+    newest = (
+        select(_INNER.c.id)
+        .where(_INNER.c.task_id == page.c.id)
+        .order_by(_INNER.c.created_at.desc(), _INNER.c.id.desc())
+        .limit(1)
+        .correlate(page)
+        .scalar_subquery()
+    )
+    return select(
+        page, *(runs.c[name].label(f"run_{name}") for name in Run.model_fields)
+    ).select_from(page.outerjoin(runs, runs.c.id == newest))
+
+
+def last_run_of(row: Any) -> Run | None:
+    """The run in a row of :func:`with_last_run`."""
+    if row.run_id is None:
+        return None
+    return Run.model_validate({name: getattr(row, f"run_{name}") for name in Run.model_fields})
+
+
+def newest_state() -> ScalarSelect[Any]:
+    """In a query of tasks: the state of each one's newest run, which the index finds."""
+    return _of_newest_run(_INNER.c.state)
+
+
+def _of_newest_run(column: ColumnElement[Any]) -> ScalarSelect[Any]:
+    return (
+        select(column)
+        .where(_INNER.c.task_id == tasks.c.id)
+        .order_by(_INNER.c.created_at.desc(), _INNER.c.id.desc())
+        .limit(1)
+        .correlate(tasks)
+        .scalar_subquery()
+    )
 
 
 async def recent_runs(

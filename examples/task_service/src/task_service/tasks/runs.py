@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock, InputInvalid, OwnerDisabled, PermissionDenied, Principal
 from task_service.db.engine import Database
+from task_service.db.paging import Order, Paging, count_rows
 from task_service.db.schema import idempotency, runs, tasks, users
 from task_service.errors import (
     IdempotencyConflict,
@@ -29,12 +30,11 @@ from .notifications import LocalEvents, NullNotifier, WorkerNotifier
 from .owner_rotation import join_rotation
 from .queries import (
     DEFAULT_PAGE,
+    MAX_PAGE,
     PRIORITIZE,
     as_run,
     cancellable_by,
-    next_cursor,
     owned_by,
-    page,
     visible_to,
 )
 
@@ -218,6 +218,7 @@ class Runs:
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
         state: RunState | None = None,
+        count: bool = False,
     ) -> RunPage:
         """A page of the runs of a task that the principal may see, newest first.
 
@@ -227,6 +228,7 @@ class Runs:
             cursor: `next_cursor` of the previous page.
             limit: How many runs at most, from 1 to 100.
             state: Only runs that are in this state now.
+            count: Also count all runs that are listed.
 
         Raises:
             TaskNotFound: There is no such task.
@@ -237,7 +239,10 @@ class Runs:
         wanted = select(runs).where(runs.c.task_id == task_id)
         if state is not None:
             wanted = wanted.where(runs.c.state == state)
-        statement = page(wanted, runs, cursor=cursor, limit=limit)
+        newest_first = Order.by_time(runs.c.created_at, runs.c.id)
+        paging = Paging(
+            newest_first, (task_id, state), cursor=cursor, limit=limit, max_limit=MAX_PAGE
+        )
         async with self._db.read() as connection:
             visible = await connection.scalar(
                 select(tasks.c.id).where(
@@ -248,10 +253,10 @@ class Runs:
             )
             if visible is None:
                 raise TaskNotFound
-            rows = (await connection.execute(statement)).all()
-        return RunPage(
-            items=[as_run(row) for row in rows[:limit]], next_cursor=next_cursor(rows, limit)
-        )
+            rows = (await connection.execute(paging.apply(wanted))).all()
+            total = {"total": await count_rows(connection, wanted)} if count else {}
+        shown, next_cursor = paging.cut(rows)
+        return RunPage(items=[as_run(row) for row in shown], next_cursor=next_cursor, **total)
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
         """Cancel a run: a queued one ends at once, a running one within about a second.

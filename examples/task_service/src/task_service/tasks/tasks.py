@@ -10,27 +10,51 @@ import json
 import re
 from typing import Any, Final
 
-from sqlalchemy import exists, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from msk_auth import Clock, InputInvalid, KeyFormat, KeyMalformed, Principal
 from task_service.db.engine import Database, lock_table
-from task_service.db.schema import runs, tasks
+from task_service.db.paging import Order, Paging, contains_text, count_rows
+from task_service.db.schema import runs, tasks, users
 from task_service.errors import TaskNotFound
 from task_service.handlers import HandlerRegistry
 from task_service.ids import is_id, new_id
 
 from .interfaces import OnChange, ignore_change
-from .models import NewTask, Task, TaskChanges, TaskPage, TaskWithRuns
+from .models import (
+    ALL_TASKS,
+    NewTask,
+    Task,
+    TaskChanges,
+    TaskPage,
+    TaskQuery,
+    TaskSort,
+    TaskWithRuns,
+)
 from .notifications import LocalEvents
 from .queries import (
     DEFAULT_PAGE,
+    MAX_PAGE,
+    READ_ALL,
     as_task,
+    last_run_of,
     latest_runs,
-    next_cursor,
+    newest_state,
     owned_by,
-    page,
     recent_runs,
     visible_to,
+    with_last_run,
 )
 from .runs import cancel_runs
 
@@ -43,6 +67,39 @@ EXAMPLE_PARAMS: Final = {
     "argv": ["echo", "Hello! This is your first run: press Run, or start it with an API key."]
 }
 """Runs on any machine, without a network, and with the commands that are allowed by default."""
+
+
+_ORDERS: Final = {
+    TaskSort.CREATED: Order.by_time(tasks.c.created_at, tasks.c.id),
+    TaskSort.UPDATED: Order.by_time(tasks.c.updated_at, tasks.c.id),
+    TaskSort.NAME: Order(func.lower(tasks.c.name, type_=tasks.c.name.type), tasks.c.id),
+}
+
+
+def _select_tasks(query: TaskQuery) -> Select[Any]:
+    """The statement that selects the tasks of a query."""
+    statement = select(tasks).where(tasks.c.deleted_at.is_(None))
+    if query.search is not None:
+        statement = statement.where(
+            or_(contains_text(tasks.c.name, query.search), tasks.c.id == query.search)
+        )
+    if query.state is not None:
+        statement = statement.where(newest_state() == query.state)
+    if query.owner is not None:
+        owner = select(users.c.id).where(users.c.username == query.owner).scalar_subquery()
+        statement = statement.where(tasks.c.owner_id == owner)
+    return statement
+
+
+def _first_page_of(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """The newest `rows` tasks under these conditions, with their last runs."""
+    paging = Paging(
+        _ORDERS[ALL_TASKS.sort], ALL_TASKS, cursor=None, limit=DEFAULT_PAGE, max_limit=MAX_PAGE
+    )
+    page = paging.apply(_select_tasks(ALL_TASKS).where(*conditions))
+    found = with_last_run(page.limit(bindparam("rows", type_=Integer)))
+    columns = found.selected_columns
+    return found.order_by(columns.sort_key.desc(), columns.id.desc())
 
 
 class Tasks:
@@ -74,6 +131,10 @@ class Tasks:
         self._clock = clock
         self._registry = registry
         self._events = events
+        self._read_first_of_all = db.prepare(_first_page_of())
+        self._read_first_of_owner = db.prepare(
+            _first_page_of(tasks.c.owner_id == bindparam("owner_id"))
+        )
         self._key_format = KeyFormat() if key_format is None else key_format
         self._key_like = re.compile(
             rf"{self._key_format.prefix}_[0-9A-Za-z]{{12}}_[0-9A-Za-z]{{38}}"
@@ -113,35 +174,36 @@ class Tasks:
     async def list(
         self,
         principal: Principal[Any],
+        query: TaskQuery = ALL_TASKS,
         *,
         cursor: str | None = None,
         limit: int = DEFAULT_PAGE,
         recent: int = 0,
+        count: bool = False,
     ) -> TaskPage:
-        """A page of the principal's tasks, or of all tasks with `tasks:read_all`, newest first.
+        """A page of the principal's tasks, or of all tasks with `tasks:read_all`.
 
         Args:
             principal: The caller.
+            query: Which tasks, in which order.
             cursor: `next_cursor` of the previous page.
             limit: How many tasks at most, from 1 to 100.
             recent: How many of its newest runs each task includes, up to 20; 0 leaves them out.
+            count: Also count the tasks of all pages.
 
         Raises:
             InputInvalid: Fields `cursor`, `limit` and `recent_runs`.
         """
         if not 0 <= recent <= MAX_RECENT:
             raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
-        statement = page(
-            select(tasks).where(
-                tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id)
-            ),
-            tasks,
-            cursor=cursor,
-            limit=limit,
-        )
+        paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        if query == ALL_TASKS and cursor is None and not recent and not count:
+            return await self._first_page(principal, paging, limit)
+        wanted = _select_tasks(query).where(visible_to(principal, tasks.c.owner_id))
         async with self._db.read() as connection:
-            rows = (await connection.execute(statement)).all()
-            shown = rows[:limit]
+            rows = (await connection.execute(paging.apply(wanted))).all()
+            total = {"total": await count_rows(connection, wanted)} if count else {}
+            shown, following = paging.cut(rows)
             ids = [row.id for row in shown]
             if recent:
                 histories = await recent_runs(connection, ids, recent)
@@ -150,15 +212,26 @@ class Tasks:
                 histories = {}
                 last_runs = await latest_runs(connection, ids)
         items = [as_task(row, last_runs.get(row.id)) for row in shown]
-        following = next_cursor(rows, limit)
         if not recent:
-            return TaskPage(items=items, next_cursor=following)
+            return TaskPage(items=items, next_cursor=following, **total)
         return TaskPage(
             items=[
                 TaskWithRuns(**dict(task), recent_runs=histories.get(task.id, [])) for task in items
             ],
             next_cursor=following,
+            **total,
         )
+
+    async def _first_page(self, principal: Principal[Any], paging: Paging, limit: int) -> TaskPage:
+        """What programs and pages ask for most: one statement, prepared."""
+        if READ_ALL in principal.permissions:
+            rows = await self._read_first_of_all(rows=limit + 1)
+        else:
+            rows = await self._read_first_of_owner(rows=limit + 1, owner_id=principal.owner.id)
+        shown, following = paging.cut(rows)
+        items = [as_task(row, last_run_of(row)) for row in shown]
+        # Each was validated just now, and a page would try to read each as another kind of task first.
+        return TaskPage.model_construct(items=items, next_cursor=following)
 
     async def get(self, principal: Principal[Any], task_id: str) -> Task:
         """One task that the principal may see.

@@ -3,8 +3,8 @@
 One rule: a page holds no data. It fetches its data from the API like any other client, so permissions are decided in one
 place. The server renders only the frame: the logged-in user, the page, the forms.
 
-No request leaves this origin and no inline script runs: every page has the :data:`CONTENT_SECURITY_POLICY`, whose Trusted
-Types directive makes the browser refuse any script that turns a string into markup.
+No request leaves this origin and no inline script runs: every page of our own has the :data:`CONTENT_SECURITY_POLICY`, whose
+Trusted Types directive makes the browser refuse any script that turns a string into markup.
 """
 
 from __future__ import annotations
@@ -27,6 +27,20 @@ CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 
+REFERENCE_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""The policy of the page of the API reference: its renderer sets markup, which it has sanitised, and has images of its own."""
+
 PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -42,4 +56,4 @@ PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
 )
 """Headers of every page (ASVS 5.0, section 3.4)."""
 
-__all__ = ["CONTENT_SECURITY_POLICY", "PAGE_HEADERS"]
+__all__ = ["CONTENT_SECURITY_POLICY", "PAGE_HEADERS", "REFERENCE_POLICY"]

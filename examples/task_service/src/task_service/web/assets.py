@@ -45,6 +45,7 @@ class Assets:
     Args:
         folder: The folder.
         base: The path they are served under, without a trailing slash.
+        ours: Whether they are scripts and styles of this project, which are served lean.
 
     Attributes:
         version: A digest of every file's name and content.
@@ -53,9 +54,11 @@ class Assets:
         stylesheets: In the order in which they apply.
     """
 
-    def __init__(self, folder: Path, base: str = "/static") -> None:
+    def __init__(self, folder: Path, base: str = "/static", *, ours: bool = True) -> None:
         self._files = {
-            file.relative_to(folder).as_posix(): lean(file.suffix, file.read_text("utf-8")).encode()
+            file.relative_to(folder).as_posix(): (
+                lean(file.suffix, file.read_text("utf-8")).encode() if ours else file.read_bytes()
+            )
             for file in sorted(folder.rglob("*"))
             if file.suffix in _MEDIA_TYPES
         }

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from fastapi import APIRouter
@@ -17,25 +18,36 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from msk_auth import (
     CredentialRefused,
     CredentialsMissing,
+    CrossOriginRefused,
     InteractiveRequired,
     KeyLimits,
     PermissionDenied,
+    Principal,
     Problem,
     require_interactive,
 )
+from msk_auth.integrations import is_same_origin
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
+from task_service.accounts import provider_logout
 from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import LoggedIn, Login
+from task_service.accounts.oidc import CALLBACK, OidcLogin
+from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User
-from task_service.errors import CrossOriginRefused, SessionNotFound
-from task_service.login_cookie import is_same_origin
+from task_service.errors import (
+    LogoutRefused,
+    ProviderLoginRefused,
+    ProviderUnavailable,
+    SessionNotFound,
+)
 from task_service.request_record import request_address
 
-from . import PAGE_HEADERS
+from . import CONTENT_SECURITY_POLICY, PAGE_HEADERS, REFERENCE_POLICY
 from .assets import Assets
 
 _HERE = Path(__file__).parent
+_RENDERER = "swagger-ui-5.35.0/swagger-ui"
 _FIRST_PAGE = "/tasks"
 _DAY_SECONDS = 86_400
 _PRESET_DAYS = (30, 90, 365)
@@ -66,11 +78,13 @@ class PageUser:
         username: Shown in the menu.
         permissions: Decide which entries and buttons are offered; the API decides again what is allowed.
         roles: Shown in the menu.
+        has_password: Whether they have one here that a page can ask for.
     """
 
     username: str
     permissions: frozenset[str]
     roles: tuple[str, ...] = ()
+    has_password: bool = True
 
     @property
     def initials(self) -> str:
@@ -85,11 +99,17 @@ class PageLogins:
     Args:
         auth: Authenticates requests.
         login: Starts and ends sessions.
+        sessions: The sessions.
+        oidc: Starts sessions for people who come from the identity provider, if there is one.
     """
 
-    def __init__(self, auth: FastAPIAuth[User], login: Login) -> None:
+    def __init__(
+        self, auth: FastAPIAuth[User], login: Login, sessions: Sessions, oidc: OidcLogin | None
+    ) -> None:
         self._auth = auth
         self._login = login
+        self._sessions = sessions
+        self._oidc = oidc
 
     async def log_in(self, username: str, password: str, *, request: Request) -> LoggedIn:
         """Start a session; raises as :meth:`Login.log_in`."""
@@ -100,12 +120,30 @@ class PageLogins:
             user_agent=request.headers.get("user-agent"),
         )
 
-    async def log_out(self, request: Request) -> None:
-        """End the session of the request, if it has one."""
+    async def log_out(self, request: Request) -> str | None:
+        """End the session of the request, if it has one.
+
+        Returns:
+            Where the browser ends the session at the identity provider, if it began there.
+        """
+        principal = await self._principal(request)
+        if principal is None:
+            return None
+        id_token = None
+        if self._oidc is not None and principal.session_id is not None:
+            id_token = await self._sessions.find_id_token(principal.session_id)
         try:
-            await self._login.log_out(await self._auth.admit(request, require_interactive()))
-        except (CredentialsMissing, CredentialRefused, InteractiveRequired, SessionNotFound):
-            return
+            await self._login.log_out(principal)
+        except SessionNotFound:
+            return None
+        if self._oidc is None or id_token is None:
+            return None
+        return await self._oidc.logout_url(id_token)
+
+    async def session_id(self, request: Request) -> str | None:
+        """The session of the request; None without a login."""
+        principal = await self._principal(request)
+        return None if principal is None else principal.session_id
 
     async def current_user(self, request: Request) -> PageUser | None:
         """The logged-in user; None without a login.
@@ -113,12 +151,18 @@ class PageLogins:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        try:
-            principal = await self._auth.admit(request, require_interactive())
-        except (CredentialsMissing, CredentialRefused, InteractiveRequired):
+        principal = await self._principal(request)
+        if principal is None:
             return None
         user = principal.user
-        return PageUser(user.username, principal.permissions, user.roles)
+        return PageUser(user.username, principal.permissions, user.roles, user.has_password)
+
+    async def _principal(self, request: Request) -> Principal[User] | None:
+        """Who is logged in; None without a login."""
+        try:
+            return await self._auth.admit(request, require_interactive())
+        except (CredentialsMissing, CredentialRefused, InteractiveRequired):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +172,7 @@ class _Page:
     path: str
     template: str
     permission: str | None = None
+    policy: str = CONTENT_SECURITY_POLICY
 
 
 _PAGES = (
@@ -135,6 +180,7 @@ _PAGES = (
     _Page("/tasks/{task_id}", "task.html"),
     _Page("/keys", "keys.html"),
     _Page("/account", "account.html"),
+    _Page("/docs", "api.html", policy=REFERENCE_POLICY),
     _Page("/admin/config", "config.html", "admin:config"),
     _Page("/admin/users", "users.html", "admin:users"),
     _Page("/admin/audit", "audit.html", "admin:audit"),
@@ -144,18 +190,6 @@ _PAGES = (
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def pages_router(
-    logins: PageLogins, *, key_limits: Callable[[], Awaitable[KeyLimits]]
-) -> APIRouter:
-    """Every page of the service, with its static files; none appears in the OpenAPI document.
-
-    Args:
-        logins: Logs users in and out, and finds the logged-in user.
-        key_limits: The limits for new API keys as they are now; the form for a new key offers nothing beyond them.
-    """
-    return _Pages(logins, key_limits).router()
-
-
 def local_path(target: str | None) -> str:
     """The path to open after login: `target` if it is a path of this origin and no login page, else the first page.
 
@@ -163,7 +197,8 @@ def local_path(target: str | None) -> str:
     """
     if target is None or not _LOCAL_PATH.fullmatch(target):
         return _FIRST_PAGE
-    return _FIRST_PAGE if urlsplit(target).path in {"/login", "/logout"} else target
+    path = urlsplit(target).path
+    return _FIRST_PAGE if path == "/logout" or f"{path}/".startswith("/login/") else target
 
 
 def from_another_site(request: Request) -> bool:
@@ -175,11 +210,36 @@ def from_another_site(request: Request) -> bool:
     return is_same_origin(request.headers.raw, request.url.scheme) is False
 
 
-class _Pages:
-    def __init__(self, logins: PageLogins, key_limits: Callable[[], Awaitable[KeyLimits]]) -> None:
+def wants_page(request: Request) -> bool:
+    """True if a browser opens an address that is none of the API's."""
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get(
+        "accept", ""
+    )
+
+
+class Pages:
+    """Every page of the service.
+
+    Args:
+        logins: Logs users in and out, and finds the logged-in user.
+        key_limits: The limits for new API keys as they are now; the form for a new key offers nothing beyond them.
+        oidc: Logs people in who come from the identity provider, if there is one.
+        passwords_on: Whether users have passwords here.
+    """
+
+    def __init__(
+        self,
+        logins: PageLogins,
+        *,
+        key_limits: Callable[[], Awaitable[KeyLimits]],
+        oidc: OidcLogin | None = None,
+        passwords_on: bool = True,
+    ) -> None:
         self._logins = logins
+        self._oidc = oidc
         self._key_limits = key_limits
         self._assets = Assets(_HERE / "static")
+        self._vendor = Assets(_HERE / "vendor", "/vendor", ours=False)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -187,8 +247,14 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        shared: dict[str, Any] = self._templates.globals
+        shared["provider"] = None if oidc is None else oidc.provider.name
+        shared["passwords_on"] = passwords_on
+        shared["vendor"] = self._vendor
+        shared["renderer"] = _RENDERER
 
     def router(self) -> APIRouter:
+        """The routes of the pages and their static files; none appears in the OpenAPI document."""
         router = APIRouter(include_in_schema=False)
 
         def route(path: str, endpoint: _Endpoint, *methods: str) -> None:
@@ -197,11 +263,18 @@ class _Pages:
         route("/", self._root, "GET")
         route("/login", self._with_problem_page(self._login_form), "GET")
         route("/login", self._with_problem_page(self._log_in), "POST")
+        if self._oidc is not None:
+            at_provider = self._with_problem_page(self._go_to_provider(self._oidc))
+            route("/login/oidc", at_provider, "GET")
+            route(CALLBACK, self._with_problem_page(self._come_from_provider(self._oidc)), "GET")
+            # The provider itself calls it, and reads no page.
+            route(provider_logout.PATH, self._log_out_at_provider(self._oidc), "POST")
         route("/logout", self._with_problem_page(self._log_out), "POST")
         route("/set-password", self._set_password, "GET")
         for page in _PAGES:
             route(page.path, self._with_problem_page(self._behind_login(page)), "GET")
-        route(self._assets.route, self._assets.serve, "GET")
+        for assets in (self._assets, self._vendor):
+            route(assets.route, assets.serve, "GET")
         # Browsers request it themselves when they show a response that is not a page.
         route("/favicon.ico", self._icon, "GET")
         return router
@@ -219,10 +292,18 @@ class _Pages:
             try:
                 return await endpoint(request)
             except Problem as problem:
-                response = self._render("problem.html", {"problem": problem}, problem.status)
-                return _with_retry_after(response, problem)
+                return await self.problem_page(request, problem)
 
         return with_problem_page
+
+    async def problem_page(self, request: Request, problem: Problem) -> Response:
+        """A problem as a page, with the navigation if the request has a login."""
+        try:
+            user = await self._logins.current_user(request)
+        except Problem:
+            user = None
+        context = {"problem": problem, "user": user, "path": request.url.path}
+        return _with_retry_after(self._render("problem.html", context, problem.status), problem)
 
     async def _root(self, request: Request) -> Response:
         return RedirectResponse(_FIRST_PAGE, HTTPStatus.SEE_OTHER)
@@ -255,6 +336,55 @@ class _Pages:
             "problem": problem,
         }
         return self._render("login.html", context, status)
+
+    def _go_to_provider(self, oidc: OidcLogin) -> _Endpoint:
+        async def go(request: Request) -> Response:
+            url, pending = await oidc.begin(
+                local_path(request.query_params.get("next")),
+                replaces=await self._logins.session_id(request),
+                fresh="fresh" in request.query_params,
+            )
+            answer = RedirectResponse(
+                url, HTTPStatus.SEE_OTHER, headers={"Cache-Control": "no-store"}
+            )
+            login_cookie.write_pending(answer, pending)
+            return answer
+
+        return go
+
+    def _come_from_provider(self, oidc: OidcLogin) -> _Endpoint:
+        async def come(request: Request) -> Response:
+            pending = login_cookie.read_pending(request)
+            target = local_path(None if pending is None else pending.target)
+            try:
+                login = await oidc.finish(
+                    pending,
+                    request.query_params,
+                    address=request_address(),
+                    user_agent=request.headers.get("user-agent"),
+                )
+            except (ProviderLoginRefused, ProviderUnavailable) as problem:
+                answer = self._login_page(target, problem=problem, status=problem.status)
+                login_cookie.clear_pending(answer)
+                return answer
+            # A page of our own: after a redirect from another site browsers send no SameSite=Strict cookie.
+            answer = self._render("continue.html", {"target": target})
+            login_cookie.clear_pending(answer)
+            login_cookie.write(answer, login.token, max_age=login.expires_in)
+            return answer
+
+        return come
+
+    def _log_out_at_provider(self, oidc: OidcLogin) -> _Endpoint:
+        async def log_out(request: Request) -> Response:
+            form = await request.form(max_files=0, max_fields=10)
+            sent = form.getlist("logout_token")
+            if len(sent) != 1 or not isinstance(sent[0], str):
+                raise LogoutRefused
+            await oidc.logout.receive(sent[0])
+            return Response(headers={"Cache-Control": "no-store"})
+
+        return log_out
 
     async def _log_in(self, request: Request) -> Response:
         if from_another_site(request):
@@ -289,10 +419,14 @@ class _Pages:
     async def _log_out(self, request: Request) -> Response:
         if from_another_site(request):
             raise CrossOriginRefused
-        await self._logins.log_out(request)
+        provider = await self._logins.log_out(request)
         # Otherwise Back would show cached pages.
         headers = {"Cache-Control": "no-store", "Clear-Site-Data": '"cache"'}
-        answer = RedirectResponse("/login", HTTPStatus.SEE_OTHER, headers=headers)
+        answer: Response = RedirectResponse("/login", HTTPStatus.SEE_OTHER, headers=headers)
+        if provider is not None:
+            # The policy of the page that sent the form allows no redirect to another site.
+            answer = self._render("continue.html", {"target": provider})
+            answer.headers.update(headers)
         login_cookie.clear(answer)
         return answer
 
@@ -314,7 +448,9 @@ class _Pages:
                 "never_for_keys": _NEVER_FOR_KEYS,
                 "settings": _SETTINGS,
             }
-            return self._render(page.template, context)
+            answer = self._render(page.template, context)
+            answer.headers["content-security-policy"] = page.policy
+            return answer
 
         return show
 

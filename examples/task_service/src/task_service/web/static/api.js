@@ -29,7 +29,7 @@ const reached = (yes) => document.dispatchEvent(new CustomEvent("reach", { detai
 // What a proxy answers for a service that is away.
 const AWAY = new Set([502, 504]);
 
-export async function api(path, { method = "GET", body, headers, loggedIn = true, again = loggedIn } = {}) {
+export async function api(path, { method = "GET", body, headers, raw = false, loggedIn = true, again = loggedIn } = {}) {
   let answer, text;
   try {
     answer = await fetch(`/api${path}`, {
@@ -44,6 +44,7 @@ export async function api(path, { method = "GET", body, headers, loggedIn = true
     throw new Problem(0, { detail: "The service cannot be reached. Check the connection and try again." });
   }
   reached(!AWAY.has(answer.status));
+  if (answer.ok && raw) return text;
   const said = parsed(text);
   if (answer.ok) return said;
   const problem = new Problem(answer.status, said);
@@ -53,7 +54,7 @@ export async function api(path, { method = "GET", body, headers, loggedIn = true
     // Nothing was carried out. Another login may have replaced the one that was sent along.
     if (tooOld) await (await import("./reauthenticate.js")).reauthenticate();
     else await navigator.locks.request(LOGIN, { mode: "shared" }, () => {});
-    return api(path, { method, body, headers, again: false });
+    return api(path, { method, body, headers, raw, again: false });
   }
   for (const act of beforeLogin) act();
   location.assign(`/login?${new URLSearchParams({ next: location.pathname + location.search, reason: "session-ended" })}`);

@@ -34,7 +34,7 @@ function placeOf(form, name) {
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** The browser's own checks (required, number, range), told like the server's. */
+/** The browser's own checks (required, number, range), shown like the server's. */
 export function checkFields(form) {
   const errors = [...form.elements]
     .filter((control) => control.willValidate && !control.validity.valid)

@@ -28,7 +28,7 @@ export function poll(look, rest) {
  *  Returns what gives the choice. */
 export function filtering(form, changed) {
   const address = new URLSearchParams(location.search);
-  for (const control of form.elements) if (control.name) control.value = address.get(control.name) ?? "";
+  for (const { name } of form.elements) if (name) form.elements[name].value = address.get(name) ?? "";
   const chosen = () => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
   let waiting;
   // Not with each letter; and once the fields are empty, after a reset.
@@ -47,6 +47,8 @@ export function filtering(form, changed) {
 export class LiveList {
   items = [];
   more = false;
+  /** What the first page says besides its items: `total` or `counts`. */
+  counted = {};
   #pages = 1;
   #turn = 0;
   #shown;
@@ -69,33 +71,41 @@ export class LiveList {
     const turn = this.#turn;
     try {
       const items = [];
-      let cursor;
+      const query = { limit: this.limit, ...this.query() };
+      let cursor, counted;
       for (let page = 0; page < this.#pages && cursor !== null; page += 1) {
-        const answer = await api(`${this.path}?${new URLSearchParams({ limit: this.limit, ...this.query(), ...(cursor && { cursor }) })}`);
-        items.push(...answer.items);
-        cursor = answer.next_cursor;
+        const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${new URLSearchParams({ ...query, ...(cursor ? { cursor } : { count: true }) })}`);
+        items.push(...more);
+        counted ??= rest;
+        cursor = next;
       }
       // A later request has newer items.
-      if (turn === this.#turn) this.#show(items, cursor !== null);
+      if (turn === this.#turn) this.#show(items, cursor !== null, counted);
     } finally {
       this.#again();
     }
   }
 
-  /** The first time, or when something else is wanted: without an answer there is nothing to show but the problem. */
+  /** The first time, or when something else is wanted: without an answer there is nothing to show but the problem.
+   *  Returns whether there is one. */
   begin() {
     this.#pages = 1;
-    return this.refresh().catch((problem) => render($("#list"), h("p", { class: "empty", role: "alert" }, problem.message)));
+    return this.refresh().then(() => true, (problem) => {
+      render($("#list"), h("p", { class: "empty", role: "alert" }, problem.message));
+      return false;
+    });
   }
 
-  #show(items, more) {
+  #show(items, more, counted) {
     // What stays the same is not touched: it may be selected, or read aloud just now.
-    const content = JSON.stringify([items, more]);
+    const content = JSON.stringify([items, more, counted]);
     if (content === this.#shown && !this.busy()) return;
     this.#shown = content;
     const before = this.items;
-    Object.assign(this, { items, more });
+    Object.assign(this, { items, more, counted });
     $("#more").hidden = !more;
+    const { total } = counted;
+    if ($("#count")) $("#count").textContent = !total ? "" : more ? `${items.length} of ${total}` : String(total);
     $("#list").hidden = !items.length;
     $("#empty").hidden = items.length > 0;
     this.draw(before);

@@ -7,6 +7,7 @@ import { checkFields } from "./forms.js";
 
 const dialog = $("#reauthenticate");
 const form = $("form", dialog);
+// Who logs in at the identity provider has no password here, and follows the link in the dialog.
 const { password } = form.elements;
 let confirmed, asking;
 

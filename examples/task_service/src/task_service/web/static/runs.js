@@ -1,7 +1,6 @@
 // Runs: starting one, and following its output.
 
 import { api } from "./api.js";
-import { h } from "./dom.js";
 
 export const isActive = (run) => run?.state === "queued" || run?.state === "running";
 
@@ -20,33 +19,43 @@ export async function startRun(taskId) {
   }
 }
 
-const MOST_CHUNKS = 5000;
-
-/** Show a run's output in `view` as it comes. `progressed({fraction, text})` is called when its handler says how far it
- *  has come, `ended(run)` once. Returns what stops it. */
-export function followLog(runId, view, { progressed, ended }) {
-  const source = new EventSource(`/api/runs/${runId}/log`);
-  const note = (text) => view.append(h("span", { class: "system" }, text));
-  let last = { text: "\n" };
-  view.replaceChildren();
-  source.addEventListener("log", ({ data }) => {
-    const chunk = JSON.parse(data);
-    const atEnd = view.scrollHeight - view.scrollTop - view.clientHeight < 24;
-    if (chunk.stream !== last.stream && !last.text.endsWith("\n")) view.append("\n");
-    view.append(h("span", { class: chunk.stream }, chunk.text));
-    if (view.childNodes.length > MOST_CHUNKS) view.firstChild.remove();
-    if (atEnd) view.scrollTop = view.scrollHeight;
-    last = chunk;
-  });
-  source.addEventListener("progress", ({ data }) => progressed(JSON.parse(data)));
-  source.addEventListener("end", ({ data }) => {
-    source.close();
-    if (!view.childNodes.length) note("No output.");
-    ended(JSON.parse(data));
-  });
-  source.addEventListener("error", () => {
-    // The browser tries again by itself unless it was refused; then asking for the run says why, or leads to the log-in.
-    if (source.readyState === EventSource.CLOSED) api(`/runs/${runId}`).catch((problem) => note(problem.message));
-  });
-  return () => source.close();
+/** Follow a run's output: `wrote({seq, at, stream, text})` is called with each piece, `progressed({fraction, text})` when
+ *  its handler says how far it has come, `ended(run)` once, and `failed(problem)` if it is refused. Returns what stops it.
+ *  A hidden tab holds no connection: browsers open six to one host, and six such tabs would block a seventh. */
+export function followLog(runId, { wrote, progressed, ended, failed }) {
+  let source;
+  let last = 0;
+  const stop = () => {
+    source?.close();
+    source = null;
+  };
+  const start = () => {
+    source = new EventSource(`/api/runs/${runId}/log`);
+    source.addEventListener("log", ({ data }) => {
+      const piece = JSON.parse(data);
+      // A new stream begins at the first piece.
+      if (piece.seq > last) wrote(piece);
+      last = Math.max(last, piece.seq);
+    });
+    source.addEventListener("progress", ({ data }) => progressed(JSON.parse(data)));
+    source.addEventListener("end", ({ data }) => {
+      leave();
+      ended(JSON.parse(data));
+    });
+    source.addEventListener("error", () => {
+      // The browser tries again by itself unless it was refused; then asking for the run says why, or leads to the log-in.
+      if (source?.readyState === EventSource.CLOSED) api(`/runs/${runId}`).catch(failed);
+    });
+  };
+  const turn = () => {
+    if (document.hidden) stop();
+    else if (!source) start();
+  };
+  const leave = () => {
+    document.removeEventListener("visibilitychange", turn);
+    stop();
+  };
+  document.addEventListener("visibilitychange", turn);
+  turn();
+  return leave;
 }

@@ -40,13 +40,16 @@ function field(name, schema, required, given) {
       : [isGroup ? h("span", { class: "label", id: `${id}-label` }, label) : h("label", { for: id }, label), control],
     h("p", { class: "hint", id: `${id}-hint` }, [schema.description, form].filter(Boolean).join(" ")),
     h("p", { class: "error", id: `${id}-error` }));
-  // A control may normalise what it is given (line breaks, spaces), and shows a default that was not given: what was not
-  // edited is not read from it.
-  const untouched = given === undefined && required ? null : JSON.stringify(read());
-  return [name, element, () => {
-    const entered = read();
-    return JSON.stringify(entered) === untouched ? given : entered;
-  }];
+  // A control may normalise what it is given (line breaks, spaces), refuse it, or show a default that was not given: while
+  // its parts are as they were, what was given is kept and nothing is read from it. A new required value is always read.
+  const parts = () => [...element.querySelectorAll("input, select, textarea")];
+  const state = () => JSON.stringify(parts().map((part) => (part.type === "checkbox" ? part.checked : part.value)));
+  if (given !== undefined) {
+    // The service checks what is entered instead.
+    for (const part of parts()) if (!part.validity.valid) for (const limit of ["required", "min", "max", "step"]) part.removeAttribute(limit);
+  }
+  const untouched = given === undefined && required ? null : state();
+  return [name, element, () => (state() === untouched ? given : read())];
 }
 
 /** A list with a row for each entry, and a button that adds one. `row` makes the controls of an entry, numbers them and

@@ -25,7 +25,7 @@ const COLUMNS = [
     rowTitle(id, device(agent), agent),
     h("span", { class: "sub" }, address ?? "Unknown address", current && " · this session"),
   ], "main"],
-  ["Started", ({ authenticated_at: at }) => when(at), null, true],
+  ["Started", ({ started_at: at }) => when(at), null, true],
   ["Last seen", ({ last_seen_at: at, current }) => (current ? quiet("now") : when(at)), null, true],
   ["Expires", ({ expires_at: at }) => when(at), null, true],
   ["Actions", ({ id, current, user_agent: agent }) => !current && button("End session", `end:${id}`, async () => {
@@ -47,10 +47,11 @@ $("#end-others").addEventListener("click", () => confirm({
   },
 }));
 
+// Who logs in at the identity provider has no password here.
 const form = $("#password");
-const { current, chosen, repeated } = form.elements;
+const { current, chosen, repeated } = form?.elements ?? {};
 
-onSubmit(form, async () => {
+if (form) onSubmit(form, async () => {
   checkFields(form);
   if (chosen.value !== repeated.value) throw Problem.ofField("repeated", "The passwords do not match.");
   await api("/auth/change-password", { method: "POST", body: { current_password: current.value, new_password: chosen.value } });

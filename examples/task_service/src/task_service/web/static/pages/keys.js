@@ -1,25 +1,15 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, focusOn, h, icon, quiet, render, rowTitle, say, stateWords, table, tags } from "../dom.js";
+import { $, badge, button, focusOn, h, icon, quiet, render, rowTitle, say, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft, restoreDraft } from "../forms.js";
-import { LiveList } from "../list.js";
+import { filtering, LiveList } from "../list.js";
 import { daysTo, when } from "../time.js";
 import { OWN_TRAIL } from "../trail.js";
 
-const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000 });
 // Absent without the permission keys:manage.
 const newKey = $("#new");
 
 // The list.
-
-const STATUS = ["active", "expired", "revoked"];
-const by = (read) => (a, b) => (read(a) < read(b) ? -1 : 1);
-const ORDER = {
-  created: by((key) => -Date.parse(key.created_at)),
-  used: by((key) => -Date.parse(key.last_used_at ?? 0)),
-  expires: by((key) => Date.parse(key.expires_at ?? "9999-01-01")),
-  name: by((key) => key.name.toLowerCase()),
-};
 
 /** What an owner should look at, each with a remedy that is one click away. */
 function hints(key) {
@@ -63,43 +53,22 @@ const COLUMNS = [
   ["Actions", actions, "row-actions"],
 ];
 
-const search = $("#search");
-const sort = $("#sort");
-const filters = [...$("#filter").children];
-const address = new URLSearchParams(location.search);
-let wanted = STATUS.includes(address.get("status")) ? address.get("status") : "";
-search.value = address.get("search") ?? "";
-sort.value = address.get("sort") in ORDER ? address.get("sort") : "created";
+const filter = $("#filter");
+const chosen = filtering(filter, () => keys.begin());
+const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000, query: chosen });
 
 function draw() {
-  const text = search.value.trim().toLowerCase();
-  const found = keys.items.filter(({ name, mask }) => `${name} ${mask}`.toLowerCase().includes(text));
-  const inStatus = (status) => found.filter((key) => !status || key.status === status);
-  for (const filter of filters) {
-    const { status } = filter.dataset;
-    filter.ariaPressed = String(status === wanted);
-    filter.textContent = `${stateWords(status || "all")} ${inStatus(status).length}${keys.more ? "+" : ""}`;
-  }
-  const rows = inStatus(wanted).sort(ORDER[sort.value]);
-  $("#toolbar").hidden = !keys.items.length;
-  render($("#list"), rows.length ? table("API keys", COLUMNS, rows, ({ status }) => status !== "active" && "ended")
+  const { counts } = keys.counted;
+  const all = Object.values(counts).reduce((sum, count) => sum + count);
+  for (const radio of filter.elements.status) radio.nextElementSibling.textContent = counts[radio.value] ?? all;
+  const { search, status } = chosen();
+  // Without any keys the page explains them.
+  const isEmpty = !keys.items.length && !search && !status;
+  filter.hidden = isEmpty;
+  $("#empty").hidden = !isEmpty;
+  $("#list").hidden = isEmpty;
+  render($("#list"), keys.items.length ? table("API keys", COLUMNS, keys.items, ({ status: state }) => state !== "active" && "ended")
     : h("p", { class: "empty quiet" }, "No keys match."));
-}
-
-function changed() {
-  const chosen = Object.entries({ status: wanted, search: search.value, sort: sort.value });
-  const query = new URLSearchParams(chosen.filter(([, value]) => value && value !== "created"));
-  history.replaceState(null, "", `?${query}`);
-  draw();
-}
-
-search.addEventListener("input", changed);
-sort.addEventListener("change", changed);
-for (const filter of filters) {
-  filter.addEventListener("click", () => {
-    wanted = filter.dataset.status;
-    changed();
-  });
 }
 
 // A new key.

@@ -10,9 +10,22 @@ history.replaceState(null, "", location.pathname);
 
 const form = $("#set-password");
 const { password, repeated } = form.elements;
-form.hidden = !token;
 $("#no-token").hidden = Boolean(token);
-password.focus();
+
+/** A link that is used or expired says so before a password is typed. */
+async function check() {
+  try {
+    const { username } = await api("/auth/password-link", { method: "POST", body: { token }, loggedIn: false });
+    form.elements.username.value = $("#username").textContent = username;
+    form.hidden = false;
+    password.focus();
+  } catch (problem) {
+    $("#dead").textContent = problem.message;
+    $("#dead").hidden = false;
+  }
+}
+
+if (token) await check();
 
 $("#show").addEventListener("change", ({ target }) => {
   password.type = repeated.type = target.checked ? "text" : "password";

@@ -3,6 +3,7 @@ import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, state
 import { confirm } from "../dialogs.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
+import { clear, isEmpty, note, write } from "../log-view.js";
 import { followLog, isActive, startRun } from "../runs.js";
 import { allHandlers, openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
@@ -72,9 +73,9 @@ function drawRuns() {
   if (shown) drawRun(shown);
 }
 
-/** Read the run of a permalink, which may be older than what the list shows. */
+/** Read the run of a permalink if it is older than what the list shows. */
 async function readSelected() {
-  if (!selected) return;
+  if (shown || !selected) return;
   try {
     const run = await api(`/runs/${encodeURIComponent(selected)}`);
     if (run.task_id !== taskId) throw new Problem(404, { detail: "This run belongs to another task." });
@@ -83,6 +84,7 @@ async function readSelected() {
     selected = null;
     say(problem.message);
   }
+  drawRuns();
 }
 
 function drawRun(run) {
@@ -102,7 +104,13 @@ function drawRun(run) {
   stopFollowing();
   followed = run.id;
   progress.hidden = true;
-  stopFollowing = followLog(run.id, $("#log"), {
+  clear(run.id);
+  // The end of what is being written stays in view.
+  $("#log").classList.toggle("live", isActive(run));
+  if (isActive(run)) $("#selected").scrollIntoView({ block: "nearest" });
+  stopFollowing = followLog(run.id, {
+    wrote: write,
+    failed: (problem) => note(problem.message),
     progressed({ fraction, text }) {
       progress.hidden = false;
       $("progress", progress).value = fraction;
@@ -110,6 +118,7 @@ function drawRun(run) {
     },
     ended(last) {
       progress.hidden = true;
+      if (isEmpty()) note("No output.");
       if (isActive(run)) say(`${task.name}: ${stateWords(last.state)}.`);
       if (run.id === selected) shown = last;
       runs.refresh().then(drawRuns).catch(() => {});
@@ -157,8 +166,7 @@ $("#delete")?.addEventListener("click", () => confirm({
 try {
   [task, handlers] = await Promise.all([api(path), allHandlers()]);
   drawTask();
-  await readSelected();
-  await runs.begin();
+  if (await runs.begin()) await readSelected();
   if (hasDraft(taskForm)) edit();
 } catch (problem) {
   $("#name").textContent = "Task";

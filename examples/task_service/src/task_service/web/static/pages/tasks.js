@@ -1,6 +1,6 @@
 import { $, badge, button, h, icon, me, pressed, quiet, render, say, stateWords, table } from "../dom.js";
 import { hasDraft } from "../forms.js";
-import { LiveList } from "../list.js";
+import { filtering, LiveList } from "../list.js";
 import { isActive, startRun } from "../runs.js";
 import { openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
@@ -34,10 +34,19 @@ const COLUMNS = [
   }, { "aria-label": `Run ${task.name}` }), "row-actions"],
 ];
 
+const filter = $("#filter");
+const chosen = filtering(filter, () => tasks.begin());
 const tasks = new LiveList("/tasks", {
-  query: () => ({ recent_runs: 12 }),
+  query: () => ({ ...chosen(), recent_runs: 12 }),
   busy: () => tasks.items.some((task) => isActive(task.last_run)),
   draw(before) {
+    // Without any tasks the page explains them; where none match, there are others.
+    const { sort, ...conditions } = chosen();
+    const isFiltered = Object.keys(conditions).length > 0;
+    const isEmpty = !tasks.items.length;
+    filter.hidden = $("#none").hidden = isEmpty && !isFiltered;
+    $("#none").hidden ||= !isEmpty;
+    $("#empty").hidden = !isEmpty || isFiltered;
     render($("#list"), table("Tasks", COLUMNS, tasks.items));
     for (const { id, name, last_run: run } of tasks.items) {
       const old = before.find((task) => task.id === id)?.last_run;

@@ -12,9 +12,10 @@ const users = new LiveList("/admin/users", {
   draw: () => render($("#list"), table("Users", COLUMNS, users.items, ({ disabled }) => disabled && "ended")),
 });
 
-const status = ({ disabled, has_password: ready }) => (disabled ? "disabled" : ready ? "active" : "invited");
+const status = ({ disabled, has_password: password, external_login: external }) =>
+  disabled ? "disabled" : password || external ? "active" : "invited";
 
-/** Ask the API for a change of a user; `said` tells that it has happened. */
+/** Change a user through the API; `said` is the message of success. */
 async function change({ id }, method, path, body, said) {
   await api(`/admin/users/${id}${path}`, { method, body });
   await users.refresh();

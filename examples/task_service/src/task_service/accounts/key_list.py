@@ -1,0 +1,156 @@
+"""The list of a user's API keys, searched, filtered, sorted and counted by the database.
+
+The library lists keys newest first, by state. This reads the same table for people who look for one key among hundreds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Select, and_, case, func, or_, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from msk_auth import ApiKey, Clock, KeyStatus
+from msk_auth.stores.sqlalchemy import read_record
+from task_service.db import schema
+from task_service.db.engine import Database
+from task_service.db.paging import Order, Paging, contains_text
+
+MAX_PAGE: Final = 200
+
+_KEYS = schema.api_keys.c
+# Later than any expiry.
+_FOREVER: Final = 2**62
+
+
+class KeySort(StrEnum):
+    """The order of keys: newest first, latest use first, the next to expire first, or by name."""
+
+    CREATED = "created"
+    USED = "used"
+    EXPIRES = "expires"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyListQuery:
+    """Which keys to list; None means any.
+
+    Attributes:
+        search: A part of the name, or the beginning of the id.
+        status: Keys in this state.
+        sort: In which order.
+    """
+
+    search: str | None = None
+    status: KeyStatus | None = None
+    sort: KeySort = KeySort.CREATED
+
+
+@dataclass(frozen=True, slots=True)
+class KeyListPage:
+    """One page of keys.
+
+    Attributes:
+        items: The keys.
+        next_cursor: None on the last page.
+        at: When the states of the keys were judged.
+        counts: How many keys the search finds in each state, whichever state is listed; None if they were not counted.
+    """
+
+    items: tuple[ApiKey, ...]
+    next_cursor: str | None
+    at: datetime
+    counts: Mapping[KeyStatus, int] | None
+
+
+class KeyList:
+    """Lists the keys of one owner at a time.
+
+    Args:
+        db: Holds them.
+        clock: Decides which keys have expired.
+    """
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def page(
+        self,
+        owner_id: str,
+        query: KeyListQuery,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        count: bool = False,
+    ) -> KeyListPage:
+        """A page of keys.
+
+        Args:
+            owner_id: Whose keys.
+            query: Which of them, in which order.
+            cursor: The previous page's `next_cursor`.
+            limit: How many at most, 1 to 200.
+            count: Also count the keys that the search finds.
+
+        Raises:
+            InputInvalid: Fields `cursor` and `limit`.
+            StoreUnavailable: The database does not answer.
+        """
+        at = self._clock.now()
+        now = schema.to_microseconds(at)
+        paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        found = _found(owner_id, query.search)
+        statement = select(*_KEYS).where(found)
+        if query.status is not None:
+            statement = statement.where(_in_state(query.status, now))
+        async with self._db.read() as connection:
+            rows = (await connection.execute(paging.apply(statement))).all()
+            counted = (await connection.execute(_counting(found, now))).all() if count else None
+        shown, next_cursor = paging.cut(rows)
+        counts = None
+        if counted is not None:
+            numbers = {str(name): int(number) for name, number in counted}
+            counts = {status: numbers.get(status.value, 0) for status in KeyStatus}
+        return KeyListPage(tuple(read_record(row[:-1]) for row in shown), next_cursor, at, counts)
+
+
+_ORDERS: Final = {
+    KeySort.CREATED: Order(_KEYS.created_at, _KEYS.id, descending=True),
+    KeySort.USED: Order(func.coalesce(_KEYS.last_used_at, 0), _KEYS.id, descending=True),
+    KeySort.EXPIRES: Order(func.coalesce(_KEYS.expires_at, _FOREVER), _KEYS.id),
+    KeySort.NAME: Order(func.lower(_KEYS.name, type_=_KEYS.name.type), _KEYS.id),
+}
+
+
+def _found(owner_id: str, search: str | None) -> ColumnElement[bool]:
+    own = and_(_KEYS.owner_id == owner_id, _KEYS.deleted_at.is_(None))
+    if search is None:
+        return own
+    # People paste the mask, or what they see of it.
+    key_id = search.removesuffix("…").removesuffix("_").rpartition("_")[2]
+    return and_(
+        own,
+        or_(contains_text(_KEYS.name, search), _KEYS.id.startswith(key_id, autoescape=True)),
+    )
+
+
+def _in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
+    not_revoked = _KEYS.revoked_at.is_(None)
+    match status:
+        case KeyStatus.REVOKED:
+            return _KEYS.revoked_at.is_not(None)
+        case KeyStatus.EXPIRED:
+            return and_(not_revoked, _KEYS.expires_at <= now)
+        case KeyStatus.ACTIVE:
+            return and_(not_revoked, or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now))
+
+
+def _counting(found: ColumnElement[bool], now: int) -> Select[Any, int]:
+    state = case(*((_in_state(status, now), status.value) for status in KeyStatus)).label("state")
+    return select(state, func.count()).where(found).group_by(state)

@@ -1,0 +1,108 @@
+"""The list of one's own API keys. The library has the other routes under `/api/keys`."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, PlainSerializer, WithJsonSchema
+
+from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
+from task_service.accounts.users import User
+
+from .audit import rfc3339
+from .json_route import JsonRoute, Limit, Search
+
+PREFIX: Final = "/api/keys"
+
+_FORMAT: Final = KeyFormat()
+
+# Spelled as the library spells the times of a key.
+_Time = Annotated[
+    datetime,
+    PlainSerializer(rfc3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
+]
+
+
+class KeySchema(BaseModel):
+    """An API key, without its value."""
+
+    id: str
+    name: str
+    mask: str
+    owner_id: str
+    scopes: list[str] | None
+    created_at: _Time
+    expires_at: _Time | None
+    last_used_at: _Time | None
+    revoked_at: _Time | None
+    replaced_by: str | None
+    status: KeyStatus
+
+
+class KeyPageSchema(BaseModel):
+    """A page of keys.
+
+    `counts` is how many keys the search finds in each state, on all pages; it is present if the request has `count=true`.
+    """
+
+    items: list[KeySchema]
+    next_cursor: str | None
+    counts: dict[KeyStatus, int] | None = None
+
+
+def keys_routers(auth: FastAPIAuth[User], keys: KeyList) -> tuple[APIRouter, APIRouter]:
+    """The library's key routes, with a list that is searched, sorted and counted in place of the library's."""
+    others = auth.key_routes(
+        prefix=PREFIX,
+        operations=["create_key", "get_key", "rotate_key", "revoke_key", "delete_key"],
+    )
+    router = APIRouter(prefix=PREFIX, tags=["API keys"], route_class=JsonRoute)
+
+    @router.get("", response_model_exclude_unset=True)
+    async def list_keys(
+        response: Response,
+        principal: Annotated[Principal[User], auth.any_credential],
+        search: Search = None,
+        status: KeyStatus | None = None,
+        sort: KeySort = KeySort.CREATED,
+        cursor: str | None = None,
+        limit: Limit = 50,
+        count: bool = False,
+    ) -> KeyPageSchema:
+        """List your API keys, without their values.
+
+        `search` is a part of a name, or the beginning of an id. With `count` the answer says how many keys the search finds
+        in each state. A cursor belongs to its search, filter and order.
+        """
+        query = KeyListQuery(search=search, status=status, sort=sort)
+        page = await keys.page(principal.owner.id, query, cursor=cursor, limit=limit, count=count)
+        response.headers["cache-control"] = "no-store"
+        counts = {} if page.counts is None else {"counts": dict(page.counts)}
+        return KeyPageSchema(
+            items=[_document(record, page.at) for record in page.items],
+            next_cursor=page.next_cursor,
+            **counts,
+        )
+
+    return router, others
+
+
+def _document(record: ApiKey, at: datetime) -> KeySchema:
+    return KeySchema(
+        id=record.id,
+        name=record.name,
+        mask=_FORMAT.mask(record.id),
+        owner_id=record.owner_id,
+        scopes=None if record.scopes is None else sorted(record.scopes),
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+        last_used_at=record.last_used_at,
+        revoked_at=record.revoked_at,
+        replaced_by=record.replaced_by,
+        status=record.status(at),
+    )

@@ -1,0 +1,144 @@
+"""Keyset pages of a listing, in any order, with cursors that belong to one query.
+
+A cursor holds the position at which its page ended and a digest of the query. With another filter or order the position
+would mean something else, so such a cursor is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from sqlalchemy import BigInteger, Row, Select, String, func, tuple_, type_coerce
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from msk_auth import InputInvalid
+
+_DIGEST_BYTES: Final = 9
+_MAX_CURSOR: Final = 2000
+_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_MAX_INTEGER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a listing is sorted.
+
+    Attributes:
+        key: A number or a text; never NULL.
+        id: Decides between rows with the same key; None if the key is unique.
+        descending: Of the key and the id.
+    """
+
+    key: ColumnElement[Any]
+    id: ColumnElement[Any] | None = None
+    descending: bool = False
+
+    @classmethod
+    def by_time(cls, key: ColumnElement[Any], item_id: ColumnElement[Any]) -> Order:
+        """Newest first. A time is a number of microseconds, which a cursor holds as it is."""
+        return cls(type_coerce(key, BigInteger), item_id, descending=True)
+
+
+class Paging:
+    """One page of one listing.
+
+    Args:
+        order: How it is sorted.
+        query: What was asked for, order included: anything with a `repr` that differs between queries.
+        cursor: Where the previous page ended; None for the first one.
+        limit: How many rows at most.
+        max_limit: The largest `limit`.
+
+    Raises:
+        InputInvalid: Field `limit`, or `cursor`: not made by :meth:`cut`, or for another query.
+    """
+
+    def __init__(
+        self, order: Order, query: object, *, cursor: str | None, limit: int, max_limit: int
+    ) -> None:
+        if not 1 <= limit <= max_limit:
+            raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {max_limit}.")
+        self._order = order
+        self._limit = limit
+        digest = hashlib.sha256(repr(query).encode()).digest()
+        self._query = base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
+        self._after = None if cursor is None else self._decode(cursor)
+
+    def apply(self, statement: Select[Any]) -> Select[Any]:
+        """The statement's rows of this page, one more if there is a next page, and their sort key as the last column."""
+        order = self._order
+        place = [order.key] if order.id is None else [order.key, order.id]
+        if self._after is not None:
+            after = tuple_(*self._after, types=[column.type for column in place])
+            statement = statement.where(
+                tuple_(*place) < after if order.descending else tuple_(*place) > after
+            )
+        sorting = (column.desc() if order.descending else column.asc() for column in place)
+        return (
+            statement.add_columns(order.key.label("sort_key"))
+            .order_by(*sorting)
+            .limit(self._limit + 1)
+        )
+
+    def cut(self, rows: Sequence[Row[Any]]) -> tuple[Sequence[Row[Any]], str | None]:
+        """The rows of the page, and the cursor of the next one; None on the last one."""
+        if len(rows) <= self._limit:
+            return rows, None
+        last = rows[self._limit - 1]
+        place = [last.sort_key] if self._order.id is None else [last.sort_key, last.id]
+        position = [self._query, *place]
+        raw = json.dumps(position, separators=(",", ":")).encode()
+        return rows[: self._limit], base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+    def _decode(self, cursor: str) -> list[object]:
+        try:
+            raw = base64.b64decode(
+                cursor[:_MAX_CURSOR] + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True
+            )
+            query, *place = cast("list[object]", json.loads(raw))
+        except (binascii.Error, ValueError, TypeError, RecursionError):
+            query, place = None, []
+        if query == self._query and self._is_place(place):
+            return place
+        raise InputInvalid.of(
+            "cursor", "This is not a cursor of this query. Begin again without one."
+        )
+
+    def _is_place(self, place: list[object]) -> bool:
+        """Whether the database can compare values, which a client may have made up, with the columns."""
+        match place:
+            case [key]:
+                return self._order.id is None and self._is_key(key)
+            case [key, str(item_id)]:
+                is_id = self._order.id is not None and _ID.fullmatch(item_id) is not None
+                return is_id and self._is_key(key)
+            case _:
+                return False
+
+    def _is_key(self, key: object) -> bool:
+        if isinstance(self._order.key.type, String):
+            return isinstance(key, str) and "\x00" not in key and not _has_surrogate(key)
+        return type(key) is int and abs(key) <= _MAX_INTEGER
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+async def count_rows(connection: AsyncConnection, statement: Select[Any]) -> int:
+    """How many rows a statement finds."""
+    counting = statement.with_only_columns(func.count(), maintain_column_froms=True)
+    return int((await connection.execute(counting)).scalar_one())
+
+
+def contains_text(column: ColumnElement[str], search: str) -> ColumnElement[bool]:
+    """Whether a text is a part of a column, upper and lower case alike. SQLite knows only the case of ASCII letters."""
+    return column.icontains(search, autoescape=True)

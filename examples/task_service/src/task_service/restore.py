@@ -1,0 +1,180 @@
+"""What `task-service after-restore` does to a database that was restored from a backup, before the service starts on it.
+
+A backup has what was open when it was made: runs that have ended since and would be executed again, and logins, keys and
+users that have been refused since. Runs and logins end here. Which keys and users were refused is in an export of the audit
+log that was made after the backup.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from sqlalchemy import update
+
+from msk_auth import ConfigurationError, KeyStatus
+
+from .db.schema import runs, sessions
+from .errors import UserNotFound
+from .services import Services
+from .tasks.models import RunState
+
+RESTORED: Final = "The database was restored from a backup."
+"""The error of a run that ends because of that."""
+
+_REFUSED_KEY: Final = frozenset({"key.revoked", "key.deleted"})
+_NOT_REPEATED: Final = frozenset(
+    {
+        "config.changed",
+        "key.expiry_set",
+        "key.rotated",
+        "user.password_changed",
+        "user.password_set",
+        "user.roles_changed",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedChanges:
+    """What an export of the audit log says about who is refused.
+
+    Attributes:
+        revoked_keys: The ids of keys that were revoked or deleted.
+        disabled_users: The ids of users whom the last entry about them disabled.
+        not_repeated: The entries of changes that are not made again, newest last.
+    """
+
+    revoked_keys: frozenset[str]
+    disabled_users: frozenset[str]
+    not_repeated: tuple[str, ...]
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> AuditedChanges:
+        """Read an export in the format `jsonl`.
+
+        Raises:
+            ConfigurationError: A line is not an entry of the audit log.
+        """
+        entries: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
+            entry = _read_entry(line)
+            if entry is None:
+                raise ConfigurationError(
+                    f"Line {number} is not an entry of the audit log. Export it with format=jsonl."
+                )
+            entries.append(entry)
+        # The newest is first in an export.
+        entries.sort(key=lambda entry: entry["id"])
+        disabled = {
+            entry["target"]: entry["action"] == "user.disabled"
+            for entry in entries
+            if entry["action"] in {"user.disabled", "user.enabled"}
+        }
+        return cls(
+            frozenset(entry["target"] for entry in entries if _refuses_key(entry)),
+            frozenset(user_id for user_id, is_disabled in disabled.items() if is_disabled),
+            tuple(
+                f"{entry['at']} {entry['action']} {entry['target'] or ''}".rstrip()
+                for entry in entries
+                if entry["action"] in _NOT_REPEATED
+            ),
+        )
+
+
+def _read_entry(line: str) -> dict[str, Any] | None:
+    """A line of an export; None if it is something else."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict):
+        return None
+    found = cast("dict[str, Any]", entry)
+    is_whole = (
+        isinstance(found.get("id"), int)
+        and isinstance(found.get("at"), str)
+        and isinstance(found.get("action"), str)
+        and isinstance(found.get("target", 0), str | None)
+        and isinstance(found.get("details"), dict)
+    )
+    if not is_whole or (found["target"] is None and _refuses_key(found)):
+        return None
+    return found
+
+
+def _refuses_key(entry: dict[str, Any]) -> bool:
+    action = entry["action"]
+    return action in _REFUSED_KEY or (action == "key.leaked" and entry["details"].get("revoked"))
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """How many runs and logins ended, keys were revoked and users disabled."""
+
+    runs: int
+    sessions: int
+    keys: int
+    users: int
+
+
+async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Restoration:
+    """End runs and logins of a restored database, revoke keys and disable users. Doing it twice changes nothing more.
+
+    Args:
+        services: On the restored database, which no other process uses.
+        changes: Since the backup.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    now = services.clock.now()
+    keys = 0
+    for key_id in sorted(changes.revoked_keys):
+        record = await services.key_store.find(key_id)
+        # Made after the backup, so it is unknown now.
+        if record is None or record.status(now) is not KeyStatus.ACTIVE:
+            continue
+        # Without an entry of its own: that of the restoration names the keys.
+        await services.key_store.revoke(
+            key_id, owner_id=record.owner_id, at=now, change=lambda _: ()
+        )
+        keys += 1
+    users = 0
+    for user_id in sorted(changes.disabled_users):
+        try:
+            if not (await services.users.get(user_id)).disabled:
+                await services.users.change(user_id, disabled=True)
+                users += 1
+        except UserNotFound:
+            continue
+    async with services.db.write() as connection:
+        # No worker is left that could answer a request to cancel a running one.
+        ended_runs = await connection.execute(
+            update(runs)
+            .where(runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))
+            .values(
+                state=RunState.CANCELLED,
+                finished_at=now,
+                error=RESTORED,
+                claimed_by=None,
+                lease_expires_at=None,
+            )
+        )
+        ended_sessions = await connection.execute(
+            update(sessions)
+            .where(sessions.c.ended_at.is_(None))
+            .values(ended_at=now, id_token=None)
+        )
+        done = Restoration(ended_runs.rowcount, ended_sessions.rowcount, keys, users)
+        if done != Restoration(0, 0, 0, 0):
+            details = {
+                "runs": done.runs,
+                "sessions": done.sessions,
+                "keys": sorted(changes.revoked_keys),
+                "users": sorted(changes.disabled_users),
+            }
+            await services.audit.record("database.restored", details=details, connection=connection)
+    return done

@@ -1,0 +1,672 @@
+"""Logging in at an identity provider, which runs here and is authlib's."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import httpcore2
+import httpx2
+import pytest
+from examples.task_service.tests.oidc_provider import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    TestProvider,
+    running_provider,
+)
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    BASE_URL,
+    Caller,
+    Service,
+    expect,
+    problem,
+    running_service,
+)
+from sqlalchemy import select
+
+from msk_auth import AsyncAuthenticator, ConfigurationError
+from task_service import login_cookie
+from task_service.accounts import oidc
+from task_service.accounts.audit import AuditQuery
+from task_service.accounts.oidc import CALLBACK
+from task_service.claim_rule import ClaimRule
+from task_service.db import schema
+from task_service.settings import Settings, load_settings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+_PAGE = {"sec-fetch-site": "same-origin"}
+
+
+@pytest.fixture
+def provider() -> Iterator[TestProvider]:
+    with running_provider(BASE_URL + CALLBACK) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(provider: TestProvider) -> dict[str, Any]:
+    return {
+        "base_url": BASE_URL,
+        "oidc_issuer": provider.issuer,
+        "oidc_client_id": CLIENT_ID,
+        "oidc_client_secret": CLIENT_SECRET,
+        "oidc_users": "groups=tasks",
+        "oidc_administrators": "groups=admins",
+        "oidc_name": "Example <ID>",
+    }
+
+
+@pytest.fixture
+async def service(
+    template: Path, tmp_path: Path, settings: dict[str, Any]
+) -> AsyncIterator[Service]:
+    async with running_service(template, tmp_path / "data", **settings) as running:
+        yield running
+
+
+def _cookie(answer: httpx2.Response, name: str) -> str | None:
+    """The value of a cookie that the answer sets; "" if it deletes it."""
+    for line in answer.headers.get_list("set-cookie"):
+        if line.startswith(f"{name}="):
+            return line.partition("=")[2].partition(";")[0].strip('"')
+    return None
+
+
+async def _begin(service: Service, query: str = "", cookie: str = "") -> tuple[str, str]:
+    """Where the browser is sent, and what it keeps."""
+    sent = {"cookie": cookie, **_PAGE} if cookie else {}
+    answer = await service.caller().get(f"/login/oidc{query}", headers=sent)
+    assert answer.status_code == 303
+    assert answer.headers["cache-control"] == "no-store"
+    (line,) = answer.headers.get_list("set-cookie")
+    assert line.startswith(f"{login_cookie.PENDING}=")
+    assert {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax", "Secure"} <= set(line.split("; "))
+    return answer.headers["location"], _cookie(answer, login_cookie.PENDING) or ""
+
+
+async def _come_back(service: Service, location: str, pending: str) -> httpx2.Response:
+    path = location.removeprefix(BASE_URL)
+    headers = {"sec-fetch-site": "cross-site"}
+    if pending:
+        headers["cookie"] = f"{login_cookie.PENDING}={pending}"
+    return await service.caller().get(path, headers=headers)
+
+
+async def _log_in(
+    service: Service, provider: TestProvider, query: str = "", cookie: str = ""
+) -> str:
+    """The login token of a whole login at the provider."""
+    url, pending = await _begin(service, query, cookie)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 200, answer.text
+    token = _cookie(answer, login_cookie.NAME)
+    assert token
+    return token
+
+
+async def _me(caller: Caller) -> dict[str, Any]:
+    return expect(await caller.get("/api/auth/me"), 200)
+
+
+async def _sessions(service: Service) -> list[Any]:
+    async with service.services.db.read() as connection:
+        return list(await connection.execute(select(schema.sessions)))
+
+
+async def test_a_person_of_the_provider_becomes_a_user_and_stays_the_same(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.person |= {"preferred_username": "Ann"}
+    first = await _me(service.caller(await _log_in(service, provider)))
+    assert (first["user"]["username"], first["user"]["roles"]) == ("ann", ["user"])
+    assert first["credential"]["kind"] == "interactive"
+    provider.person |= {"preferred_username": "somebody-else"}
+    again = await _me(service.caller(await _log_in(service, provider)))
+    assert again["user"] == first["user"]
+
+
+async def test_the_request_has_a_proof_key_a_state_and_a_nonce(
+    service: Service, provider: TestProvider
+) -> None:
+    url, pending = await _begin(service, "?next=/keys")
+    asked = dict(parse_qsl(urlsplit(url).query))
+    kept = json.loads(urlsafe_b64decode(pending))
+    assert asked.pop("code_challenge") not in {kept["code_verifier"], ""}
+    assert asked == {
+        "response_type": "code",
+        "client_id": CLIENT_ID,
+        "redirect_uri": BASE_URL + CALLBACK,
+        "scope": "openid profile email",
+        "state": kept["state"],
+        "nonce": kept["nonce"],
+        "code_challenge_method": "S256",
+        "max_age": "86400",
+    }
+    assert len({kept["state"], kept["nonce"], kept["code_verifier"]}) == 3
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert 'content="0; url=/keys"' in answer.text
+    assert _cookie(answer, login_cookie.PENDING) == ""
+
+
+async def test_a_name_that_is_taken_opens_no_account_that_exists(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.person |= {"preferred_username": "ADA", "email": "ada", "email_verified": True}
+    me = await _me(service.caller(await _log_in(service, provider)))
+    assert me["user"]["username"].startswith("ada-")
+    assert me["user"]["roles"] == ["user"]
+
+
+async def test_a_person_without_a_usable_name_gets_one(
+    service: Service, provider: TestProvider
+) -> None:
+    for subject, claims in enumerate([{}, {"preferred_username": "two words"}, {"email": 7}]):
+        provider.person = {"sub": str(subject), "groups": ["tasks"], **claims}
+        me = await _me(service.caller(await _log_in(service, provider)))
+        assert me["user"]["username"].partition("-")[0] == "user"
+
+
+async def test_the_provider_decides_who_is_an_administrator_at_each_login(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.person["groups"] = ["tasks", "admins"]
+    assert (await _me(service.caller(await _log_in(service, provider))))["user"]["roles"] == [
+        "admin"
+    ]
+    provider.person["groups"] = ["tasks"]
+    assert (await _me(service.caller(await _log_in(service, provider))))["user"]["roles"] == [
+        "user"
+    ]
+    provider.person["groups"] = ["tasks", "admins"]
+    me = await _me(service.caller(await _log_in(service, provider)))
+    assert me["user"]["roles"] == ["admin"]
+
+
+async def test_the_last_administrator_stays_one(
+    service: Service, provider: TestProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider.person["groups"] = ["tasks", "admins"]
+    me = await _me(service.caller(await _log_in(service, provider)))
+    ada = await service.services.users.get_by_name("ada")
+    await service.services.users.change(ada.id, disabled=True)
+    provider.person["groups"] = ["tasks"]
+    again = await _me(service.caller(await _log_in(service, provider)))
+    assert again["user"]["roles"] == ["admin"]
+    assert f"{me['user']['id']} stays an administrator" in caplog.text
+
+
+async def test_an_administrator_of_the_provider_ends_the_first_links(
+    template: Path, tmp_path: Path, settings: dict[str, Any], provider: TestProvider
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir(mode=0o700)
+    async with running_service(empty, tmp_path / "data", **settings) as service:
+        invitation = await service.services.invitations.create_for_first_administrator()
+        assert invitation is not None
+        provider.person["groups"] = ["tasks", "admins"]
+        await _log_in(service, provider)
+        assert await service.services.invitations.create_for_first_administrator() is None
+        body = {"token": invitation.token, "password": "a long enough password"}
+        answer = await service.caller().post("/api/auth/set-password", body)
+        assert problem(answer) == (410, "link_invalid")
+
+
+async def test_a_disabled_user_is_refused(service: Service, provider: TestProvider) -> None:
+    me = await _me(service.caller(await _log_in(service, provider)))
+    await service.services.users.change(me["user"]["id"], disabled=True)
+    url, pending = await _begin(service)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 403
+    assert "Your account is disabled" in answer.text
+    assert _cookie(answer, login_cookie.NAME) is None
+
+
+async def test_who_does_not_belong_to_the_users_is_refused(
+    service: Service, provider: TestProvider
+) -> None:
+    groups: list[Any] = [None, [], ["task"], "tasks-and-more", {"tasks": True}, [["tasks"]]]
+    for provider.person["groups"] in groups:
+        url, pending = await _begin(service)
+        answer = await _come_back(service, provider.visit(url), pending)
+        assert answer.status_code == 403
+        assert "may not use this service" in answer.text
+    async with service.services.db.read() as connection:
+        assert not list(await connection.execute(select(schema.identities)))
+
+
+async def test_an_id_token_that_is_wrong_is_refused(
+    service: Service, provider: TestProvider
+) -> None:
+    now = int(time.time())
+    right = provider.person
+    wrong: list[dict[str, Any]] = [
+        {"nonce": "another"},
+        {"nonce": None},
+        {"nonce": 7},
+        {"nonce": "é"},
+        {"aud": "another-client"},
+        {"aud": [CLIENT_ID, "another"], "azp": "another"},
+        {"iss": "https://another.example.com"},
+        {"exp": 1},
+        {"iat": now + 3600, "exp": now + 7200},
+        {"auth_time": now + 3600},
+        {"auth_time": None},
+        {"sub": None},
+        {"sub": ""},
+        {"scp": "tasks"},
+    ]
+    for claims in wrong:
+        provider.person = right | claims
+        url, pending = await _begin(service)
+        answer = await _come_back(service, provider.visit(url), pending)
+        assert (claims, answer.status_code) == (claims, 403)
+        assert _cookie(answer, login_cookie.NAME) is None
+    assert await _sessions(service) == []
+
+
+async def test_a_token_signed_by_another_key_is_refused(
+    service: Service, provider: TestProvider
+) -> None:
+    await _log_in(service, provider)
+    provider.key = type(provider.key).generate_key("P-256", {"kid": "1"})
+    url, pending = await _begin(service)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 403
+    assert len(await _sessions(service)) == 1
+
+
+async def test_an_answer_belongs_to_the_browser_that_asked(
+    service: Service, provider: TestProvider
+) -> None:
+    url, pending = await _begin(service)
+    _, another = await _begin(service)
+    location = provider.visit(url)
+    for kept in ("", another, "nonsense", urlsafe_b64encode(b'{"state": ""}').decode(), "e30="):
+        answer = await _come_back(service, location, kept)
+        assert answer.status_code == 403
+        assert "begun in another window" in answer.text
+        assert _cookie(answer, login_cookie.NAME) is None
+        assert _cookie(answer, login_cookie.PENDING) == ""
+    # None of them used the code up.
+    assert (await _come_back(service, location, pending)).status_code == 200
+
+
+async def test_a_cookie_that_was_tampered_with_is_none(
+    service: Service, provider: TestProvider
+) -> None:
+    url, pending = await _begin(service)
+    location = provider.visit(url)
+    kept = json.loads(urlsafe_b64decode(pending))
+    changes: list[dict[str, Any]] = [
+        {"code_verifier": 7},
+        {"target": None},
+        {"replaces": []},
+        {"more": "members"},
+        {"state": None},
+        # Half a surrogate pair is no text.
+        *({name: "\ud800"} for name in sorted(kept)),
+    ]
+    whole = [json.dumps(kept | change) for change in changes]
+    nested = "[" * 40_000
+    for text in (*whole, '{"state": "\\ud800"}', nested, "[1]", "null", f'{{"state": {nested}'):
+        answer = await _come_back(service, location, urlsafe_b64encode(text.encode()).decode())
+        assert (text[:200], answer.status_code) == (text[:200], 403)
+        assert "begun in another window" in answer.text
+
+
+@pytest.mark.parametrize("sent", [None, 7, ["x"], "", "y", "xx", "\u00e9", "\ud800"])
+def test_what_comes_back_is_text_and_the_same(sent: object) -> None:
+    assert oidc._matches("x", "x")
+    assert not oidc._matches(sent, "x")
+    if isinstance(sent, str) and not sent.isascii():
+        assert not oidc._matches(sent, sent)
+
+
+async def test_a_state_that_is_not_ascii_belongs_to_no_login(
+    service: Service, provider: TestProvider
+) -> None:
+    url, pending = await _begin(service)
+    location = provider.visit(url)
+    kept = json.loads(urlsafe_b64decode(pending)) | {"state": "é"}
+    tampered = urlsafe_b64encode(json.dumps(kept).encode()).decode()
+    sent = str(httpx2.URL(location).copy_set_param("state", "é"))
+    for cookie in (pending, tampered):
+        answer = await _come_back(service, sent, cookie)
+        assert answer.status_code == 403
+        assert "begun in another window" in answer.text
+
+
+async def test_another_verifier_is_refused_by_the_provider(
+    service: Service, provider: TestProvider
+) -> None:
+    url, pending = await _begin(service)
+    kept = json.loads(urlsafe_b64decode(pending)) | {"code_verifier": "x" * 64}
+    tampered = urlsafe_b64encode(json.dumps(kept).encode()).decode()
+    answer = await _come_back(service, provider.visit(url), tampered)
+    assert answer.status_code == 403
+
+
+async def test_a_code_works_once(service: Service, provider: TestProvider) -> None:
+    url, pending = await _begin(service)
+    location = provider.visit(url)
+    assert (await _come_back(service, location, pending)).status_code == 200
+    assert (await _come_back(service, location, pending)).status_code == 403
+
+
+async def test_another_provider_s_answer_is_refused(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.metadata["authorization_response_iss_parameter_supported"] = True
+    url, pending = await _begin(service)
+    location = provider.visit(url)
+    assert (await _come_back(service, location, pending)).status_code == 403
+    mixed = f"{location}&iss=https://another.example.com"
+    assert (await _come_back(service, mixed, pending)).status_code == 403
+    named = f"{location}&iss={provider.issuer}"
+    assert (await _come_back(service, named, pending)).status_code == 200
+
+
+async def test_a_refusal_of_the_provider_is_a_page(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.refuses = "access_denied"
+    url, pending = await _begin(service, "?next=/keys")
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 403
+    assert "did not let you in" in answer.text
+    assert "/login/oidc?next=/keys" in answer.text
+    (entry,) = [
+        entry
+        for entry in (await service.services.audit.list(AuditQuery(action="login.failed"))).items
+        if entry.action == "login.failed"
+    ]
+    assert (entry.credential_kind, entry.target) == ("none", None)
+
+
+async def test_a_provider_whose_document_is_wrong_is_not_used(
+    service: Service, provider: TestProvider
+) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"issuer": "https://another.example.com"},
+        {"token_endpoint": None},
+        {"authorization_endpoint": "ftp://127.0.0.1/authorize"},
+    ]
+    for provider.metadata in wrong:
+        answer = await service.caller().get("/login/oidc")
+        assert answer.status_code == 503
+        assert "identity provider" in answer.text
+
+
+async def test_the_last_document_serves_while_the_provider_is_away(
+    service: Service, provider: TestProvider
+) -> None:
+    await _begin(service)
+    provider.metadata = {"issuer": "https://another.example.com"}
+    service.clock.advance(hours=2)
+    await _begin(service)
+
+
+async def test_a_provider_that_breaks_the_exchange_is_a_503(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.metadata = {"token_endpoint": "http://127.0.0.1:1/token"}
+    url, pending = await _begin(service)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 503
+    assert await _sessions(service) == []
+
+
+async def test_a_client_secret_in_the_body_where_the_provider_wants_that(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.client_method = "client_secret_post"
+    await _log_in(service, provider)
+
+
+async def test_a_public_client_needs_no_secret(
+    template: Path, tmp_path: Path, settings: dict[str, Any], provider: TestProvider
+) -> None:
+    provider.client_method = "none"
+    settings["oidc_client_secret"] = None
+    async with running_service(template, tmp_path / "data", **settings) as service:
+        await _log_in(service, provider)
+
+
+async def test_the_age_of_a_login_is_that_at_the_provider(
+    service: Service, provider: TestProvider
+) -> None:
+    at = int(time.time()) - 3600
+    provider.auth_time = at
+    provider.person["groups"] = ["tasks", "admins"]
+    caller = service.caller(await _log_in(service, provider))
+    (session,) = expect(await caller.get("/api/auth/sessions"), 200)["items"]
+    authenticated, started, ends = (
+        datetime.fromisoformat(session[name])
+        for name in ("authenticated_at", "started_at", "expires_at")
+    )
+    assert int(authenticated.timestamp()) == at
+    assert started - authenticated > timedelta(minutes=59)
+    # A session lasts from its own beginning.
+    assert ends - started > timedelta(minutes=59)
+    body = {"username": "new", "role": "admin"}
+    refused = await caller.post("/api/admin/users", body)
+    assert problem(refused) == (401, "login_too_old")
+    provider.auth_time = int(time.time())
+    fresh = await _log_in(
+        service,
+        provider,
+        "?fresh=1",
+        f"{login_cookie.NAME}={caller.http.headers['authorization'][7:]}",
+    )
+    assert provider.asked[-1]["prompt"] == "login"
+    assert provider.asked[-1]["max_age"] == "0"
+    expect(await service.caller(fresh).post("/api/admin/users", body), 201)
+    # It took the place of the other.
+    assert problem(await caller.get("/api/auth/me")) == (401, "token_revoked")
+
+
+async def test_a_login_that_replaces_a_session_waits_until_no_process_accepts_it(
+    service: Service, provider: TestProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+
+    async def await_lease_expiry(_: object) -> None:
+        ended.append(sum(row.ended_at is not None for row in await _sessions(service)))
+
+    monkeypatch.setattr(AsyncAuthenticator, "await_lease_expiry", await_lease_expiry)
+    first = await _log_in(service, provider)
+    assert ended == []
+    await _log_in(service, provider, "?fresh=1", f"{login_cookie.NAME}={first}")
+    # The end of the session was committed before the wait, and the answer came after it.
+    assert ended == [1]
+    entries = (await service.services.audit.list(AuditQuery(action="login.succeeded"))).items
+    (replaced,) = (row.id for row in await _sessions(service) if row.ended_at is not None)
+    assert [entry.details for entry in entries] == [
+        {"issuer": provider.issuer, "replaced": replaced},
+        {"issuer": provider.issuer},
+    ]
+
+
+async def test_a_login_replaces_no_session_of_another_user(
+    service: Service, provider: TestProvider
+) -> None:
+    first = await _log_in(service, provider)
+    provider.person = {"sub": "1002", "groups": ["tasks"]}
+    await _log_in(service, provider, "?fresh=1", f"{login_cookie.NAME}={first}")
+    await _me(service.caller(first))
+    entries = (await service.services.audit.list(AuditQuery(action="login.succeeded"))).items
+    assert [entry.details for entry in entries] == [{"issuer": provider.issuer}] * 2
+
+
+async def test_all_requests_to_the_provider_share_one_tls_context(
+    service: Service, provider: TestProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    make = httpcore2.default_ssl_context
+
+    def count(**options: Any) -> object:
+        made.append(options)
+        return make(**options)
+
+    monkeypatch.setattr(httpcore2, "default_ssl_context", count)
+    url, pending = await _begin(service)
+    assert made == []
+    location = provider.visit(url)
+    # The test's own client makes one, as each client does that was not given one.
+    assert len(made) == 1
+    assert (await _come_back(service, location, pending)).status_code == 200
+    assert len(made) == 1
+
+
+async def test_a_login_of_unknown_age_counts_as_a_day_old(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.auth_time = None
+    caller = service.caller(await _log_in(service, provider))
+    (session,) = expect(await caller.get("/api/auth/sessions"), 200)["items"]
+    authenticated, started = (
+        datetime.fromisoformat(session[name]) for name in ("authenticated_at", "started_at")
+    )
+    assert started - authenticated >= timedelta(days=1)
+
+
+async def test_the_session_at_the_provider_ends_as_well(
+    service: Service, provider: TestProvider
+) -> None:
+    token = await _log_in(service, provider)
+    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
+    answer = await service.caller().post("/logout", headers=headers)
+    assert answer.status_code == 200
+    (_, _, url) = answer.text.partition("0; url=")
+    address = url.partition('"')[0].replace("&amp;", "&")
+    assert address.startswith(f"{provider.issuer}/logout?")
+    asked = parse_qs(urlsplit(address).query)
+    assert asked["post_logout_redirect_uri"] == [f"{BASE_URL}/login"]
+    assert asked["client_id"] == [CLIENT_ID]
+    assert asked["id_token_hint"][0].count(".") == 2
+    assert _cookie(answer, login_cookie.NAME) == ""
+    assert answer.headers["clear-site-data"] == '"cache"'
+    assert problem(await service.caller(token).get("/api/auth/me")) == (401, "token_revoked")
+    (session,) = await _sessions(service)
+    assert session.id_token is None
+
+
+async def test_without_an_address_to_log_out_the_session_here_ends(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.metadata["end_session_endpoint"] = None
+    token = await _log_in(service, provider)
+    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
+    answer = await service.caller().post("/logout", headers=headers)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert problem(await service.caller(token).get("/api/auth/me")) == (401, "token_revoked")
+
+
+async def test_while_the_provider_is_away_the_session_here_ends(
+    service: Service, provider: TestProvider
+) -> None:
+    token = await _log_in(service, provider)
+    at_provider = service.services.oidc
+    assert at_provider is not None
+    # As in a process that has just started.
+    at_provider._metadata = None
+    provider.metadata["issuer"] = "https://another.example.com"
+    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
+    answer = await service.caller().post("/logout", headers=headers)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+async def test_the_login_page_names_the_provider(service: Service) -> None:
+    page = (await service.caller().get("/login?next=/keys")).text
+    assert "Log in with Example &lt;ID&gt;" in page
+    assert 'href="/login/oidc?next=/keys"' in page
+    assert 'name="password"' in page
+
+
+async def test_without_a_provider_there_is_no_such_login(template: Path, tmp_path: Path) -> None:
+    async with running_service(template, tmp_path / "data") as service:
+        for path in ("/login/oidc", CALLBACK):
+            assert problem(await service.caller().get(path)) == (404, "not_found")
+        assert "/login/oidc" not in (await service.caller().get("/login")).text
+
+
+async def test_with_passwords_switched_off_the_provider_is_the_only_way(
+    template: Path, tmp_path: Path, settings: dict[str, Any], provider: TestProvider
+) -> None:
+    settings["password_login"] = "off"
+    async with running_service(template, tmp_path / "data", **settings) as service:
+        stranger = service.caller()
+        body = {"username": "ada", "password": ADMIN_PASSWORD}
+        assert problem(await stranger.post("/api/auth/login", body)) == (403, "password_login_off")
+        link = {"token": "x" * 43, "password": "a long enough password"}
+        answer = await stranger.post("/api/auth/set-password", link)
+        assert problem(answer) == (403, "password_login_off")
+        assert await service.services.invitations.create_for_first_administrator() is None
+        page = (await stranger.get("/login")).text
+        assert 'name="password"' not in page
+        assert "Log in with" in page
+        provider.person["groups"] = ["tasks", "admins"]
+        person = service.caller(await _log_in(service, provider))
+        new = {"username": "new", "role": "user"}
+        answer = await person.post("/api/admin/users", new)
+        assert problem(answer) == (403, "password_login_off")
+        change = {"current_password": "x", "new_password": "a long enough password"}
+        answer = await person.post("/api/auth/change-password", change)
+        assert problem(answer) == (403, "password_login_off")
+        answer = await person.post("/api/auth/reauthenticate", {"password": "x"})
+        assert problem(answer) == (403, "password_login_off")
+        async with service.services.db.read() as connection:
+            names = await connection.execute(select(schema.users.c.username))
+            assert "new" not in names.scalars().all()
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"OIDC_ISSUER": "http://login.example.com"}, "OIDC_ISSUER: write an address"),
+        ({"OIDC_ISSUER": "https://login.example.com?x=1"}, "OIDC_ISSUER: write an address"),
+        ({"OIDC_ISSUER": "https://login.example.com"}, "OIDC_CLIENT_ID: set it"),
+        ({"OIDC_ISSUER": "https://login.example.com", "OIDC_CLIENT_ID": "a"}, "OIDC_USERS: set it"),
+        ({"OIDC_CLIENT_ID": "a"}, "OIDC_CLIENT_ID: set TASK_SERVICE_OIDC_ISSUER"),
+        ({"OIDC_USERS": "groups"}, "OIDC_USERS: write a claim"),
+        ({"OIDC_ADMINISTRATORS": "=admins"}, "OIDC_ADMINISTRATORS: write a claim"),
+        ({"PASSWORD_LOGIN": "off"}, "PASSWORD_LOGIN: no user could administer"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    variables: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"TASK_SERVICE_{name}", value)
+    with pytest.raises(ConfigurationError, match=f"TASK_SERVICE_{named}"):
+        load_settings()
+
+
+def test_the_secret_is_not_shown() -> None:
+    settings = Settings(
+        oidc_issuer="https://login.example.com",
+        oidc_client_id="tasks",
+        oidc_client_secret="very secret",
+        oidc_users="*",
+    )
+    assert "very secret" not in repr(settings)
+
+
+def test_a_rule_of_everybody_and_of_a_flag() -> None:
+    assert ClaimRule.parse("*").applies_to({})
+    flag = ClaimRule.parse("email_verified=true")
+    assert flag.applies_to({"email_verified": True})
+    assert flag.applies_to({"email_verified": "true"})
+    assert not flag.applies_to({"email_verified": False})
+    assert not flag.applies_to({})
+    for wrong in ("*=x", "groups=", "=x", ""):
+        with pytest.raises(ValueError, match="write a claim and its value"):
+            ClaimRule.parse(wrong)

@@ -1,0 +1,228 @@
+"""Search, filters, order and counts of every listing, on the server, together with its pages."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from examples.task_service.tests.service_support import (
+    USER_PASSWORD,
+    Caller,
+    Service,
+    expect,
+    wrong_fields,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def _all(caller: Caller, path: str, **query: str) -> list[dict[str, Any]]:
+    """Every item, in pages of two."""
+    items: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        params = {"limit": "2", **query, **({"cursor": cursor} if cursor else {})}
+        text = "&".join(f"{name}={value}" for name, value in params.items())
+        page = expect(await caller.get(f"{path}?{text}"), 200)
+        assert len(page["items"]) <= 2
+        items += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return items
+
+
+async def _names(caller: Caller, path: str, **query: str) -> list[str]:
+    return [item.get("name") or item["username"] for item in await _all(caller, path, **query)]
+
+
+async def test_tasks_are_searched_sorted_and_counted(user: Caller, admin: Caller) -> None:
+    for name in ("beta", "Alpha 100%", "gamma", "alpha_2", "Delta"):
+        last = await user.new_task(name=name)
+    await user.patch(f"/api/tasks/{last['id']}", {"timeout_seconds": 5})
+    await user.patch(f"/api/tasks/{last['id']}", {"name": "Delta"})
+    names = ["Alpha 100%", "alpha_2", "beta", "Delta", "gamma"]
+    assert await _names(user, "/api/tasks", sort="name") == names
+    assert await _names(user, "/api/tasks") == ["Delta", "alpha_2", "gamma", "Alpha 100%", "beta"]
+    assert (await _names(user, "/api/tasks", sort="updated"))[0] == "Delta"
+    assert await _names(user, "/api/tasks", search="ALPHA", sort="name") == names[:2]
+    # Signs of LIKE are text.
+    assert await _names(user, "/api/tasks", search="%25") == ["Alpha 100%"]
+    assert await _names(user, "/api/tasks", search="_") == ["alpha_2"]
+    assert await _names(user, "/api/tasks", search=last["id"]) == ["Delta"]
+    assert await _names(user, "/api/tasks", search="%00") == []
+    counted = expect(await user.get("/api/tasks?search=alpha&count=true&limit=1"), 200)
+    assert (len(counted["items"]), counted["total"]) == (1, 2)
+    assert "total" not in expect(await user.get("/api/tasks"), 200)
+    assert await _names(admin, "/api/tasks", owner="ULF", search="alpha", sort="name") == names[:2]
+    assert await _names(admin, "/api/tasks", owner="nobody") == []
+
+
+async def test_tasks_are_found_by_the_state_of_their_latest_run(user: Caller) -> None:
+    good = await user.new_task(name="good")
+    run = expect(await user.post(f"/api/tasks/{good['id']}/run"), 202)
+    await user.wait_for_run(run["id"])
+    await user.new_task(name="new")
+    assert await _names(user, "/api/tasks", state="succeeded") == ["good"]
+    assert await _names(user, "/api/tasks", state="failed") == []
+    runs = f"/api/tasks/{good['id']}/runs"
+    counted = expect(await user.get(f"{runs}?count=true&state=succeeded"), 200)
+    assert counted["total"] == 1
+    assert expect(await user.get(f"{runs}?count=true&state=failed"), 200)["total"] == 0
+
+
+async def test_users_are_sorted_and_counted(admin: Caller, user: Caller) -> None:
+    for name in ("zoe", "bea"):
+        body = {"username": name, "role": "user"}
+        expect(await admin.post("/api/admin/users", body), 201)
+    names = sorted(await _names(admin, "/api/admin/users"))
+    assert await _names(admin, "/api/admin/users", sort="name") == names
+    by_login = await _names(admin, "/api/admin/users", sort="login")
+    # Without a login they come last.
+    assert set(by_login[-2:]) == {"zoe", "bea"}
+    counted = expect(await admin.get("/api/admin/users?count=true&search=zo&limit=1"), 200)
+    assert counted["total"] == 1
+
+
+async def test_the_audit_log_is_counted(admin: Caller) -> None:
+    path = "/api/admin/audit?count=true&limit=1&action=login."
+    counted = expect(await admin.get(path), 200)
+    everything = await _all(admin, "/api/admin/audit", action="login.")
+    assert (len(counted["items"]), counted["total"]) == (1, len(everything))
+
+
+async def test_keys_are_searched_filtered_sorted_and_counted(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    lifetimes = {"beta": 5, "Alpha 100%": None, "gamma": 1, "alpha_2": 9, "Delta": 2}
+    made = {}
+    for name, days in lifetimes.items():
+        made[name] = await user.new_key(name=name, expires_in_days=days)
+    await admin.new_key(name="alpha of another")
+    expect(await service.caller(made["beta"]["key"]).get("/api/auth/me"), 200)
+    await service.services.authenticator.flush()
+    expect(await user.post(f"/api/keys/{made['alpha_2']['id']}/revoke"), 200)
+    by_name = ["Alpha 100%", "alpha_2", "beta", "Delta", "gamma"]
+    assert await _names(user, "/api/keys", sort="name") == by_name
+    assert await _names(user, "/api/keys") == list(reversed(lifetimes))
+    by_expiry = ["gamma", "Delta", "beta", "alpha_2", "Alpha 100%"]
+    assert await _names(user, "/api/keys", sort="expires") == by_expiry
+    assert (await _names(user, "/api/keys", sort="used"))[0] == "beta"
+    assert await _names(user, "/api/keys", search="ALPHA", sort="name") == by_name[:2]
+    assert await _names(user, "/api/keys", search="%25") == ["Alpha 100%"]
+    key_id = made["Delta"]["id"]
+    for search in (key_id, key_id[:9], f"msk_{key_id}", f"msk_{key_id}_%E2%80%A6"):
+        assert await _names(user, "/api/keys", search=search) == ["Delta"]
+    service.clock.advance(days=1, hours=1)
+    user = await service.log_in("ulf", USER_PASSWORD)
+    assert await _names(user, "/api/keys", status="expired") == ["gamma"]
+    assert await _names(user, "/api/keys", status="revoked") == ["alpha_2"]
+    active = await _names(user, "/api/keys", status="active", sort="name")
+    assert active == ["Alpha 100%", "beta", "Delta"]
+    counted = expect(await user.get("/api/keys?count=true&limit=1&status=expired"), 200)
+    assert counted["counts"] == {"active": 3, "expired": 1, "revoked": 1}
+    counted = expect(await user.get("/api/keys?count=true&search=alpha"), 200)
+    assert counted["counts"] == {"active": 1, "expired": 0, "revoked": 1}
+    expect(await user.delete(f"/api/keys/{made['gamma']['id']}"), 204)
+    assert "gamma" not in await _names(user, "/api/keys")
+
+
+async def test_a_listed_key_is_as_the_library_shows_it(user: Caller) -> None:
+    made = await user.new_key(scopes=["tasks:run", "tasks:read"], expires_in_days=3)
+    response = await user.get("/api/keys")
+    assert response.headers["cache-control"] == "no-store"
+    page = expect(response, 200)
+    assert page == {"items": [page["items"][0]], "next_cursor": None}
+    assert page["items"][0] == expect(await user.get(f"/api/keys/{made['id']}"), 200)
+
+
+PATHS = ["/api/tasks", "/api/keys", "/api/admin/users", "/api/admin/audit"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_cursor_belongs_to_its_query(admin: Caller, path: str) -> None:
+    for name in ("one", "two"):
+        await admin.new_task(name=name)
+        await admin.new_key(name=name)
+    other = "action=login." if path.endswith("audit") else "sort=name"
+    cursor = expect(await admin.get(f"{path}?limit=1"), 200)["next_cursor"]
+    expect(await admin.get(f"{path}?limit=2&cursor={cursor}"), 200)
+    refused = await admin.get(f"{path}?limit=1&{other}&cursor={cursor}")
+    assert wrong_fields(refused) == {"cursor"}
+    raw = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    made_up: list[object] = [
+        *([raw[0], key, *raw[2:]] for key in ("x", 2**63, 1.5, None, True, [])),
+        [raw[0]],
+        [*raw, "more"],
+        [*raw[:2], "\x00"],
+        [*raw[:2], 1],
+        [],
+        {},
+        7,
+    ]
+    for position in made_up:
+        cursor = base64.urlsafe_b64encode(json.dumps(position).encode()).rstrip(b"=").decode()
+        assert wrong_fields(await admin.get(f"{path}?cursor={cursor}")) == {"cursor"}, position
+    for text in ("x", "AAAA", "%C3%A9", "W10", "1" * 5000):
+        assert wrong_fields(await admin.get(f"{path}?cursor={text}")) == {"cursor"}, text
+
+
+@pytest.mark.parametrize("key", ["\x00", "\ud800", 5])
+async def test_a_made_up_text_never_reaches_the_database(user: Caller, key: object) -> None:
+    for name in ("one", "two"):
+        await user.new_key(name=name)
+    cursor = expect(await user.get("/api/keys?limit=1&sort=name"), 200)["next_cursor"]
+    raw = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    raw[1] = key
+    cursor = base64.urlsafe_b64encode(json.dumps(raw).encode()).rstrip(b"=").decode()
+    assert wrong_fields(await user.get(f"/api/keys?sort=name&cursor={cursor}")) == {"cursor"}
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/api/tasks?sort=size", "sort"),
+        ("/api/keys?sort=size", "sort"),
+        ("/api/keys?status=old", "status"),
+        ("/api/keys?limit=201", "limit"),
+        ("/api/tasks?count=perhaps", "count"),
+        (f"/api/keys?search={'x' * 101}", "search"),
+        ("/api/keys?search=a&search=b", "search"),
+    ],
+)
+async def test_a_listing_that_does_not_exist_is_refused(
+    user: Caller, path: str, field: str
+) -> None:
+    assert wrong_fields(await user.get(path)) == {field}
+
+
+async def test_the_first_page_is_the_same_by_its_prepared_statement(
+    user: Caller, admin: Caller
+) -> None:
+    for name in ("a", "b", "c"):
+        task = await user.new_task(name=name)
+        if name != "b":
+            for _ in range(2):
+                run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+                await user.wait_for_run(run["id"])
+    await admin.new_task(name="another's")
+    for caller, names in ((user, ["c", "b"]), (admin, ["another's", "c"])):
+        # The second one of each pair is no first page without filters, which has a statement of its own.
+        for limit in (2, 3, 50):
+            first = expect(await caller.get(f"/api/tasks?limit={limit}"), 200)
+            usual = expect(await caller.get(f"/api/tasks?limit={limit}&count=true"), 200)
+            del usual["total"]
+            assert first == usual
+            assert [task["name"] for task in first["items"]][:2] == names
+
+
+async def test_a_key_with_scopes_of_its_own_lists_keys_as_it_reads_one(
+    service: Service, user: Caller
+) -> None:
+    made = await user.new_key(scopes=["tasks:run"])
+    scoped = service.caller(made["key"])
+    expect(await scoped.get(f"/api/keys/{made['id']}"), 200)
+    assert [key["id"] for key in expect(await scoped.get("/api/keys"), 200)["items"]] == [
+        made["id"]
+    ]

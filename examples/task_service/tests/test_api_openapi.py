@@ -1,0 +1,131 @@
+"""The OpenAPI document. That it has every answer of the service is checked with each answer in the other tests."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx2
+import pytest
+from examples.task_service.tests.service_support import Service, check_documented, expect
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def document(service: Service) -> dict[str, Any]:
+    found: dict[str, Any] = expect(await service.caller().get("/openapi.json"), 200)
+    return found
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        operation["operationId"]: operation
+        for item in document["paths"].values()
+        for operation in item.values()
+    }
+
+
+async def test_the_document_says_where_the_service_is(document: dict[str, Any]) -> None:
+    assert document["servers"] == [{"url": "http://127.0.0.1:8000"}]
+    assert "Authorization: Bearer" in document["info"]["description"]
+
+
+async def test_every_operation_has_a_stable_name_and_words_of_its_own(
+    document: dict[str, Any],
+) -> None:
+    found = operations(document)
+    assert len(found) == sum(len(item) for item in document["paths"].values())
+    for name, operation in found.items():
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name)
+        summary = operation["summary"]
+        assert summary[0].isupper(), name
+        assert not summary.endswith("."), name
+        assert not summary.istitle() or " " not in summary, name
+    assert found["run_task"]["summary"] == "Run a task"
+    assert "Idempotency-Key" in found["run_task"]["description"]
+    assert "description" not in found["get_run"]
+    # The library's own words stay.
+    assert found["revoke_presented_key"]["summary"] == "Revoke an API key by showing it"
+
+
+async def test_path_parameters_have_one_spelling_and_the_form_of_their_ids(
+    document: dict[str, Any],
+) -> None:
+    names = set(re.findall(r"\{(.+?)\}", " ".join(document["paths"])))
+    assert names == {"keyId", "runId", "sessionId", "taskId", "userId"}
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            described = {
+                each["name"]: each
+                for each in operation.get("parameters", [])
+                if each["in"] == "path"
+            }
+            assert described.keys() == set(re.findall(r"\{(.+?)\}", path))
+    task_id = next(
+        each for each in operations(document)["get_task"]["parameters"] if each["name"] == "taskId"
+    )
+    assert task_id == {
+        "name": "taskId",
+        "in": "path",
+        "required": True,
+        "description": "The id of the task.",
+        "schema": {"type": "string", "pattern": "^tsk_[0-9A-Za-z]{16}$"},
+    }
+
+
+async def test_what_is_optional_is_absent_and_never_null(document: dict[str, Any]) -> None:
+    found = operations(document)
+    for operation in found.values():
+        schemas = [each["schema"] for each in operation.get("parameters", [])]
+        schemas += [
+            content["schema"]
+            for content in operation.get("requestBody", {"content": {}})["content"].values()
+        ]
+        assert all({"type": "null"} not in schema.get("anyOf", []) for schema in schemas)
+        assert all("title" not in schema for schema in schemas)
+    body = found["run_task"]["requestBody"]
+    assert body == {
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RunOptions"}}}
+    }
+
+
+async def test_problems_are_named_where_they_can_occur(document: dict[str, Any]) -> None:
+    found = operations(document)
+    run = found["run_task"]["responses"]
+    assert list(run) == sorted(run)
+    assert run["404"] == {
+        "description": "The task was not found (`task_not_found`).",
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+    assert "`run_queue_full`" in run["429"]["description"]
+    assert "`too_many_requests`" in run["429"]["description"]
+    assert "Retry-After" in run["429"]["headers"]
+    assert "`idempotency_key_reused`" in run["422"]["description"]
+    assert {"408", "413"} <= run.keys()
+    assert not {"408", "413", "422"} & found["get_task"]["responses"].keys()
+    assert "503" not in found["check_alive"]["responses"]
+    assert "503" in found["check_ready"]["responses"]
+    assert found["create_task"]["responses"]["201"]["description"] == "Created"
+
+
+async def test_the_check_of_the_other_tests_fails_for_an_answer_that_is_not_there(
+    service: Service,
+) -> None:
+    asked = httpx2.Request("GET", "http://127.0.0.1:8000/api/tasks/tsk_0123456789abcdef")
+    documented = httpx2.Response(
+        404, headers={"content-type": "application/problem+json"}, request=asked
+    )
+    await check_documented(service.app, documented)
+    with pytest.raises(AssertionError, match="418"):
+        await check_documented(service.app, httpx2.Response(418, request=asked))
+    with pytest.raises(AssertionError, match="text/html"):
+        await check_documented(
+            service.app,
+            httpx2.Response(404, headers={"content-type": "text/html"}, request=asked),
+        )
+    # The pages are no operations.
+    elsewhere = httpx2.Request("GET", "http://127.0.0.1:8000/tasks")
+    await check_documented(service.app, httpx2.Response(418, request=elsewhere))

@@ -1,0 +1,67 @@
+"""Prepared statements of the service: the same rows with and without a store, and an outage that stays an outage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import bindparam, literal, select
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from msk_auth import StoreUnavailable
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
+from task_service.db import schema
+from task_service.db.engine import Database
+
+pytestmark = pytest.mark.anyio
+
+ECHO = select(bindparam("word", type_=schema.users.c.id.type).label("word"), literal(1).label("n"))
+
+
+class Broken:
+    """Stands for a store whose reads fail."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def prepare(self, _statement: object) -> Any:
+        async def read(**_values: Any) -> list[Any]:
+            raise self._error
+
+        return read
+
+
+async def test_a_statement_returns_the_same_rows_with_and_without_a_store(tmp_path: Path) -> None:
+    db = Database.open(f"sqlite:///{tmp_path}/data.db")
+    async with db.write() as connection:
+        await connection.run_sync(schema.metadata.create_all)
+    read = db.prepare(ECHO)
+    without = [tuple(row) for row in await read(word="a")]
+    store = AsyncSQLAlchemyKeyStore(db.engine, schema.api_keys)
+    db.read_through(store)
+    for _ in range(2):
+        assert [tuple(row) for row in await read(word="a")] == without == [("a", 1)]
+    await store.aclose()
+    await db.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError(), StoreUnavailable),
+        (OSError("the file was replaced"), StoreUnavailable),
+        (PoolTimeout(), StoreUnavailable),
+        (OperationalError("SELECT", {}, Exception()), StoreUnavailable),
+        (ProgrammingError("SELECT", {}, Exception()), ProgrammingError),
+    ],
+)
+async def test_an_outage_is_told_from_a_mistake(
+    tmp_path: Path, error: Exception, expected: type[Exception]
+) -> None:
+    db = Database.open(f"sqlite:///{tmp_path}/data.db")
+    db.read_through(cast("Any", Broken(error)))
+    with pytest.raises(expected):
+        await db.prepare(ECHO)(word="a")
+    await db.close()

@@ -1,0 +1,175 @@
+"""A restored backup: what was open then ends, and what was refused since is refused again."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argon2.profiles import CHEAPEST
+from click.testing import CliRunner
+from examples.task_service.tests.accounts_support import KINDS, PASSWORD, principal
+from examples.task_service.tests.runs_support import migrated
+from sqlalchemy import select, update
+
+from msk_auth import ConfigurationError, KeyRevoked, OwnerDisabled, TokenRevoked
+from task_service.accounts.audit import AuditQuery
+from task_service.cli import main
+from task_service.db import schema
+from task_service.restore import RESTORED, AuditedChanges, Restoration, refuse_what_ended
+from task_service.services import Services
+from task_service.settings import Settings
+from task_service.tasks.models import NewTask, RunState
+from task_service.tasks.worker_runs import WorkerRuns
+
+pytestmark = pytest.mark.anyio
+
+NOTHING = AuditedChanges.read(())
+NEVER = "AAAAAAAAAAAA"
+
+
+@pytest.fixture(params=KINDS)
+async def services(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Services]:
+    async with migrated(request.param, tmp_path) as url:
+        settings = Settings(data_dir=tmp_path / "data", database_url=url)
+        settings.create_data_dir()
+        services = Services.build(settings, password_hashing=CHEAPEST)
+        await services.join_deployment()
+        yield services
+        await services.close()
+
+
+def line(number: int, action: str, target: str | None, **details: Any) -> str:
+    at = f"2026-01-01T00:00:{number:02}Z"
+    entry = {"id": number, "at": at, "action": action, "target": target, "details": details}
+    return json.dumps(entry)
+
+
+async def test_runs_and_logins_of_a_backup_end(services: Services) -> None:
+    user = await services.users.create("ann", ["user"], password=PASSWORD)
+    begun = await services.login.log_in("ann", PASSWORD)
+    ann = principal(user)
+    task = await services.tasks.create(
+        ann, NewTask(name="hello", handler="command", params={"argv": ["echo", "hello"]})
+    )
+    running, queued = [await services.runs.request(ann, task.id) for _ in range(2)]
+    this = schema.runs.c.id == running.id
+    async with services.db.write() as connection:
+        await connection.execute(update(schema.sessions).values(id_token="of the provider"))
+        values = {"state": RunState.RUNNING, "claimed_by": "worker", "attempt": 1}
+        await connection.execute(
+            update(schema.runs).where(this).values(lease_expires_at=services.clock.now(), **values)
+        )
+
+    assert await refuse_what_ended(services, NOTHING) == Restoration(2, 1, 0, 0)
+    for run_id in (running.id, queued.id):
+        run = await services.runs.get(ann, run_id)
+        assert (run.state, run.error) == (RunState.CANCELLED, RESTORED)
+        assert run.finished_at is not None
+    async with services.db.read() as connection:
+        row = (await connection.execute(select(schema.runs).where(this))).one()
+        ended = (await connection.execute(select(schema.sessions))).one()
+    assert (row.claimed_by, row.lease_expires_at) == (None, None)
+    assert ended.ended_at is not None
+    assert ended.id_token is None
+    with pytest.raises(TokenRevoked):
+        await services.authenticator.authenticate([f"Bearer {begun.token}"])
+    (entry,) = (await services.audit.list(AuditQuery(action="database.restored"))).items
+    assert dict(entry.details) == {"runs": 2, "sessions": 1, "keys": [], "users": []}
+
+    assert await refuse_what_ended(services, NOTHING) == Restoration(0, 0, 0, 0)
+    assert len((await services.audit.list(AuditQuery(action="database.restored"))).items) == 1
+    # New runs are executed as ever.
+    again = await services.runs.request(ann, task.id)
+    worker_runs = WorkerRuns(
+        services.db,
+        services.clock,
+        services.config,
+        worker_id="worker",
+        lease=timedelta(seconds=15),
+    )
+    acquired = await worker_runs.acquire()
+    assert acquired is not None
+    assert acquired.run_id == again.id
+
+
+async def test_what_the_audit_log_refuses_is_refused_again(services: Services) -> None:
+    users = [await services.users.create(name, ["user"], password=None) for name in ("ann", "bob")]
+    ann, bob = (replace(principal(user), authenticated_at=services.clock.now()) for user in users)
+    authenticator = services.authenticator
+    revoked, leaked, reported, kept = [
+        await authenticator.create_key(ann, name=str(number)) for number in range(4)
+    ]
+    of_bob = await authenticator.create_key(bob, name="bob's")
+    changes = AuditedChanges.read(
+        [
+            line(9, "user.disabled", users[1].id),
+            line(8, "user.enabled", users[1].id),
+            line(7, "user.enabled", users[0].id),
+            line(6, "user.disabled", users[0].id),
+            line(5, "user.disabled", "usr_0000000000000000"),
+            line(4, "key.leaked", reported.record.id, revoked=False),
+            line(3, "key.leaked", leaked.record.id, revoked=True),
+            line(2, "key.deleted", NEVER),
+            line(1, "key.revoked", revoked.record.id),
+        ]
+    )
+    assert await refuse_what_ended(services, changes) == Restoration(0, 0, 2, 1)
+    for key, refusal in ((revoked, KeyRevoked), (leaked, KeyRevoked), (of_bob, OwnerDisabled)):
+        with pytest.raises(refusal):
+            await authenticator.authenticate([f"Bearer {key.value.reveal()}"])
+    for key in (reported, kept):
+        await authenticator.authenticate([f"Bearer {key.value.reveal()}"])
+    assert await refuse_what_ended(services, changes) == Restoration(0, 0, 0, 0)
+
+
+def test_changes_that_are_not_made_again_are_listed_oldest_first() -> None:
+    changes = AuditedChanges.read(
+        [line(3, "config.changed", None), line(2, "user.roles_changed", "usr_1"), line(1, "x", "y")]
+    )
+    assert changes.not_repeated == (
+        "2026-01-01T00:00:02Z user.roles_changed usr_1",
+        "2026-01-01T00:00:03Z config.changed",
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "id,at,action",
+        "[]",
+        '{"id": 1}',
+        "1",
+        "",
+        "[" * 100_000,
+        line(1, "key.revoked", "k").replace('"id": 1', '"id": "1"'),
+        line(1, "key.leaked", "k").replace("{}", "null"),
+        line(1, "key.revoked", None),
+        line(1, "key.revoked", "k").replace('"k"', "7"),
+    ],
+)
+def test_a_file_that_is_no_export_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^Line 2 is not an entry"):
+        AuditedChanges.read(io.StringIO(f"{line(1, 'x', None)}\n{wrong}\n"))
+
+
+def test_the_command_reports_what_it_did_and_what_is_left(tmp_path: Path) -> None:
+    env = {"TASK_SERVICE_DATA_DIR": str(tmp_path / "data")}
+    CliRunner().invoke(main, ["users", "create", "ann", "--role", "user"], env=env)
+    done = CliRunner().invoke(main, ["after-restore"], env=env)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("The newest entry of the audit log here: 2")
+    assert (
+        "Runs cancelled: 0. Logins ended: 0.\nKeys revoked: 0. Users disabled: 0.\n" in done.stdout
+    )
+    assert "run: task-service after-restore --audit FILE" in done.stdout
+    done = CliRunner().invoke(
+        main, ["after-restore", "--audit", "-"], env=env, input=line(1, "config.changed", None)
+    )
+    assert "Not made again: 2026-01-01T00:00:01Z config.changed" in done.stdout
+    assert "are active" not in done.stdout
