@@ -1,4 +1,4 @@
-"""A whole task service on PostgreSQL, as real processes, with a handler that does nothing."""
+"""A whole task service, as real processes, with a handler that does nothing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from examples.task_service.tests.faults.clients import Client
 from examples.task_service.tests.faults.deployment import (
     Api,
     Deployment,
     credential,
     new_key,
     set_up,
+    start_run,
+    wait_for_run,
     worker_ids,
 )
 from examples.task_service.tests.faults.nursery import Nursery, Process, nursery, until
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 
 _HANDLER = """
 from typing import ClassVar
@@ -43,7 +46,6 @@ class Deployed:
 
     Attributes:
         processes: Where all processes come from.
-        url: Of the database, for SQLAlchemy.
         apis: The processes that serve.
         key: An API key of the administrator.
         login: A login token of the administrator.
@@ -52,7 +54,6 @@ class Deployed:
 
     processes: Nursery
     deployment: Deployment
-    url: URL
     apis: list[Api]
     key: str
     login: str
@@ -60,9 +61,28 @@ class Deployed:
     workers: list[Process] = field(default_factory=list[Process])
 
     @property
+    def url(self) -> URL:
+        """The PostgreSQL database, for SQLAlchemy."""
+        url = make_url(self.deployment.settings["database_url"])
+        return url.set(drivername="postgresql+psycopg")
+
+    @property
     def ports(self) -> list[int]:
         """Where the service listens."""
         return [api.port for api in self.apis]
+
+    def run_tasks(self, count: int) -> None:
+        """Add tasks until there are so many, each with a run that is over."""
+        program = Client(self.ports[0], self.key)
+        task = {"name": "nothing", "handler": "nothing", "params": {}}
+        added = [
+            program.must("POST", "/api/tasks", task, status=201)["id"] for _ in range(count - 1)
+        ]
+        # On SQLite the process that serves executes them.
+        self.set_workers(int("database_url" in self.deployment.settings))
+        for run_id in [start_run(program, task_id) for task_id in [self.task_id, *added]]:
+            wait_for_run(program, run_id)
+        self.set_workers(0)
 
     def set_workers(self, count: int) -> None:
         """Have so many workers, each ready."""
@@ -75,23 +95,22 @@ class Deployed:
 
 
 @contextmanager
-def deployed(url: URL, *, apis: int) -> Iterator[Deployed]:
+def deployed(url: URL | None, *, apis: int, **settings: str) -> Iterator[Deployed]:
     """A service on an empty database; nothing of it is left afterwards.
 
     Args:
-        url: Of the database.
+        url: Of a PostgreSQL database; None means the service's own SQLite file.
         apis: How many processes serve.
+        settings: More of the service's settings, such as `lease_ms`.
     """
     with tempfile.TemporaryDirectory(prefix="task-service-benchmark-") as name:
         folder = Path(name)
         _install_handler(folder / "packages")
         with nursery(folder, PYTHONPATH=str(folder / "packages")) as processes:
-            deployment = Deployment(
-                processes,
-                folder,
-                database_url=url.set(drivername="postgresql").render_as_string(hide_password=False),
-                workers="4",
-            )
+            if url is not None:
+                plain = url.set(drivername="postgresql")
+                settings["database_url"] = plain.render_as_string(hide_password=False)
+            deployment = Deployment(processes, folder, workers="4", **settings)
             first = deployment.serve()
             admin = set_up(first, max_concurrent_runs_per_user=100)
             program = new_key(admin)
@@ -100,7 +119,6 @@ def deployed(url: URL, *, apis: int) -> Iterator[Deployed]:
             yield Deployed(
                 processes,
                 deployment,
-                url,
                 [first, *(deployment.serve() for _ in range(apis - 1))],
                 credential(program),
                 credential(admin),

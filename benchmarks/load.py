@@ -65,20 +65,34 @@ def ask(
     return asyncio.run(_load(port, path, f"Bearer {key}", seconds, connections))
 
 
-def compare(servers: Sequence[tuple[int, str]], seconds: float) -> list[Load]:
+def compare(
+    servers: Sequence[tuple[int, str]],
+    seconds: float,
+    *,
+    paths: Sequence[str] = ("/", "/"),
+    connections: int = CONNECTIONS,
+) -> list[Load]:
     """Ask two servers by turns, each for this long altogether. Of the answers only the numbers mean something.
 
     Args:
         servers: The port of each, and the key to ask it with.
         seconds: How long each is asked.
+        paths: What each is asked for.
+        connections: How many each is asked over.
 
     Raises:
         RuntimeError: A connection failed.
     """
     if generator() != "wrk" or seconds < 1:
-        return [ask(port, key, seconds) for port, key in servers]
+        return [
+            ask(port, key, seconds, connections, path)
+            for (port, key), path in zip(servers, paths, strict=True)
+        ]
     # They count the time in which they are stopped.
-    asking = [_start_wrk(port, "/", key, round(2 * seconds), CONNECTIONS) for port, key in servers]
+    asking = [
+        _start_wrk(port, path, key, round(2 * seconds), connections)
+        for (port, key), path in zip(servers, paths, strict=True)
+    ]
     turn = 0
     while all(each.poll() is None for each in asking):
         os.kill(asking[1 - turn].pid, signal.SIGSTOP)

@@ -23,6 +23,7 @@ from docs.tools import (
     built_site,
     commands_page,
     diagrams,
+    existing,
     http_api_page,
     layers,
     llms,
@@ -45,6 +46,10 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "peers": cache(peers.render),
     "settings": cache(settings_page.render),
     "benchmark-aims": cache(benchmarks_page.render_aims),
+    **{
+        f"existing-{name.replace('_', '-')}": cache(partial(existing.render, name))
+        for name in existing.names()
+    },
     **{
         f"benchmark-{name}": cache(partial(benchmarks_page.render, name))
         for name in benchmarks_page.names()

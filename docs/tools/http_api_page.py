@@ -14,28 +14,36 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from msk_auth.testing import Access, AuditedRoute, list_routes
+from task_service.api.openapi import problems
 from task_service.app import create_app
+from task_service.errors import TooManyRequests
 from task_service.settings import Settings
 
 Json: TypeAlias = Mapping[str, Any]
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
-_SHARED: Final = {"401", "403", "503"}
+_SHARED: Final = {"401", "403", "408", "413", "500", "503"}
+_TOO_MANY: Final = problems(TooManyRequests)[429]["description"]
 _REF: Final = "#/components/schemas/"
 
 
 @cache
 def load() -> tuple[Json, dict[str, AuditedRoute]]:
-    """The OpenAPI document, and from `METHOD /path` to what the route demands."""
+    """The OpenAPI document, and from the method and path of an operation to what its route demands."""
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(Settings(data_dir=Path(folder)))
         document = app.openapi()
         routes = {
-            f"{method} {route.path}": route
+            key_of(method, route.path): route
             for route in list_routes(app).routes
             for method in route.methods
         }
     return document, routes
+
+
+def key_of(method: str, path: str) -> str:
+    """What identifies an operation, however the parameters of its path are spelled: `GET /api/keys/{}`."""
+    return f"{method} {re.sub(r'{[^}]*}', '{}', path)}"
 
 
 @cache
@@ -67,10 +75,10 @@ def _operation(
     path: str, method: str, operation: Json, routes: Mapping[str, AuditedRoute]
 ) -> Iterator[str]:
     yield f"### {method} {path}"
-    said = [_sentence(str(operation.get("summary", "")))]
+    said = [f"{operation['summary']}."]
     description = " ".join(str(operation.get("description", "")).split())
     yield " ".join([*said, description]).strip()
-    yield _access(routes.get(f"{method} {path}"), operation)
+    yield _access(routes.get(key_of(method, path)), operation)
     parameters = operation.get("parameters", [])
     if parameters:
         rows = [
@@ -85,18 +93,11 @@ def _operation(
         if "properties" in body:
             yield _members(body)
     for status, response in sorted(operation["responses"].items()):
-        if status in _SHARED:
+        if status in _SHARED or response["description"] == _TOO_MANY:
             continue
         content = _content(response)
         shape = "" if content is None else f", {type_of(content)}"
-        words = str(response.get("description", "")).replace("Successful Response", "Done.")
-        yield f"**{status}**{shape}. {words}".rstrip()
-
-
-def _sentence(summary: str) -> str:
-    # FastAPI makes "List Key Audit" out of a function's name.
-    words = summary.capitalize() if summary.istitle() else summary
-    return re.sub(r"\bi\b", "I", words.rstrip(".")) + "."
+        yield f"**{status}**{shape}. {response['description']}"
 
 
 def _access(route: AuditedRoute | None, operation: Json) -> str:
@@ -104,7 +105,9 @@ def _access(route: AuditedRoute | None, operation: Json) -> str:
         return "Needs no credentials."
     words = {
         Access.INTERACTIVE: "**A login only**: API keys are refused with `interactive_required`.",
-        Access.AUTHENTICATED: "A login or an API key.",
+        Access.KEY: "**An API key only**: logins are refused with `key_required`.",
+        Access.ANY_CREDENTIAL: "A login or any API key.",
+        Access.AUTHENTICATED: "A login, or an API key without scopes of its own.",
         Access.PERMISSIONS: "A login or an API key.",
         Access.PUBLIC: "Needs no credentials.",
     }[route.access]
