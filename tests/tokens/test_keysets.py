@@ -99,6 +99,16 @@ def keys(provider: Provider, clock: ManualClock) -> Iterator[RemoteKeySet]:
         yield opened
 
 
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """What one test fetches, the next one must not hear of."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "msk_auth keys":
+            thread.join(10)
+            assert not thread.is_alive(), "a key set was not closed"
+
+
 def eventually(condition: Callable[[], object]) -> None:
     until = time.monotonic() + 10
     while not condition():
@@ -401,6 +411,31 @@ def test_a_set_that_was_not_refreshed_in_time_is_not_used(
     with pytest.raises(StopIteration) as stop:
         flow.send(None)
     assert stop.value.value == ()
+
+
+def test_a_set_that_is_closed_while_it_fetches_says_nothing(
+    keys: RemoteKeySet,
+    provider: Provider,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked, closed = threading.Event(), threading.Event()
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        asked.set()
+        closed.wait(10)
+        send(request, b"", 500)
+
+    provider.answer = answer
+    thread = keys._thread
+    assert thread is not None
+    pass_time(keys, clock, 240)
+    assert asked.wait(10)
+    keys.close()
+    closed.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert caplog.messages == []
 
 
 # Threads, loops and forks.

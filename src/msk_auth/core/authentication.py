@@ -156,13 +156,13 @@ def authenticate(
             return (yield from _authenticate_login(rules, presented, now))
         case RequestLogins():
             return (yield from _authenticate_request(rules, presented, now))
-        case KeyValue():
-            record = yield from verify_key(rules, presented)
+        case key:
+            record = yield from verify_key(rules, key)
     # From here on the caller holds the right secret and may learn why it does not work.
     principal = yield from _act_by_key(rules, record, now)
     upgrade: tuple[str, str] | None = None
     if rules.hasher.needs_rehash(record.digest):
-        upgrade = (record.digest, rules.hasher.digest(presented.reveal()))
+        upgrade = (record.digest, rules.hasher.digest(key.reveal()))
     return Authenticated(principal, record.expires_at, upgrade=upgrade)
 
 

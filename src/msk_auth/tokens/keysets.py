@@ -328,7 +328,7 @@ class RemoteKeySet:
     def _keep_fresh(self, stop: threading.Event, wake: threading.Event) -> None:
         while not stop.is_set():
             began = self._clock.monotonic()
-            self._refresh(began)
+            self._refresh(began, stop)
             self._wait(began, stop, wake)
 
     def _wait(self, began: float, stop: threading.Event, wake: threading.Event) -> None:
@@ -349,7 +349,7 @@ class RemoteKeySet:
             wake.clear()
         self._wanted = False
 
-    def _refresh(self, began: float) -> None:
+    def _refresh(self, began: float, stop: threading.Event) -> None:
         from concurrent.futures import Future
 
         try:
@@ -357,7 +357,11 @@ class RemoteKeySet:
         except Exception as error:  # noqa: BLE001 - whatever it is, the last good set stays
             self._discovered = None
             self._state = self._state._replace(tried_at=began)
-            _log.warning("the keys of the issuer %r could not be fetched: %s", self.issuer, error)
+            # A set that was closed meanwhile has nobody to tell.
+            if not stop.is_set():
+                _log.warning(
+                    "the keys of the issuer %r could not be fetched: %s", self.issuer, error
+                )
         else:
             self._state = _State(keys, began, began)
         with self._lock:
