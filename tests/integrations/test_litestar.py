@@ -291,6 +291,58 @@ class TestMethodsAndMounts:
             assert (await site.ask(app, method, "/")).status == 401
             assert (await site.ask(app, method, "/", "key_admin")).status == 403
 
+    @pytest.mark.parametrize("logins", [[], [lambda _connection: None]], ids=["none", "logins"])
+    async def test_a_preflight_passes_to_the_options_that_litestar_answers(
+        self, site: Site, logins: list[Any]
+    ) -> None:
+        """Browsers send it without credentials (Fetch standard, "CORS-preflight request")."""
+        site.auth = LitestarAuth(site.world.authenticator, logins=logins)
+        called: list[str] = []
+
+        @get("/read", guards=[site.auth.require("admin:config")])
+        async def read() -> None:
+            called.append("read")
+
+        class Cors(ASGIMiddleware):
+            async def handle(
+                self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp
+            ) -> None:
+                async def send_with_origin(message: Any) -> None:
+                    if message["type"] == "http.response.start":
+                        message["headers"] += [(b"access-control-allow-origin", b"*")]
+                    await send(message)
+
+                await next_app(scope, receive, send_with_origin)
+
+        app = site.app(read, guards=[site.auth.require_interactive()], middleware=[Cors()])
+        origin, method = (
+            (b"origin", b"https://pages.test"),
+            (b"access-control-request-method", b"GET"),
+        )
+        reply = await site.ask(app, "OPTIONS", "/read", headers=[origin, method])
+        assert (reply.status, reply.body) == (204, b"")
+        assert reply.header("access-control-allow-origin") == "*"
+        # It is no preflight with one of the two, and none with another method.
+        for headers in ([], [origin], [method]):
+            assert (await site.ask(app, "OPTIONS", "/read", headers=headers)).status == 401
+        assert (await site.ask(app, "GET", "/read", headers=[origin, method])).status == 401
+        assert called == []
+
+    async def test_a_preflight_passes_nowhere_else(self, site: Site) -> None:
+        guard = site.auth.require_interactive()
+
+        @route("/own", http_method=["OPTIONS"], guards=[guard])
+        async def own() -> None: ...
+
+        @asgi("/mount", is_mount=True, copy_scope=True, guards=[guard])
+        async def mounted(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+        app = site.app(own, mounted)
+        headers = [(b"origin", b"https://pages.test"), (b"access-control-request-method", b"GET")]
+        for path in ("/own", "/mount", "/mount/deep"):
+            assert (await site.ask(app, "OPTIONS", path, headers=headers)).status == 401
+            assert (await site.ask(app, "OPTIONS", path, "key", headers=headers)).status == 403
+
     async def test_a_preflight_is_answered_before_any_route(self, site: Site) -> None:
         handler = get("/", guards=[site.auth.require()])(forgotten.fn)
         app = site.app(handler, cors_config=CORSConfig(allow_origins=["https://pages.test"]))

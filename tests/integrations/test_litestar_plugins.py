@@ -162,9 +162,38 @@ class TestTheMarkOfLitestarsOwnAuthentication:
         app = application(auth, get("/", exclude_from_auth=True)(silent.fn))
         assert await status(app, world, "/") == 401
 
-    async def test_beside_a_guard_it_is_an_error(self, world: World) -> None:
+    async def test_a_guard_below_the_application_counts_more(self, world: World) -> None:
         auth = LitestarAuth(world.authenticator, exclude_opt_key="exclude_from_auth")
-        handler = get("/", guards=[auth.require()], exclude_from_auth=True)(silent.fn)
+        handler = get("/a", guards=[auth.require("tasks:run")], exclude_from_auth=True)(silent.fn)
+        below = get("/b", exclude_from_auth=True)(silent.fn)
+        router = Router("/r", route_handlers=[below], guards=[auth.require("tasks:run")])
+        marked = Router(
+            "/m",
+            route_handlers=[get("/", guards=[auth.require_interactive()])(silent.fn)],
+            opt={"exclude_from_auth": True},
+        )
+        app = application(auth, handler, router, marked)
+        for path in ("/a", "/r/b"):
+            assert await status(app, world, path) == 401
+            assert await status(app, world, path, "key_read") == 403
+            assert await status(app, world, path, "key") == 200
+        assert await status(app, world, "/m", "key") == 403
+        assert audited(app) == {"/a": "permissions", "/r/b": "permissions", "/m": "interactive"}
+
+    async def test_with_a_guard_of_the_application_too_both_are_demanded(
+        self, world: World
+    ) -> None:
+        auth = LitestarAuth(world.authenticator, exclude_opt_key="exclude_from_auth")
+        handler = get("/a", guards=[auth.require("tasks:run")], exclude_from_auth=True)(silent.fn)
+        app = application(auth, handler, guards=[auth.require_interactive()])
+        assert await status(app, world, "/a") == 401
+        assert await status(app, world, "/a", "key") == 403
+        assert await status(app, world, "/a", "jwt_bob") == 403
+        assert await status(app, world, "/a", "jwt") == 200
+
+    async def test_our_own_word_beside_a_guard_is_an_error(self, world: World) -> None:
+        auth = LitestarAuth(world.authenticator, exclude_opt_key="exclude_from_auth")
+        handler = get("/", guards=[auth.require()], opt=auth.public)(silent.fn)
         with pytest.raises(ConfigurationError, match="public and guarded"):
             application(auth, handler)
 

@@ -18,7 +18,8 @@
 Every handler says what it demands, by its own guards or those of a layer above it, or that it is
 public: HTTP, websockets, static files and mounted applications alike. For one that says nothing there are the
 adapter's `paths` and `default`; without them it is an error when it is registered. The OPTIONS that Litestar answers
-by itself demand what the other methods of the path do.
+by itself demand what the other methods of the path do, except for CORS preflights: they cannot carry credentials, and no
+handler of the application is called for them.
 
 `principal` is injected by its name; `request.user` and `request.auth` hold the user and the principal.
 """
@@ -136,7 +137,7 @@ class Guard(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have the plugin that the guard is of.
         """
-        if declared_policies(handler) == ():
+        if declared_policies(handler) == () or _is_preflight(connection.scope):
             # A public exception: this is a guard of the application as a whole.
             return
         # The middleware has verified the request already. An application without it must not be open.
@@ -169,7 +170,8 @@ class LitestarAuth(
             and all below it, None is public, the longest entry counts. They come before `default`; guards of the application
             as a whole are demanded as well, except where an entry is None.
         exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
-            own authentication has `exclude_from_auth`.
+            own authentication has `exclude_from_auth`. A guard on the handler, its controller or a router counts in its place:
+            Litestar's authentication then leaves the handler alone, and the guard decides.
         login_scheme: The name of the application's own security scheme with which users log in, for the OpenAPI document:
             `BearerToken` for Litestar's own JWT authentication. By default the document gets one.
         errors: Which errors are answered with problem documents. By default those of the library and others that are a
@@ -202,7 +204,7 @@ class LitestarAuth(
         check_policy(default, "default")
         self._default = default
         self._paths = PathPolicies(paths or {})
-        self._public_keys = (_PUBLIC, exclude_opt_key or _PUBLIC)
+        self._exclude_opt_key = exclude_opt_key or _PUBLIC
         self._login_scheme = login_scheme
         self._all_errors = answers_all(errors)
 
@@ -444,17 +446,18 @@ class LitestarAuth(
                 f"{handler} on {path} has a guard of another LitestarAuth. Use the one that is the"
                 " plugin of this application."
             )
-        is_public = any(handler.opt.get(key) is True for key in self._public_keys)
+        is_public = handler.opt.get(_PUBLIC) is True
         if is_public and own:
             raise ConfigurationError(
                 f"{handler} on {path} is declared public and guarded as well. Take off"
                 " opt=auth.public or the guard, there or on a layer above."
             )
-        if is_public:
-            return ()
         policies = tuple(guard.policy for guard in (*root, *own))
         if own:
+            # Also where the handler is taken off Litestar's own authentication: the stricter of the two counts.
             return policies
+        if is_public or handler.opt.get(self._exclude_opt_key) is True:
+            return ()
         by_path = self._find_by_path(handler)
         if by_path is not None:
             return by_path and (*policies, *by_path)
@@ -535,6 +538,8 @@ class LitestarAuth(
         Raises:
             Problem: It may not, and is no websocket.
         """
+        if _is_preflight(connection):
+            return True
         try:
             for policy in named_first(connection["route_handler"].opt[_POLICIES]):
                 await self._verify(connection, policy, afresh=False)
@@ -687,9 +692,20 @@ def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]
         handler.security = [*security, wanted]
 
 
-def _answers_options(handler: HTTPRouteHandler) -> bool:
+def _answers_options(handler: BaseRouteHandler) -> bool:
     """True for the handler that Litestar adds to a path without OPTIONS."""
     return getattr(handler.fn, "__module__", None) == HTTPRoute.__module__
+
+
+def _is_preflight(scope: Any) -> bool:
+    """True for an OPTIONS request that is a CORS preflight (Fetch standard, "HTTP extensions") that Litestar answers by itself.
+
+    With a `cors_config` it never comes here. A middleware of the application may do what that does.
+    """
+    # A websocket has no method.
+    if scope.get("method") != "OPTIONS" or not _answers_options(scope["route_handler"]):
+        return False
+    return all(values(scope, name) for name in (b"origin", b"access-control-request-method"))
 
 
 def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
