@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from argon2.profiles import CHEAPEST
+from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.runs_support import fresh_postgres, migrated
 from sqlalchemy import select
 
@@ -105,6 +106,9 @@ async def world(kind: str, folder: Path) -> AsyncIterator[World]:
     """All services of accounts on a fresh, migrated database."""
     async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
+        if kind == "sqlite":
+            sqlite_connections.follow(db.engine)
+            stack.push_async_callback(sqlite_connections.join, folder)
         stack.push_async_callback(db.close)
         passwords = CountingPasswords()
         stack.callback(passwords.close)

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.postgres_pool import PostgresPool
 from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
@@ -131,7 +132,8 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
     async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
         if kind == "sqlite":
-            event.listen(db.engine.sync_engine, "connect", _do_not_wait_for_the_disk)
+            sqlite_connections.follow(db.engine)
+            stack.push_async_callback(sqlite_connections.join, folder)
         stack.push_async_callback(db.close)
         await add_user(db, ANN, BOB, ADMIN)
         yield db
@@ -151,12 +153,6 @@ async def add_user(db: Database, *principals: Principal[User]) -> None:
                 for each in principals
             ],
         )
-
-
-def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous = OFF")
-    cursor.close()
 
 
 @contextlib.asynccontextmanager

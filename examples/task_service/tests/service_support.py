@@ -10,7 +10,6 @@ import logging
 import re
 import shutil
 import socket
-import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -20,11 +19,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import aiosqlite
 import httpx2
 from argon2.profiles import CHEAPEST
+from examples.task_service.tests import sqlite_connections
 from fastapi import FastAPI
-from sqlalchemy import URL, event
+from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth import SystemClock
@@ -244,23 +243,11 @@ async def running_service(
             yield service
         for http in service.callers:
             await http.aclose()
-    await _last_words_of_connections(folder)
+    await sqlite_connections.join(folder)
 
 
 lean_once = functools.cache(assets.lean)
 """In place of :func:`assets.lean`, for who makes the pages again and again from the same files."""
-
-
-async def _last_words_of_connections(folder: Path) -> None:
-    """The thread of a connection that was given up in the middle of a statement has an answer for the loop yet."""
-    for connection, file in list(_OPENED.items()):
-        # Another service of the same test may still be using its own.
-        if Path(file).parent == folder:
-            if connection._running:
-                # It was in use when the pool was closed. The garbage collector would warn of it in some other test.
-                connection.stop()
-            # Not for ever, but longer than a busy machine takes: what is left behind fails a later test.
-            await asyncio.to_thread(connection._thread.join, 60)
 
 
 class SharedRoutes:
@@ -319,8 +306,6 @@ _SHARED_ROUTES = SharedRoutes()
 # Which handlers are installed does not change.
 _entry_points = functools.cache(registry_module.entry_points)
 _new_sqlite_engine = engine_module._sqlite_engine
-# Each connection's file. A thread that has to stop keeps its own until it has stopped.
-_OPENED: weakref.WeakKeyDictionary[aiosqlite.Connection, str] = weakref.WeakKeyDictionary()
 
 
 @functools.lru_cache(maxsize=4)
@@ -331,39 +316,8 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
     third of the time with them.
     """
     engine = _new_sqlite_engine(url, lock_seconds)
-    event.listen(engine.sync_engine, "connect", _do_not_wait_for_the_disk)
-    event.listen(engine.sync_engine, "do_connect", _open_or_close)
+    sqlite_connections.follow(engine)
     return engine
-
-
-def _open_or_close(_dialect: object, _record: object, _arguments: object, options: Any) -> None:
-    options["async_creator_fn"] = _open_sqlite
-
-
-async def _open_sqlite(*arguments: Any, **options: Any) -> aiosqlite.Connection:
-    """Open a connection. If the caller is cancelled meanwhile, close it: aiosqlite leaves that to the garbage collector.
-
-    Python 3.13 and later warn of that, in the middle of some other test.
-    """
-    connection = aiosqlite.connect(*arguments, **options)
-    connection._thread.daemon = True
-    _OPENED[connection] = arguments[0]
-
-    async def open_it() -> aiosqlite.Connection:
-        return await connection
-
-    opening = asyncio.create_task(open_it())
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        await (await opening).close()
-        raise
-
-
-def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous = OFF")
-    cursor.close()
 
 
 @asynccontextmanager
