@@ -52,7 +52,7 @@ AWAITED = [
 WAYS = {
     "fastapi": ["Guard.__call__", "AsgiAuth.admit", "AsgiAuth._verify", *AWAITED],
     "starlette": [
-        "StarletteAuth._decorator.<locals>.decorate.<locals>.guarded",
+        "StarletteAuth._guard.<locals>.decorate.<locals>.guarded",
         "AsgiAuth.admit",
         "AsgiAuth._verify",
         *AWAITED,

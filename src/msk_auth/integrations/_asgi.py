@@ -7,14 +7,13 @@ be long past.
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
@@ -22,22 +21,32 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.authenticator.awaiting import is_beside_loop
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
-from msk_auth.core.model import Principal, UserT
+from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http import admission
 from msk_auth.http.admission import AUTHENTICATED, Memory
-from msk_auth.http.answers import Answer, ProblemRenderer
-from msk_auth.http.request_logins import LoginSources
+from msk_auth.http.answers import Answer
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
 from msk_auth.ports import run_awaiting
 from msk_auth.watch import AsyncWatch
+
+from ._adapter import Adapter, GuardT
 
 HANDSHAKE: Final = "msk_auth.handshake"
 """Where the scope of a websocket keeps its :class:`Handshake`."""
 
 POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 
+ConnectionT = TypeVar("ConnectionT")
 RequestT = TypeVar("RequestT", bound="Connection")
+
+LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | None]
+"""Finds a login in a request, such as in its session; None if there is none."""
+
+Throttle: TypeAlias = Callable[[RequestT], object]
+"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many.
+
+Either `async`, or blocking: then it runs in a thread."""
 
 
 class Connection(Protocol):
@@ -64,37 +73,24 @@ def is_open(scope: Memory) -> bool:
     return handshake is not None and handshake.accepted
 
 
-class AsgiAuth(ABC, Generic[UserT]):
-    """An adapter on top of one authenticator, whatever the framework.
+class AsgiAuth(
+    Adapter[AsyncAuthenticator[UserT] | Authenticator[UserT], GuardT],
+    Generic[UserT, GuardT, ConnectionT],
+):
+    """An adapter of a framework on an event loop. What an `Authenticator` does runs in threads.
 
-    Its guards may exist before the authenticator does. Then each application has a copy of the adapter that is bound to the
-    authenticator of that application, and the guards find it by the application that serves the request.
-
-    Args:
-        authenticator: Decides. What an `Authenticator` does runs in threads. None: each application gets its own later.
-        logins: The application's functions that find a login in a request without a bearer credential.
-        check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent the request.
-
-    Raises:
-        ConfigurationError: It is no authenticator, or `logins` is no list of functions that it can call.
+    The arguments are those of :class:`Adapter`.
     """
 
     def __init__(
         self,
         authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
-        logins: Sequence[Callable[[Any], object]] = (),
+        logins: Sequence[LoginOf[ConnectionT]] = (),
         check_origin: bool = False,
     ) -> None:
-        self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=True)
-        # The same in all copies.
-        self._origin = object()
-        self._is_copy = False
         self._serving: ContextVar[Any] = ContextVar("msk_auth.serving", default=None)
-        self._authenticator: AsyncAuthenticator[UserT] | None = None
-        self._blocking: Authenticator[UserT] | None = None
-        if authenticator is not None:
-            self._bind(authenticator)
+        super().__init__(authenticator, logins=logins, check_origin=check_origin, awaits=True)
 
     @property
     def authenticator(self) -> AsyncAuthenticator[UserT]:
@@ -107,9 +103,7 @@ class AsgiAuth(ABC, Generic[UserT]):
         Raises:
             ConfigurationError: There is none yet, or none here.
         """
-        bound = self._bound_here()
-        assert bound._authenticator is not None  # noqa: S101 - what a bound adapter has
-        return bound._authenticator
+        return self._bound_here()._authenticator
 
     @property
     def blocking(self) -> Authenticator[UserT]:
@@ -118,13 +112,13 @@ class AsgiAuth(ABC, Generic[UserT]):
         Raises:
             ConfigurationError: The adapter has an `AsyncAuthenticator`, or none here.
         """
-        blocking = self._bound_here()._blocking
-        if blocking is None:
+        given = self._bound_here()._given
+        if not isinstance(given, Authenticator):
             raise ConfigurationError(
                 f"This {type(self).__name__} has an AsyncAuthenticator, which cannot block. Await a method of"
                 " auth.authenticator in an `async def` function, or give the adapter an Authenticator."
             )
-        return blocking
+        return given
 
     def admit(
         self, connection: Connection, policy: Policy
@@ -175,10 +169,6 @@ class AsgiAuth(ABC, Generic[UserT]):
         """
         return self.authenticator.watch(principal, policy)
 
-    def shares_guards_with(self, other: object) -> bool:
-        """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
-        return getattr(other, "_origin", None) is self._origin
-
     @abstractmethod
     def _bound_in(self, scope: Memory) -> Self:
         """This adapter, bound as it is in the application that serves a request.
@@ -191,8 +181,8 @@ class AsgiAuth(ABC, Generic[UserT]):
         given = cast("object", authenticator)
         if isinstance(given, Authenticator):
             self._login_sources.check_blocking()
-            self._blocking = cast("Authenticator[UserT]", given)
-            self._authenticator = self._blocking.off_loop(to_thread.run_sync)
+            blocking = cast("Authenticator[UserT]", given)
+            self._authenticator = blocking.off_loop(to_thread.run_sync)
         elif isinstance(given, AsyncAuthenticator):
             self._authenticator = cast("AsyncAuthenticator[UserT]", given)
         else:
@@ -200,49 +190,15 @@ class AsgiAuth(ABC, Generic[UserT]):
                 f"{type(self).__name__} needs an AsyncAuthenticator or an Authenticator, not"
                 f" {type(given).__name__}."
             )
-        self._renderer = ProblemRenderer(
-            self._authenticator.realm, self._authenticator.problem_base
-        )
-
-    def _bound_to(
-        self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None, how: str
-    ) -> Self:
-        """This adapter for an application: itself, or a copy that is bound to the application's own authenticator.
-
-        Args:
-            authenticator: The application's.
-            how: What to write if there is none.
-
-        Raises:
-            ConfigurationError: There is no authenticator, or there are two.
-        """
-        name = type(self).__name__
-        if authenticator is None:
-            if self._authenticator is None:
-                raise ConfigurationError(f"This {name} has no authenticator yet. Write {how}.")
-            return self
-        if self._authenticator is not None:
-            raise ConfigurationError(
-                f"This {name} has an authenticator already. Give it one in one place: {name}(authenticator) for"
-                f" all applications, or {name}() and {how}."
-            )
-        bound = copy(self)
-        bound._is_copy = True
-        bound._bind(authenticator)
-        return bound
+        super()._bind(authenticator)
 
     def _bound_for(self, scope: Memory) -> Self:
         """As :meth:`_bound_in`; an adapter with an authenticator need not be installed."""
-        return self if self._authenticator is not None else self._bound_in(scope)
+        return self if self._given is not None else self._bound_in(scope)
 
-    def _bound_here(self) -> Self:
-        bound: Self | None = self if self._authenticator is not None else self._serving.get()
-        if bound is None:
-            raise ConfigurationError(
-                f"This {type(self).__name__} has no authenticator here: each application has its own, which counts while"
-                " the application serves a request. Elsewhere use the authenticator that you made."
-            )
-        return bound
+    def _serving_here(self) -> Self | None:
+        serving: Self | None = self._serving.get()
+        return serving
 
     @contextmanager
     def _serve(self) -> Generator[None]:
@@ -282,7 +238,7 @@ class AsgiAuth(ABC, Generic[UserT]):
         )
 
     @abstractmethod
-    def _connection(self, scope: Memory) -> object:
+    def _connection(self, scope: Memory) -> ConnectionT:
         """The framework's object for a request or websocket, which the application's `logins` take."""
 
     def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
@@ -295,7 +251,7 @@ class AsgiAuth(ABC, Generic[UserT]):
         *,
         path: str,
         read_body: Callable[[int], Awaitable[bytes]],
-        throttle: Callable[[RequestT], object] | None,
+        throttle: Throttle[RequestT] | None,
     ) -> Answer:
         """The answer of one of the library's own routes."""
         scope = request.scope
@@ -314,7 +270,7 @@ class AsgiAuth(ABC, Generic[UserT]):
         return await run_awaiting(respond(route, exchange), exchange)
 
 
-async def _wait_for(function: Callable[[RequestT], object], request: RequestT) -> None:
+async def _wait_for(function: Throttle[RequestT], request: RequestT) -> None:
     """Call an application's function, a blocking one in a thread."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009
     if inspect.iscoroutinefunction(called):

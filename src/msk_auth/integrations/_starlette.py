@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
@@ -23,13 +23,22 @@ from msk_auth._route_audit.audit import read_routes, register_reader
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
-from msk_auth.core.model import Login, UserT
+from msk_auth.core.model import UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors, answers_all, close_reason
 from msk_auth.http.routes import Route
 
-from ._asgi import HANDSHAKE, POLICY_VIOLATION, AsgiAuth, Handshake, is_open, read_stream
+from ._adapter import GuardT
+from ._asgi import (
+    HANDSHAKE,
+    POLICY_VIOLATION,
+    AsgiAuth,
+    Handshake,
+    Throttle,
+    is_open,
+    read_stream,
+)
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -39,19 +48,11 @@ _PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
 AppT = TypeVar("AppT", bound=Starlette)
 EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
-LoginOfConnection: TypeAlias = Callable[[HTTPConnection], Login | Awaitable[Login | None] | None]
-"""Finds a login in a request, such as in its session; None if there is none."""
 
-Throttle: TypeAlias = Callable[[Request], object]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many.
-
-Either `async`, or blocking: then it runs in a thread."""
-
-
-class StarletteBase(AsgiAuth[UserT]):
+class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     """Guards, error handlers and key routes on top of one authenticator."""
 
-    def _connection(self, scope: Memory) -> object:
+    def _connection(self, scope: Memory) -> HTTPConnection:
         return HTTPConnection(scope)
 
     def install(
@@ -151,7 +152,7 @@ class StarletteBase(AsgiAuth[UserT]):
         )
 
     def _endpoint(
-        self, route: Route, throttle: Throttle | None = None
+        self, route: Route, throttle: Throttle[Request] | None = None
     ) -> Callable[[Request], Awaitable[Response]]:
         """Serves a route of the library, with its guard: it cannot be mounted without."""
 

@@ -23,7 +23,6 @@ pages are no part of a router's or an application's `dependencies`.
 import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any, Final, Generic, NoReturn, TypeGuard, cast
 
 import fastapi.routing
@@ -55,20 +54,19 @@ from msk_auth._route_audit.report import AuditedRoute
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, require, require_interactive, require_key
+from msk_auth.core.policy import Policy, any_credential
 from msk_auth.http.admission import loaded_user
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import TAG, complete_document, requirement
 from msk_auth.http.routes import Route, check_path
 
+from ._asgi import LoginOf, Throttle
 from ._public_routes import PublicRoutes
 from ._starlette import (
     AppT,
-    LoginOfConnection,
     RouteEntry,
     StarletteBase,
-    Throttle,
     read_default,
     read_entries,
 )
@@ -135,8 +133,10 @@ class _Declared(Security):
         return self()
 
 
-class FastAPIAuth(StarletteBase[UserT], PublicRoutes[APIRouter, Request]):
+class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Request]):
     """Guards, error handlers and key routes for FastAPI.
+
+    A guard is a dependency. Use it in `Annotated[Principal[User], …]` or in `dependencies=[…]`.
 
     Args:
         authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so
@@ -157,7 +157,7 @@ class FastAPIAuth(StarletteBase[UserT], PublicRoutes[APIRouter, Request]):
         self,
         authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
-        logins: Sequence[LoginOfConnection] = (),
+        logins: Sequence[LoginOf[HTTPConnection]] = (),
         check_origin: bool = False,
         login_scheme: SecurityBase | None = None,
     ) -> None:
@@ -175,13 +175,6 @@ class FastAPIAuth(StarletteBase[UserT], PublicRoutes[APIRouter, Request]):
         """A guard that demands to be authenticated at all, for `Annotated[Principal[User], auth.principal]`."""
         return self._guard(Policy())
 
-    def require(self, *permissions: str) -> Security:
-        """A guard that demands all of these permissions.
-
-        Use it in `Annotated[Principal[User], …]` or in `dependencies=[…]`.
-        """
-        return self._guard(require(*permissions))
-
     @property
     def any_credential(self) -> Security:
         """A guard that lets every accepted credential pass, also a key with scopes of its own.
@@ -189,22 +182,6 @@ class FastAPIAuth(StarletteBase[UserT], PublicRoutes[APIRouter, Request]):
         For what a key may learn about itself. It demands no permission, so what it guards should need none.
         """
         return self._guard(any_credential())
-
-    def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Security:
-        """A guard that demands an interactive login and all of these permissions; no API key passes.
-
-        Args:
-            permissions: All of these are needed.
-            max_age: The greatest age of the login (RFC 9470); None means any.
-        """
-        return self._guard(require_interactive(*permissions, max_age=max_age))
-
-    def require_key(self, *permissions: str) -> Security:
-        """A guard that demands an API key with all of these permissions; no login passes.
-
-        For webhooks and routes that machines call.
-        """
-        return self._guard(require_key(*permissions))
 
     @property
     def owner_id(self) -> Depends:
@@ -383,14 +360,14 @@ class FastAPIAuth(StarletteBase[UserT], PublicRoutes[APIRouter, Request]):
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
         return self._renderer.http_error(error.status_code, members=members)
 
-    def _mount_public(self, row: Route, throttle: Throttle | None) -> APIRouter:
+    def _mount_public(self, row: Route, throttle: Throttle[Request] | None) -> APIRouter:
         return self._mount(APIRouter(tags=[TAG]), row, throttle)
 
     def _mount(
         self,
         router: APIRouter,
         row: Route,
-        throttle: Throttle | None = None,
+        throttle: Throttle[Request] | None = None,
         operation_id: Callable[[str], str] | None = None,
     ) -> APIRouter:
         router.add_api_route(

@@ -27,9 +27,7 @@ import atexit
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from copy import copy
-from datetime import timedelta
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast
 from weakref import ref
 
 from flask import (
@@ -53,14 +51,7 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
-from msk_auth.core.policy import (
-    Policy,
-    any_credential,
-    named_first,
-    require,
-    require_interactive,
-    require_key,
-)
+from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http import admission
 from msk_auth.http.admission import (
     AUTHENTICATED,
@@ -69,16 +60,16 @@ from msk_auth.http.admission import (
     remember_user,
     remembered_user,
 )
-from msk_auth.http.answers import Answer, Errors, ProblemRenderer, answers_all
+from msk_auth.http.answers import Answer, Errors, answers_all
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
-from msk_auth.http.request_logins import LoginSources
 from msk_auth.http.routes import Exchange, broken_body, check_path, respond
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.ports import run_blocking
 from msk_auth.watch import Watch
 
+from ._adapter import Adapter
 from ._flask_views import (
     Views,
     ViewT,
@@ -110,8 +101,12 @@ class Decorator(Protocol):
     def __call__(self, view: Callable[P, T], /) -> Callable[P, T]: ...
 
 
-class FlaskAuth(Generic[UserT]):
+class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     """Guards, error handlers and key routes for Flask, on top of one `Authenticator`.
+
+    A guard is a decorator of views. It stands below the route, on functions or on the methods of a class-based view; for a
+    whole class write `decorators = [auth.require(…)]`. Decorating a view that is registered already raises
+    :class:`~msk_auth.ConfigurationError`.
 
     In a module write `auth = FlaskAuth()` and decorate the views; in the factory of the application write
     `auth.init_app(app, authenticator)`. Each application may have an authenticator of its own.
@@ -138,13 +133,8 @@ class FlaskAuth(Generic[UserT]):
         logins: Sequence[LoginOfRequest] = (),
         check_origin: bool = False,
     ) -> None:
-        self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=False)
-        # The same in all copies.
-        self._origin = object()
+        super().__init__(authenticator, logins=logins, check_origin=check_origin, awaits=False)
         self._views = Views()
-        self._authenticator: Authenticator[UserT] | None = None
-        if authenticator is not None:
-            self._bind(authenticator)
         if app is not None:
             self.init_app(app, errors=errors)
 
@@ -155,16 +145,13 @@ class FlaskAuth(Generic[UserT]):
         Raises:
             ConfigurationError: There is none yet, or no application is current.
         """
-        if self._authenticator is not None:
-            return self._authenticator
-        bound = current_app.extensions.get(_EXTENSION) if has_app_context() else None
-        if not self._is_same(bound):
-            raise ConfigurationError(
-                "This FlaskAuth has no authenticator here: each application has its own, which"
-                " auth.init_app(app, authenticator) gives to it. Read it while the application serves a"
-                " request, or in `with app.app_context():`."
-            )
-        return cast("FlaskAuth[UserT]", bound).authenticator
+        bound = self._bound_here()
+        assert bound._given is not None  # noqa: S101 - what a bound adapter has
+        return bound._given
+
+    def _serving_here(self) -> Self | None:
+        installed = current_app.extensions.get(_EXTENSION) if has_app_context() else None
+        return cast("Self", installed) if self.shares_guards_with(installed) else None
 
     def init_app(
         self,
@@ -192,7 +179,7 @@ class FlaskAuth(Generic[UserT]):
                 :meth:`check` raises.
         """
         installed = app.extensions.get(_EXTENSION)
-        if self._is_same(installed):
+        if self.shares_guards_with(installed):
             raise ConfigurationError("init_app(app) was called twice. Call it once.")
         if installed is not None:
             raise ConfigurationError(
@@ -200,7 +187,7 @@ class FlaskAuth(Generic[UserT]):
                 " of its views."
             )
         all_errors = answers_all(errors)
-        bound = self._bound_to(authenticator)
+        bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
         app.extensions[_EXTENSION] = bound
         self._views.watch(app)
         # Before whatever else the application does with a request.
@@ -269,37 +256,12 @@ class FlaskAuth(Generic[UserT]):
 
         return current_user
 
-    def require(self, *permissions: str) -> Decorator:
-        """A decorator for views that demands to be authenticated, with all of these permissions.
-
-        It stands below the route, on functions or on the methods of a class-based view; for a whole
-        class write `decorators = [auth.require(…)]`. Decorating a view that is registered already raises
-        :class:`~msk_auth.ConfigurationError`.
-        """
-        return self._decorator(require(*permissions))
-
     def any_credential(self) -> Decorator:
         """A decorator for views that lets every accepted credential pass, also a key with scopes of its own.
 
         For what a key may learn about itself. It demands no permission, so what it guards should need none.
         """
-        return self._decorator(any_credential())
-
-    def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Decorator:
-        """A decorator for views that demands an interactive login; no API key passes.
-
-        Args:
-            permissions: All of these are needed.
-            max_age: The greatest age of the login (RFC 9470); None means any.
-        """
-        return self._decorator(require_interactive(*permissions, max_age=max_age))
-
-    def require_key(self, *permissions: str) -> Decorator:
-        """A decorator for views that demands an API key with all of these permissions; no login passes.
-
-        For webhooks and routes that machines call.
-        """
-        return self._decorator(require_key(*permissions))
+        return self._guard(any_credential())
 
     def public(self, view: ViewT) -> ViewT:
         """Declare that a view needs no credentials, also in a protected blueprint.
@@ -326,7 +288,7 @@ class FlaskAuth(Generic[UserT]):
         if isinstance(scope, Blueprint):
             # An application without this adapter registers it without a guard.
             scope.before_request(self._check_installed)
-        elif not self._is_same(scope.extensions.get(_EXTENSION)):
+        elif not self.shares_guards_with(scope.extensions.get(_EXTENSION)):
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
         self._views.protect(scope, policy)
 
@@ -485,40 +447,17 @@ class FlaskAuth(Generic[UserT]):
             raise ConfigurationError(
                 f"FlaskAuth needs an Authenticator, not {type(given).__name__}."
             )
-        self._authenticator = authenticator
-        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
+        super()._bind(authenticator)
 
-    def _bound_to(self, authenticator: Authenticator[UserT] | None) -> FlaskAuth[UserT]:
-        """This adapter for an application: itself, or a copy that is bound to the application's own authenticator."""
-        if authenticator is None:
-            if self._authenticator is None:
-                raise ConfigurationError(
-                    "This FlaskAuth has no authenticator yet. Write auth.init_app(app, authenticator)."
-                )
-            return self
-        if self._authenticator is not None:
-            raise ConfigurationError(
-                "This FlaskAuth has an authenticator already. Give it one in one place:"
-                " FlaskAuth(authenticator) for all applications, or FlaskAuth() and"
-                " auth.init_app(app, authenticator)."
-            )
-        bound = copy(self)
-        bound._bind(authenticator)
-        return bound
-
-    def _is_same(self, other: object) -> bool:
-        """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
-        return getattr(other, "_origin", None) is self._origin
-
-    def _decorator(self, policy: Policy) -> Decorator:
+    def _guard(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
             check_view(view)
             self._views.refuse_registered(view)
-            return declare_guard(self._guard(view, policy), view, policy)
+            return declare_guard(self._guarded(view, policy), view, policy)
 
         return cast("Decorator", decorate)
 
-    def _guard(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+    def _guarded(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
         # The request was admitted before it came here, and admitting it again costs nothing. But a view may
         # be called in ways that Flask knows nothing of, through a decorator that hides this one.
         if inspect.iscoroutinefunction(view):
@@ -594,7 +533,7 @@ class FlaskAuth(Generic[UserT]):
         )
 
     def _check_installed(self) -> None:
-        if not self._is_same(current_app.extensions.get(_EXTENSION)):
+        if not self.shares_guards_with(current_app.extensions.get(_EXTENSION)):
             raise ConfigurationError(
                 "A guarded view is served by an application without its FlaskAuth. Call"
                 " auth.init_app(app) on the application that the view belongs to."

@@ -39,9 +39,8 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from copy import copy
-from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Final, Generic, Self, TypeAlias, TypeGuard, cast
+from typing import Any, Final, Generic, Self, TypeGuard, cast
 
 from anyio import to_thread
 from litestar import HttpMethod, Litestar, Request, Response, Router, route
@@ -67,15 +66,8 @@ from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.credentials import read_bearer
 from msk_auth.core.errors import ConfigurationError, Problem
-from msk_auth.core.model import Login, Principal, UserT
-from msk_auth.core.policy import (
-    Policy,
-    any_credential,
-    named_first,
-    require,
-    require_interactive,
-    require_key,
-)
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http.admission import Memory, known_principal, loaded_user
 from msk_auth.http.answers import Errors, answers_all
 from msk_auth.http.key_routes import KeyOperation, key_routes
@@ -89,7 +81,7 @@ from msk_auth.http.openapi import (
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import broken_body, check_path
 
-from ._asgi import AsgiAuth, read_stream, values
+from ._asgi import AsgiAuth, LoginOf, Throttle, read_stream, values
 from ._litestar_errors import ErrorAnswers, to_response
 from ._litestar_paths import PathPolicies, check_policy
 from ._public_routes import PublicRoutes
@@ -103,16 +95,6 @@ _POLICIES: Final = "msk_auth_policies"
 """Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
 
 _DEPENDENCY: Final = "principal"
-
-LoginOfConnection: TypeAlias = Callable[
-    [ASGIConnection[Any, Any, Any, Any]], Login | Awaitable[Login | None] | None
-]
-"""Finds a login in a request, such as in its session; None if there is none."""
-
-Throttle: TypeAlias = Callable[[Request[Any, Any, Any]], object]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many.
-
-Either `async`, or blocking: then it runs in a thread."""
 
 _log = logging.getLogger("msk_auth.integrations")
 
@@ -153,7 +135,7 @@ class Guard(Generic[UserT]):
 
 
 class LitestarAuth(
-    AsgiAuth[UserT],
+    AsgiAuth[UserT, Guard[UserT], ASGIConnection[Any, Any, Any, Any]],
     PublicRoutes[HTTPRouteHandler, Request[Any, Any, Any]],
     InitPlugin,
     ReceiveRoutePlugin,
@@ -197,7 +179,7 @@ class LitestarAuth(
         exclude_opt_key: str | None = None,
         login_scheme: str | None = None,
         errors: Errors = "problems",
-        logins: Sequence[LoginOfConnection] = (),
+        logins: Sequence[LoginOf[ASGIConnection[Any, Any, Any, Any]]] = (),
         check_origin: bool = False,
     ) -> None:
         super().__init__(authenticator, logins=logins, check_origin=check_origin)
@@ -226,34 +208,15 @@ class LitestarAuth(
         """The `opt` of a handler, router or controller that needs no credentials."""
         return {_PUBLIC: True}
 
-    def require(self, *permissions: str) -> Guard[UserT]:
-        """A guard that demands to be authenticated, with all of these permissions."""
-        return Guard(self, require(*permissions))
-
     def any_credential(self) -> Guard[UserT]:
         """A guard that lets every accepted credential pass, also a key with scopes of its own.
 
         For what a key may learn about itself. It demands no permission, so what it guards should need none.
         """
-        return Guard(self, any_credential())
+        return self._guard(any_credential())
 
-    def require_interactive(
-        self, *permissions: str, max_age: timedelta | None = None
-    ) -> Guard[UserT]:
-        """A guard that demands an interactive login; no API key passes.
-
-        Args:
-            permissions: All of these are needed.
-            max_age: The greatest age of the login (RFC 9470); None means any.
-        """
-        return Guard(self, require_interactive(*permissions, max_age=max_age))
-
-    def require_key(self, *permissions: str) -> Guard[UserT]:
-        """A guard that demands an API key with all of these permissions; no login passes.
-
-        For webhooks and routes that machines call.
-        """
-        return Guard(self, require_key(*permissions))
+    def _guard(self, policy: Policy) -> Guard[UserT]:
+        return Guard(self, policy)
 
     def user(self, load_user: Callable[..., object]) -> Provide:
         """The application's user as a dependency, for `dependencies={"user": auth.user(load_user)}`.
@@ -318,13 +281,15 @@ class LitestarAuth(
         handlers = [self._mount(row, operation_id=operation_id) for row in key_routes(operations)]
         return Router(path, route_handlers=handlers, tags=list(tags))
 
-    def _mount_public(self, row: Row, throttle: Throttle | None) -> HTTPRouteHandler:
+    def _mount_public(
+        self, row: Row, throttle: Throttle[Request[Any, Any, Any]] | None
+    ) -> HTTPRouteHandler:
         return self._mount(row, throttle)
 
     def _mount(
         self,
         row: Row,
-        throttle: Throttle | None = None,
+        throttle: Throttle[Request[Any, Any, Any]] | None = None,
         operation_id: Callable[[str], str] | None = None,
     ) -> HTTPRouteHandler:
         # A function, and no method: Litestar copies a router deeply, with all that a method is bound to.
@@ -345,7 +310,7 @@ class LitestarAuth(
         options: dict[str, Any] = {"opt": self.public, "tags": [TAG]}
         if row.policy is not None:
             # For the documentation and the route audit: the flow of the route checks the policy by itself.
-            options = {"guards": [Guard(self, row.policy)]}
+            options = {"guards": [self._guard(row.policy)]}
         return route(
             row.path.replace("}", ":str}") or "/",
             http_method=HttpMethod(row.method),
@@ -492,7 +457,7 @@ class LitestarAuth(
             self._middleware in app.middleware and Problem in app.exception_handlers and documents
         )
 
-    def _connection(self, scope: Memory) -> object:
+    def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
 
     def _is_elsewhere(self, scope: Memory) -> bool:

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
 
 from starlette.authentication import (
@@ -35,17 +34,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
 
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import (
-    Policy,
-    any_credential,
-    named_first,
-    require,
-    require_interactive,
-    require_key,
-)
+from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http.admission import (
     AUTHENTICATED,
     Memory,
@@ -57,8 +48,9 @@ from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import check_path
 
+from ._asgi import Throttle
 from ._public_routes import PublicRoutes
-from ._starlette import LoginOfConnection, StarletteBase, Throttle, declare, declared_policies
+from ._starlette import StarletteBase, declare, declared_policies
 
 __all__ = ["AuthenticatedUser", "StarletteAuth"]
 
@@ -135,8 +127,13 @@ class Decorator(Protocol):
     def __call__(self, endpoint: Callable[P, T], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
 
-class StarletteAuth(StarletteBase[UserT], PublicRoutes[BaseRoute, Request], AuthenticationBackend):
+class StarletteAuth(
+    StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Request], AuthenticationBackend
+):
     """Guards, error handlers, key routes and an authentication backend for Starlette.
+
+    A guard is a decorator of functions, sync or async, that take a request or a websocket, and of the methods of an
+    `HTTPEndpoint` or `WebSocketEndpoint`. A sync function still runs in the thread pool; the guard does not.
 
     Args:
         authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so
@@ -150,46 +147,12 @@ class StarletteAuth(StarletteBase[UserT], PublicRoutes[BaseRoute, Request], Auth
         ConfigurationError: It is no authenticator, or `logins` is no list of functions that it can call.
     """
 
-    def __init__(
-        self,
-        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
-        *,
-        logins: Sequence[LoginOfConnection] = (),
-        check_origin: bool = False,
-    ) -> None:
-        super().__init__(authenticator, logins=logins, check_origin=check_origin)
-
-    def require(self, *permissions: str) -> Decorator:
-        """A decorator for endpoints that demands to be authenticated, with all of these permissions.
-
-        It goes on functions, sync or async, that take a request or a websocket, and on the methods of
-        an `HTTPEndpoint` or `WebSocketEndpoint`. A sync function still runs in the thread pool; the
-        guard does not.
-        """
-        return self._decorator(require(*permissions))
-
     def any_credential(self) -> Decorator:
         """A decorator for endpoints that lets every accepted credential pass, also a key with scopes of its own.
 
         For what a key may learn about itself. It demands no permission, so what it guards should need none.
         """
-        return self._decorator(any_credential())
-
-    def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> Decorator:
-        """A decorator for endpoints that demands an interactive login; no API key passes.
-
-        Args:
-            permissions: All of these are needed.
-            max_age: The greatest age of the login (RFC 9470); None means any.
-        """
-        return self._decorator(require_interactive(*permissions, max_age=max_age))
-
-    def require_key(self, *permissions: str) -> Decorator:
-        """A decorator for endpoints that demands an API key with all of these permissions; no login passes.
-
-        For webhooks and routes that machines call.
-        """
-        return self._decorator(require_key(*permissions))
+        return self._guard(any_credential())
 
     def principal(self, connection: HTTPConnection) -> Principal[UserT]:
         """The principal of a request that a guard or the middleware has verified.
@@ -276,10 +239,12 @@ class StarletteAuth(StarletteBase[UserT], PublicRoutes[BaseRoute, Request], Auth
         check_path(prefix, "/api/keys")
         return [self._mount(row, prefix) for row in key_routes(operations)]
 
-    def _mount_public(self, row: Row, throttle: Throttle | None) -> BaseRoute:
+    def _mount_public(self, row: Row, throttle: Throttle[Request] | None) -> BaseRoute:
         return self._mount(row, throttle=throttle)
 
-    def _mount(self, row: Row, prefix: str = "", throttle: Throttle | None = None) -> Route:
+    def _mount(
+        self, row: Row, prefix: str = "", throttle: Throttle[Request] | None = None
+    ) -> Route:
         endpoint = self._endpoint(row, throttle)
         return Route(prefix + row.path, endpoint, methods=[row.method], name=row.name)
 
@@ -300,7 +265,7 @@ class StarletteAuth(StarletteBase[UserT], PublicRoutes[BaseRoute, Request], Auth
         scopes = ["authenticated", *sorted(principal.permissions)]
         return AuthCredentials(scopes), AuthenticatedUser(principal)
 
-    def _decorator(self, policy: Policy) -> Decorator:
+    def _guard(self, policy: Policy) -> Decorator:
         def decorate(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
             if inspect.isclass(endpoint) or not callable(endpoint):
                 raise ConfigurationError(
