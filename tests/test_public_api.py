@@ -85,6 +85,7 @@ PUBLIC = [
     "Problem",
     "RecordedLease",
     "RedactingFilter",
+    "ReferenceInvalid",
     "Refusal",
     "RequestMalformed",
     "RevocationCause",
@@ -220,7 +221,7 @@ ANSWERS = {
 
 def test_every_error_has_a_code_of_its_own() -> None:
     with_code = [value for value in ERRORS.values() if "code" in vars(value)]
-    assert len(ANSWERS) == len(with_code) == 25
+    assert len(ANSWERS) == len(with_code) == 26
 
 
 @pytest.mark.parametrize("code", ANSWERS)

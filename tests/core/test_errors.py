@@ -26,6 +26,7 @@ from msk_auth import (
     OwnerDisabled,
     PermissionDenied,
     Problem,
+    ReferenceInvalid,
     RequestMalformed,
     SignatureInvalid,
     SigningKeysUnavailable,
@@ -51,6 +52,7 @@ TABLE = [
     (TokenInvalid(), 401, INVALID_TOKEN, "token_invalid", None),
     (TokenExpired(), 401, INVALID_TOKEN, "token_expired", None),
     (TokenRevoked(), 401, INVALID_TOKEN, "token_revoked", None),
+    (ReferenceInvalid(), 401, INVALID_TOKEN, "reference_invalid", None),
     (
         PermissionDenied({"b", "a"}),
         403,

@@ -209,6 +209,21 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
+    async def resume(self, reference: str) -> Principal[UserT]:
+        """As :meth:`Authenticator.resume`."""
+        peppers = self._peppers_of_references()
+        try:
+            principal = await self._ports.run(self._resume(peppers, reference))
+        except Problem as problem:
+            await self._emit(refusal(problem, self.clock.now()))
+            raise
+        except Exception as error:
+            unavailable = unavailable_because(error)
+            await self._emit(refusal(unavailable, self.clock.now()))
+            raise unavailable from error
+        await self._emit(CredentialUsed(self.clock.now(), principal))
+        return principal
+
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
         """As :meth:`Authenticator.watch`, for websockets and event streams on an event loop."""
         return self._watches.watch(principal, policy)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Generic
 
 from msk_auth.clock import Clock, SystemClock
-from msk_auth.core import authentication
+from msk_auth.core import authentication, references
 from msk_auth.core.authentication import Presented, Rules
-from msk_auth.core.digest import KeyHasher
+from msk_auth.core.digest import KeyHasher, PepperRing
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
 from msk_auth.core.events import Refusal
 from msk_auth.core.keys import KeyFormat
@@ -125,6 +125,45 @@ class BaseAuthenticator(Generic[UserT]):
         now = _ANY_TIME if policy.max_age is None else self.clock.now()
         policy.check(principal, now)
 
+    def reference(
+        self,
+        principal: Principal[UserT],
+        *,
+        max_age: timedelta = references.DEFAULT_AGE,
+        outlives_session: bool = False,
+    ) -> str:
+        """A text that stands for a principal in a queue: what is done with it later is verified then, by `resume`.
+
+        It is printable ASCII, mostly of 150 to 300 characters, holds no secret and is accepted by no route. It is signed with
+        the current pepper, so keep a pepper in the ring for as long as work waits that was queued under it.
+
+        Args:
+            principal: As the request was authenticated.
+            max_age: How long the reference of a login works, up to 30 days, whenever its token expires. The reference of a
+                key works as long as the key.
+            outlives_session: Whether the reference of a login works on when its session has ended, as for an export whose
+                result is sent by mail. By default it ends with the session.
+
+        Raises:
+            ConfigurationError: There is no pepper, `max_age` is out of range, or the principal acts by a reference itself:
+                hand that one on.
+        """
+        peppers = self._peppers_of_references()
+        has_session = self.rules.checks_sessions and not outlives_session
+        reference = references.reference_to(
+            principal, max_age=max_age, has_session=has_session, now=self.clock.now()
+        )
+        return references.sign(peppers, reference)
+
+    def _peppers_of_references(self) -> PepperRing:
+        peppers = self.rules.hasher.peppers
+        if peppers is None:
+            raise ConfigurationError(
+                "References are signed with a pepper. Give the authenticator one, and every worker the same:"
+                " hasher=KeyHasher(PepperRing(…))."
+            )
+        return peppers
+
     def _open_issuers(self) -> None:
         for issuer in self.issuers:
             issuer.open()
@@ -147,6 +186,15 @@ class BaseAuthenticator(Generic[UserT]):
             return outcome.principal
         finally:
             self._leases.end(attempt)
+
+    def _resume(self, peppers: PepperRing, text: object) -> Flow[Principal[UserT]]:
+        """The principal of a reference, by the store: no lease covers it."""
+        reference = references.read(peppers, text)
+        now = self.clock.now()
+        principal = yield from authentication.resume(self.rules, reference, now)
+        if principal.key_id is not None:
+            self._usage.note(principal.key_id, now, None)
+        return principal
 
 
 def _no_principal(_authorization: Sequence[str | bytes]) -> None:

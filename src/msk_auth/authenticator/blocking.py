@@ -174,6 +174,40 @@ class Authenticator(BaseAuthenticator[UserT]):
             self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
+    def resume(self, reference: str) -> Principal[UserT]:
+        """Act for what a reference stands for, now: its key, or its owner and the session of its login, are verified afresh.
+
+        A worker calls this just before it acts, and :meth:`authorize` with what the work needs. Nothing is reused, also not
+        under a lease, so a reference is refused from the moment at which a call that ended access has returned. For work
+        that lasts, :meth:`watch` verifies the principal again.
+
+        Args:
+            reference: As :meth:`reference` made it, in this process or another.
+
+        Returns:
+            A principal that is never interactive. That of a key has the key's permissions, that of a login those of its
+            owner, both as of now.
+
+        Raises:
+            ReferenceInvalid: It is no reference of this application, or was changed.
+            CredentialRefused: The key, the login or its session has ended, or the owner is disabled or gone; the subclass
+                says which. The same reference will not work again.
+            StoreUnavailable: The store or a look-up did not answer. Try the same reference again later.
+            ConfigurationError: There is no pepper.
+        """
+        peppers = self._peppers_of_references()
+        try:
+            principal = self._ports.run(self._resume(peppers, reference))
+        except Problem as problem:
+            self._emit(refusal(problem, self.clock.now()))
+            raise
+        except Exception as error:
+            unavailable = unavailable_because(error)
+            self._emit(refusal(unavailable, self.clock.now()))
+            raise unavailable from error
+        self._emit(CredentialUsed(self.clock.now(), principal))
+        return principal
+
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """Verify a principal repeatedly while a connection that it opened lasts, such as an event stream.
 

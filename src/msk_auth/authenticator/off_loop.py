@@ -72,6 +72,12 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
             principal = await self._call("authenticate", authorization, *logins, **named)
         return principal
 
+    def reference(self, *args: Any, **kwargs: Any) -> str:
+        return self._blocking.reference(*args, **kwargs)
+
+    def resume(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("resume", *args, **kwargs)
+
     def await_lease_expiry(self) -> Any:
         return self._call("await_lease_expiry")
 

@@ -50,6 +50,7 @@ from .model import (
     Principal,
     Session,
 )
+from .references import Reference
 from .steps import Flow
 
 _REST_OF_SECOND: Final = timedelta(microseconds=999_999)
@@ -176,11 +177,10 @@ def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[A
     owner = yield from steps.find_owner(record.owner_id)
     if not _stands(owner, rules, record.created_at):
         raise OwnerDisabled(key_id=record.id)
-    permissions = owner.permissions if record.scopes is None else owner.permissions & record.scopes
     return Principal(
         owner,
         CredentialKind.API_KEY,
-        permissions,
+        _within(owner, record.scopes),
         authenticated_at=now,
         key_id=record.id,
         expires_at=record.expires_at,
@@ -289,17 +289,83 @@ def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow
         CredentialRefused: A request with the same credential would be refused now.
     """
     if principal.key_id is not None:
-        record = yield from steps.find_key(principal.key_id)
-        if record is None or record.owner_id != principal.owner.id:
-            raise KeyUnknown(key_id=principal.key_id)
-        return (yield from _act_by_key(rules, record, now))
-    if principal.expires_at is not None and now >= principal.expires_at:
-        raise TokenExpired
-    if rules.checks_sessions and principal.session_id is not None:
-        yield from _find_open_session(principal.session_id, principal.owner.id, now)
+        again = yield from _act_by_key_again(rules, principal.key_id, principal.owner.id, now)
+        return replace(again, resumed=True) if principal.resumed else again
     subject = principal.owner.id if principal.identity is None else principal.identity
-    owner = yield from _find_owner_of_login(rules, subject, principal.authenticated_at)
-    return replace(principal, owner=owner, permissions=owner.permissions)
+    owner = yield from _find_owner_of_login_again(
+        rules,
+        subject,
+        owner_id=principal.owner.id,
+        session_id=principal.session_id,
+        authenticated_at=principal.authenticated_at,
+        expires_at=principal.expires_at,
+        now=now,
+    )
+    return replace(principal, owner=owner, permissions=_within(owner, principal.scopes))
+
+
+def resume(rules: Rules, reference: Reference, now: datetime) -> Flow[Principal[Any]]:
+    """The principal, now, of a reference with the right signature (steps 3 to 5). It is never interactive.
+
+    Raises:
+        CredentialRefused: The key or the login has ended, or the owner is gone.
+        ConfigurationError: The login ends with its session, and sessions cannot be looked up here.
+    """
+    if reference.session_id is not None and not rules.checks_sessions:
+        raise ConfigurationError(
+            "The reference ends with a session, and this authenticator looks none up. Give it the find_session of the"
+            " application that made the reference."
+        )
+    if reference.key_id is not None:
+        principal = yield from _act_by_key_again(rules, reference.key_id, reference.owner_id, now)
+        return replace(principal, resumed=True)
+    owner = yield from _find_owner_of_login_again(
+        rules,
+        reference.owner_id,
+        owner_id=reference.owner_id,
+        session_id=reference.session_id,
+        authenticated_at=reference.made_at,
+        expires_at=reference.ends_at,
+        now=now,
+    )
+    return Principal(
+        owner,
+        CredentialKind.TOKEN,
+        _within(owner, reference.scopes),
+        authenticated_at=reference.made_at,
+        session_id=reference.session_id,
+        expires_at=reference.ends_at,
+        scopes=reference.scopes,
+        resumed=True,
+    )
+
+
+def _act_by_key_again(
+    rules: Rules, key_id: str, owner_id: str, now: datetime
+) -> Flow[Principal[Any]]:
+    """The principal of a key whose secret was presented before."""
+    record = yield from steps.find_key(key_id)
+    if record is None or record.owner_id != owner_id:
+        raise KeyUnknown(key_id=key_id)
+    return (yield from _act_by_key(rules, record, now))
+
+
+def _find_owner_of_login_again(
+    rules: Rules,
+    subject: str | ExternalIdentity,
+    *,
+    owner_id: str,
+    session_id: str | None,
+    authenticated_at: datetime | None,
+    expires_at: datetime | None,
+    now: datetime,
+) -> Flow[Owner[Any]]:
+    """The owner of a login that was verified before, if it has not ended."""
+    if expires_at is not None and now >= expires_at:
+        raise TokenExpired
+    if rules.checks_sessions and session_id is not None:
+        yield from _find_open_session(session_id, owner_id, now)
+    return (yield from _find_owner_of_login(rules, subject, authenticated_at))
 
 
 def _find_owner_of_login(
@@ -341,6 +407,11 @@ def _stands(
     if rules.shares_principals:
         check_shareable(owner, "owner")
     return True
+
+
+def _within(owner: Owner[Any], scopes: frozenset[str] | None) -> frozenset[str]:
+    """The owner's permissions now, cut down to scopes (step 5)."""
+    return owner.permissions if scopes is None else owner.permissions & scopes
 
 
 def no_user(principal: Principal[Any]) -> NoReturn:

@@ -103,10 +103,11 @@ class KeyHasher:
             the pepper as they are used. Set it to False once they have: a planted SHA-256 digest then verifies no key.
 
     Attributes:
+        peppers: The ring; None without one.
         decoy: A digest that no key has, verified in place of the digest of an unknown key.
     """
 
-    __slots__ = ("_accept_unpeppered", "_peppers", "_slow", "decoy")
+    __slots__ = ("_accept_unpeppered", "_slow", "decoy", "peppers")
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class KeyHasher:
         slow: SlowDigest | None = None,
         accept_unpeppered: bool = True,
     ) -> None:
-        self._peppers = peppers
+        self.peppers: PepperRing | None = peppers
         self._slow = slow
         self._accept_unpeppered = accept_unpeppered or peppers is None
         # A digest that no key has, of the scheme that most records have.
@@ -123,19 +124,19 @@ class KeyHasher:
 
     def digest(self, key: str) -> str:
         """The encoded digest of a whole key, under the current scheme."""
-        if self._peppers is None:
+        if self.peppers is None:
             return f"sha256:{_sha256(key)}"
-        pepper_id = self._peppers.current
-        return f"hmac-sha256:{pepper_id}:{_hmac(self._peppers[pepper_id], key)}"
+        pepper_id = self.peppers.current
+        return f"hmac-sha256:{pepper_id}:{_hmac(self.peppers[pepper_id], key)}"
 
     def verify(self, key: str, encoded: str) -> bool:
         """True if `encoded` is the digest of `key`, in constant time; unknown schemes verify nothing."""
         if self._slow is not None and self._slow.recognises(encoded):
             return self._slow.verify(key, encoded)
         scheme, _, rest = encoded.partition(":")
-        if scheme == "hmac-sha256" and self._peppers is not None:
+        if scheme == "hmac-sha256" and self.peppers is not None:
             pepper_id, _, expected = rest.partition(":")
-            pepper = self._peppers.get(pepper_id)
+            pepper = self.peppers.get(pepper_id)
             if pepper is not None:
                 return _equal(_hmac(pepper, key), expected)
         elif scheme == "sha256" and self._accept_unpeppered:
@@ -155,7 +156,7 @@ class KeyHasher:
         """
         if self.is_slow(encoded):
             return False
-        current = "sha256:" if self._peppers is None else f"hmac-sha256:{self._peppers.current}:"
+        current = "sha256:" if self.peppers is None else f"hmac-sha256:{self.peppers.current}:"
         return not encoded.startswith(current)
 
     def dummy_verify(self, key: str) -> None:

@@ -15,7 +15,8 @@
         │   ├── OwnerDisabled           owner_disabled
         │   ├── TokenInvalid            token_invalid
         │   ├── TokenExpired            token_expired
-        │   └── TokenRevoked            token_revoked
+        │   ├── TokenRevoked            token_revoked
+        │   └── ReferenceInvalid        reference_invalid
         ├── CrossOriginRefused      403 cross_origin_refused
         ├── PermissionDenied        403 permission_denied
         ├── InteractiveRequired     403 interactive_required
@@ -238,6 +239,14 @@ class TokenRevoked(CredentialRefused):
     code = "token_revoked"
     title = "The login has ended"
     default_detail = "This login has ended. Log in again."
+
+
+class ReferenceInvalid(CredentialRefused):
+    """Not a reference of this application: malformed, changed, or signed with a pepper that is not in the ring."""
+
+    code = "reference_invalid"
+    title = "The reference is not valid"
+    default_detail = "This application did not make this reference, or it was changed. Make the request for this work again."
 
 
 class CrossOriginRefused(Problem):

@@ -223,16 +223,18 @@ class Principal(Generic[UserT]):
             scopes.
         authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
             renewing does not move; for a key the moment of this verification. None if the issuer of
-            a login does not state it: the login then fails every `max_age`, and nothing else.
+            a login does not state it: the login then fails every `max_age`, and nothing else. For the reference of a login
+            the moment at which the reference was made.
         key_id: The key that was presented, if it was one.
         session_id: The login session (`sid`), if there is one; None for a token whose profile has no
             sessions.
         expires_at: When the credential itself ends, as of this verification; None means that it
-            does not.
+            does not. For the reference of a login the end of the reference.
         identity: Who the token of another issuer stands for; None for a key and for a token of this
             application.
         scopes: The key's own scopes, if it has any: it passes no guard that names no permission. None for a login, and
-            for a key that has all permissions of its owner.
+            for a key that has all permissions of its owner. By a reference, what the token of another issuer granted.
+        resumed: Whether it acts by a reference, after the request that presented the credential. It is never interactive.
     """
 
     owner: Owner[UserT]
@@ -244,6 +246,7 @@ class Principal(Generic[UserT]):
     expires_at: datetime | None = None
     identity: ExternalIdentity | None = None
     scopes: frozenset[str] | None = None
+    resumed: bool = False
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")

@@ -1,0 +1,425 @@
+"""Work that outlives its request: a reference is verified afresh, and what ended access has ended it as well."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.core.support import NOW, OTHER_SECRET, SECOND, SECRET, World, token
+from tests.core.test_verified_again import driven
+
+from msk_auth import (
+    ConfigurationError,
+    CredentialKind,
+    CredentialRefused,
+    CredentialUsed,
+    ExternalIdentity,
+    InteractiveRequired,
+    KeyExpired,
+    KeyHasher,
+    KeyRevoked,
+    KeyUnknown,
+    Owner,
+    OwnerDisabled,
+    PepperRing,
+    PermissionDenied,
+    Principal,
+    ReferenceInvalid,
+    Refusal,
+    Session,
+    StoreUnavailable,
+    TokenExpired,
+    TokenRevoked,
+    require,
+    require_interactive,
+    require_key,
+)
+from msk_auth.core import authentication
+
+MakeWorld = Callable[..., World]
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+HASHER = KeyHasher(PepperRing({"2026": SECRET}, current="2026"))
+
+
+@pytest.fixture(params=["sync", "async"])
+def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+    with ExitStack() as worlds:
+
+        def make(**options: Any) -> World:
+            settings = {"hasher": HASHER, **options}
+            return worlds.enter_context(closing(World(request.param, **settings)))
+
+        yield make
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    return make_world()
+
+
+def login(world: World) -> Principal[Any]:
+    principal: Principal[Any] = world.enter(token())
+    return principal
+
+
+def refusal_of(world: World, reference: object) -> CredentialRefused:
+    """The refusal of a reference, which is reported as that of a request is, and leaves nothing behind."""
+    world.call("flush")
+    world.forget_calls()
+    with pytest.raises(CredentialRefused) as refused:
+        world.call("resume", reference)
+    (event,) = world.events
+    assert event == Refusal(world.clock.moment, refused.value.code, refused.value.key_id)
+    world.call("flush")
+    assert "touch" not in world.store.calls
+    return refused.value
+
+
+# A key.
+
+
+def test_the_reference_of_a_key_acts_as_the_key_does_now(world: World) -> None:
+    principal = world.key_principal(scopes=["tasks:read", "tasks:run"], lifetime=DAY)
+    reference = world.auth.reference(principal)
+    world.owners["ann"] = Owner("ann", frozenset({"tasks:run", "tasks:new"}), "Ann, renamed")
+    world.clock.advance(HOUR)
+    assert world.call("resume", reference) == replace(
+        principal,
+        owner=world.owners["ann"],
+        permissions=frozenset({"tasks:run"}),
+        authenticated_at=NOW + HOUR,
+        resumed=True,
+    )
+
+
+def test_a_resumed_key_passes_what_the_key_passes_and_nothing_interactive(world: World) -> None:
+    reference = world.auth.reference(world.key_principal(scopes=["tasks:read"]))
+    principal = world.call("resume", reference)
+    for passed in (require("tasks:read"), require_key("tasks:read")):
+        world.auth.authorize(principal, passed)
+    for refused in (require(), require("tasks:run")):
+        with pytest.raises(PermissionDenied):
+            world.auth.authorize(principal, refused)
+    with pytest.raises(InteractiveRequired):
+        world.auth.authorize(principal, require_interactive())
+    for change in (
+        lambda: world.call("create_key", principal, name="another"),
+        lambda: world.call("revoke_key", principal, principal.key_id),
+        lambda: world.call("rotate_key", principal, principal.key_id),
+    ):
+        with pytest.raises(InteractiveRequired):
+            change()
+
+
+def test_using_a_reference_is_a_use_of_its_key(world: World) -> None:
+    principal = world.key_principal()
+    reference = world.auth.reference(principal)
+    world.clock.advance(HOUR)
+    world.forget_calls()
+    resumed = world.call("resume", reference)
+    assert world.events == [CredentialUsed(NOW + HOUR, resumed)]
+    assert world.store.calls == ["find"]
+    world.call("flush")
+    assert world.store.get(principal.key_id).last_used_at == NOW + HOUR
+
+
+def revoke(world: World, key_id: str) -> None:
+    world.call("revoke_key", world.login(), key_id)
+
+
+def delete(world: World, key_id: str) -> None:
+    world.call("delete_key", world.login(), key_id)
+
+
+def forget_owner(world: World, key_id: str) -> None:
+    world.call("forget_owner", "ann")
+
+
+def expire(world: World, key_id: str) -> None:
+    world.clock.advance(HOUR)
+
+
+def rotate(world: World, key_id: str) -> None:
+    world.call("rotate_key", world.login(), key_id, overlap=SECOND)
+    world.clock.advance(SECOND)
+
+
+def move(world: World, key_id: str) -> None:
+    world.store.put(replace(world.store.get(key_id), owner_id="bob"))
+
+
+def purge(world: World, key_id: str) -> None:
+    del world.store.inner._records[key_id]
+
+
+def disable_owner(world: World, key_id: str) -> None:
+    world.owners["ann"] = Owner("ann", frozenset(), "Ann", disabled=True)
+
+
+def remove_owner(world: World, key_id: str) -> None:
+    del world.owners["ann"]
+
+
+def make_owner_anew(world: World, key_id: str) -> None:
+    """Another person who was given the same id later."""
+    world.owners["ann"] = Owner("ann", frozenset({"tasks:run"}), "Ann II", since=NOW + SECOND)
+
+
+KEY_ENDS = [
+    (revoke, KeyRevoked),
+    (delete, KeyRevoked),
+    (forget_owner, KeyRevoked),
+    (expire, KeyExpired),
+    (rotate, KeyExpired),
+    (move, KeyUnknown),
+    (purge, KeyUnknown),
+    (disable_owner, OwnerDisabled),
+    (remove_owner, OwnerDisabled),
+    (make_owner_anew, OwnerDisabled),
+]
+
+
+@pytest.mark.parametrize("lease", [None, SECOND])
+@pytest.mark.parametrize(("end", "error"), KEY_ENDS)
+def test_queued_work_of_a_key_that_has_ended_is_refused(
+    make_world: MakeWorld, end: Any, error: type[CredentialRefused], lease: timedelta | None
+) -> None:
+    world = make_world(lease=lease)
+    credential = world.create(lifetime=HOUR).value.reveal()
+    principal = world.enter(credential)
+    reference = world.auth.reference(principal)
+    assert world.call("resume", reference).resumed
+    # Under a lease the verification of the request may be reused for a second. That of the work is not.
+    end(world, principal.key_id)
+    refused = refusal_of(world, reference)
+    assert type(refused) is error
+    assert refused.key_id == principal.key_id
+
+
+def test_no_lease_covers_queued_work(make_world: MakeWorld) -> None:
+    """Guarantee G2: the worker holds a lease on the key's verification while another process revokes the key."""
+    worker = make_world(lease=SECOND)
+    credential = worker.create().value.reveal()
+    principal = worker.enter(credential)
+    reference = worker.auth.reference(principal)
+    assert worker.call("resume", reference).resumed
+    # The other process has committed; its call returns when the lease is over.
+    worker.store.inner.revoke(principal.key_id, owner_id="ann", at=NOW, change=lambda _: ())
+    assert worker.enter(credential) == principal
+    assert type(refusal_of(worker, reference)) is KeyRevoked
+
+
+# A login.
+
+
+def test_the_reference_of_a_login_acts_for_its_owner_now_and_is_not_interactive(
+    world: World,
+) -> None:
+    principal = login(world)
+    assert principal.is_interactive
+    reference = world.auth.reference(principal)
+    world.owners["ann"] = Owner("ann", frozenset({"tasks:run"}), "Ann, renamed")
+    world.clock.advance(HOUR + SECOND)
+    # Its token has expired.
+    with pytest.raises(TokenExpired):
+        login(world)
+    resumed = world.call("resume", reference)
+    assert resumed == Principal(
+        world.owners["ann"],
+        CredentialKind.TOKEN,
+        frozenset({"tasks:run"}),
+        authenticated_at=NOW,
+        session_id="s1",
+        expires_at=NOW + DAY,
+        resumed=True,
+    )
+    with pytest.raises(InteractiveRequired):
+        world.auth.authorize(resumed, require_interactive())
+    with pytest.raises(InteractiveRequired):
+        world.call("create_key", resumed, name="by a worker")
+    world.auth.authorize(resumed, require("tasks:run"))
+
+
+def end_by_age(world: World) -> None:
+    world.clock.advance(DAY)
+
+
+def end_session(world: World) -> None:
+    world.sessions["s1"] = Session("s1", "ann", ended_at=NOW)
+
+
+def idle_session(world: World) -> None:
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW)
+
+
+def lose_session(world: World) -> None:
+    del world.sessions["s1"]
+
+
+def give_session_away(world: World) -> None:
+    world.sessions["s1"] = Session("s1", "bob")
+
+
+SESSION_ENDS = [end_session, idle_session, lose_session, give_session_away]
+OWNER_ENDS = [
+    lambda world: disable_owner(world, ""),
+    lambda world: remove_owner(world, ""),
+    lambda world: make_owner_anew(world, ""),
+]
+
+
+@pytest.mark.parametrize("end", [end_by_age, *SESSION_ENDS, *OWNER_ENDS])
+def test_queued_work_of_a_login_that_has_ended_is_refused(world: World, end: Any) -> None:
+    reference = world.auth.reference(login(world))
+    assert world.call("resume", reference).resumed
+    end(world)
+    expected = TokenExpired if end is end_by_age else TokenRevoked
+    assert type(refusal_of(world, reference)) is expected
+
+
+@pytest.mark.parametrize("end", SESSION_ENDS)
+def test_work_that_outlives_its_session_goes_on(world: World, end: Any) -> None:
+    reference = world.auth.reference(login(world), outlives_session=True)
+    end(world)
+    assert world.call("resume", reference).session_id is None
+
+
+@pytest.mark.parametrize("end", [end_by_age, *OWNER_ENDS])
+def test_work_that_outlives_its_session_ends_with_its_age_and_its_owner(
+    world: World, end: Any
+) -> None:
+    reference = world.auth.reference(login(world), outlives_session=True)
+    end(world)
+    assert isinstance(refusal_of(world, reference), TokenExpired | TokenRevoked)
+
+
+def test_the_age_of_a_reference_can_be_chosen(world: World) -> None:
+    reference = world.auth.reference(login(world), max_age=10 * SECOND)
+    world.clock.advance(10 * SECOND - timedelta(microseconds=1))
+    world.call("resume", reference)
+    world.clock.advance(timedelta(microseconds=1))
+    assert type(refusal_of(world, reference)) is TokenExpired
+
+
+def test_an_application_without_sessions_needs_none(make_world: MakeWorld) -> None:
+    world = make_world(find_session=None)
+    reference = world.auth.reference(login(world))
+    world.sessions.clear()
+    assert world.call("resume", reference).session_id is None
+
+
+def test_a_worker_that_cannot_look_sessions_up_refuses_what_ends_with_one(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    reference = make_world().auth.reference(login(make_world()))
+    worker = make_world(find_session=None)
+    with caplog.at_level(logging.ERROR, "msk_auth"), pytest.raises(StoreUnavailable):
+        worker.call("resume", reference)
+    assert "find_session" in caplog.text
+    assert worker.events == [Refusal(NOW, "store_unavailable", None)]
+
+
+def test_the_token_of_another_issuer_gets_no_more_than_it_had(world: World) -> None:
+    """What the token's claims granted is less than what the owner's own keys may do."""
+    identity = ExternalIdentity("https://ci.example", "job", {})
+    principal = Principal(
+        world.owners["ann"],
+        CredentialKind.TOKEN,
+        frozenset({"tasks:read", "tasks:gone"}),
+        NOW,
+        identity=identity,
+    )
+    resumed = world.call("resume", world.auth.reference(principal))
+    assert resumed.permissions == {"tasks:read"}
+    with pytest.raises(PermissionDenied):
+        world.auth.authorize(resumed, require("tasks:run"))
+
+
+# What is no reference of this application.
+
+
+def test_a_reference_of_another_application_is_refused(make_world: MakeWorld) -> None:
+    other = make_world(hasher=KeyHasher(PepperRing({"2026": OTHER_SECRET}, current="2026")))
+    reference = other.auth.reference(other.key_principal())
+    world = make_world()
+    assert type(refusal_of(world, reference)) is ReferenceInvalid
+    assert (world.store.calls, world.asked_owners) == ([], [])
+
+
+@pytest.mark.parametrize("text", ["", "mskref1:2026:e30:" + "0" * 64, None, b"mskref1", 7])
+def test_what_is_no_reference_is_refused_without_touching_the_store(
+    world: World, text: object
+) -> None:
+    assert type(refusal_of(world, text)) is ReferenceInvalid
+    assert (world.store.calls, world.asked_owners) == ([], [])
+
+
+def test_a_reference_is_no_credential_of_a_request(world: World) -> None:
+    reference = world.auth.reference(login(world))
+    for header in (reference, f"Bearer {reference}", f"mskref1 {reference}"):
+        with pytest.raises(Exception) as refused:  # noqa: PT011 - the code says which
+            world.call("authenticate", [header])
+        assert refused.value.code in {"request_malformed", "credentials_missing"}  # type: ignore[attr-defined]
+
+
+def test_a_resumed_principal_makes_no_reference(world: World) -> None:
+    for principal in (login(world), world.key_principal()):
+        resumed = world.call("resume", world.auth.reference(principal))
+        with pytest.raises(ConfigurationError, match="Hand that reference on"):
+            world.auth.reference(resumed)
+
+
+def test_without_a_pepper_there_are_no_references(make_world: MakeWorld) -> None:
+    world = make_world(hasher=None)
+    message = r"hasher=KeyHasher\(PepperRing"
+    with pytest.raises(ConfigurationError, match=message):
+        world.auth.reference(login(world))
+    with pytest.raises(ConfigurationError, match=message):
+        world.call("resume", "mskref1:2026:e30:" + "0" * 64)
+
+
+# Fail closed (guarantee G5).
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("a mistake"), TimeoutError()])
+def test_when_nothing_can_be_read_work_is_refused_and_may_be_tried_again(
+    world: World, error: Exception
+) -> None:
+    reference = world.auth.reference(world.key_principal())
+    world.forget_calls()
+    world.store.fail(error)
+    with pytest.raises(StoreUnavailable):
+        world.call("resume", reference)
+    assert world.events == [Refusal(NOW, "store_unavailable", None)]
+    world.store.fails.clear()
+    assert world.call("resume", reference).resumed
+
+
+def test_under_a_lease_an_owner_that_a_request_could_change_is_refused(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(lease=SECOND)
+    reference = world.auth.reference(login(world))
+    world.owners["ann"] = Owner("ann", frozenset(), ["a list"])
+    with pytest.raises(StoreUnavailable):
+        world.call("resume", reference)
+
+
+# Work that lasts.
+
+
+@pytest.mark.parametrize("kind", ["key", "login"])
+def test_a_resumed_principal_that_is_verified_again_stays_what_it_is(
+    world: World, kind: str
+) -> None:
+
+    principal = world.key_principal() if kind == "key" else login(world)
+    resumed = world.call("resume", world.auth.reference(principal))
+    flow = authentication.verify_again(world.auth.rules, resumed, world.clock.moment)
+    assert driven(world, flow) == resumed
