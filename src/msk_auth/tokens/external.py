@@ -8,8 +8,9 @@ In this order:
 3. `kid` names keys of the issuer's set, and one of them made the signature, with an algorithm of that key.
 4. The token is of the right kind, for this audience and of this tenant.
 5. `exp` and `iat` are there, `nbf` and `auth_time` may be, as numbers (RFC 7519, section 2); `exp - iat` is within the longest
-   lifetime, and `auth_time` not after `iat`.
-6. It is neither from the future nor expired, give or take the leeway.
+   lifetime.
+6. Neither the token nor its login is from the future, and it has not expired, give or take the leeway. A login may be later than
+   `iat`: Entra sets that back by five minutes, for machines whose clocks are behind.
 """
 
 from __future__ import annotations
@@ -123,11 +124,9 @@ class ExternalIssuer:
         if not issued_at < expires_at or expires_at - issued_at > self.max_lifetime:
             raise TokenInvalid
         authenticated_at = self.authenticated_at(claims, issued_at)
-        if authenticated_at is not None and authenticated_at > issued_at:
-            raise TokenInvalid
-        if issued_at > now + self.leeway:
-            raise TokenInvalid
-        if "nbf" in claims and _moment(claims, "nbf") > now + self.leeway:
+        not_before = _moment(claims, "nbf") if "nbf" in claims else issued_at
+        latest = max(issued_at, not_before, authenticated_at or issued_at)
+        if latest > now + self.leeway:
             raise TokenInvalid
         issuer, subject = cast("str", claims["iss"]), self.subject(claims)
         if now - self.leeway >= expires_at:

@@ -193,7 +193,7 @@ class Entra(ExternalIssuer):
     `identity.claims` is the person's id in the whole tenant.
 
     Written from https://learn.microsoft.com/entra/identity-platform/id-token-claims-reference and
-    https://docs.microsoft.com/en-us/azure/active-directory/develop/access-tokens.
+    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference.
 
     Args:
         tenant: The tenant's id, a GUID. Neither `common` nor `organizations`: those accept accounts of every tenant.
@@ -289,7 +289,9 @@ class Okta(ExternalIssuer):
             issuer,
             audience=audience,
             keys=keys,
-            types={None} if token == "id" else {None, "application/okta-internal-at+jwt"},
+            types={None, "jwt"}
+            if token == "id"
+            else {None, "jwt", "application/okta-internal-at+jwt"},
             interactive=default if interactive is None else interactive,
             max_lifetime=max_lifetime,
             leeway=leeway,
@@ -470,7 +472,7 @@ class Cognito(ExternalIssuer):
             f"https://cognito-idp.{region}.amazonaws.com/{user_pool}",
             audience=client_id,
             keys=keys,
-            types={None},
+            types={None, "jwt"},
             interactive=default if interactive is None else interactive,
             max_lifetime=max_lifetime,
             leeway=leeway,
@@ -827,7 +829,7 @@ class Kubernetes(ExternalIssuer):
             issuer,
             audience=audience,
             keys=keys,
-            types={None},
+            types={None, "jwt"},
             interactive=_never,
             max_lifetime=max_lifetime,
             leeway=leeway,
