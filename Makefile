@@ -35,7 +35,7 @@ coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on Pytho
 test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none; pinned and oldest versions
 	.ci/environments
 
-test-clients: $(BIN)/.dev  ## Fuzz the service by its OpenAPI document, and try clients that are generated from it
+test-clients: $(BIN)/.dev  ## Exchange tokens with Node's jose, fuzz the service by its OpenAPI document, and try clients generated from it
 	.ci/clients
 
 test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newest Python
