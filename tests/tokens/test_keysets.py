@@ -319,7 +319,9 @@ def test_the_last_good_set_serves_through_an_outage_of_a_stated_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(keysets, "_FETCH_SECONDS", 0.5)
+    if name == "drip":
+        # All others end by themselves.
+        monkeypatch.setattr(keysets, "_FETCH_SECONDS", 0.5)
     provider.answer = FAILURES[name]
     refetch(keys, clock)
     assert find(keys) == [{"ES256"}]
@@ -336,6 +338,7 @@ def test_the_last_good_set_serves_through_an_outage_of_a_stated_time(
     assert (refused.value.status, refused.value.code) == (503, "signing_keys_unavailable")
     assert refused.value.retry_after is not None
     assert 1 <= refused.value.retry_after <= 5
+    monkeypatch.undo()
     provider.answer = None
     before = keys._state.fetched_at
 
