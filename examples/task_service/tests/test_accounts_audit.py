@@ -6,19 +6,23 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples.task_service.tests.accounts_support import (
     KINDS,
     PASSWORD,
+    START,
     World,
     principal,
     world,
 )
+from sqlalchemy import event, insert
 
 from msk_auth import CredentialKind, InputInvalid, KeyFormat, Principal
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.users import User
+from task_service.db import schema
 from task_service.request_record import RequestRecord, current_request
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +153,118 @@ async def test_entries_are_found_by_each_of_their_fields(it: World) -> None:
     assert await found(
         AuditQuery(since=start + timedelta(minutes=2), until=start + timedelta(minutes=4))
     ) == ["keys.x", "key.revoked"]
+
+
+async def test_entries_of_several_actions_are_listed_in_one_order_page_by_page(it: World) -> None:
+    ann = await it.user("ann")
+    for number in range(12):
+        await it.audit.record(
+            ["key.created", "key.revoked", "user.created"][number % 3],
+            principal=_with_key(ann),
+            # The key's own entry is found by its target and by its credential, and listed once.
+            target="AAAAAAAAAAAA" if number == 6 else f"t{number}",
+        )
+    expected = {"key.": [10, 9, 7, 6, 4, 3, 1, 0], "key.created": [9, 6, 3, 0], "nothing.": []}
+    for action, numbers in expected.items():
+        for query in (
+            AuditQuery(action=action),
+            AuditQuery(action=action, actor_name="ann"),
+            AuditQuery(action=action, key_id="AAAAAAAAAAAA"),
+        ):
+            ids: list[int] = []
+            cursor = None
+            while True:
+                page = await it.audit.list(query, cursor=cursor, limit=3, count=True)
+                assert page.total == len(numbers)
+                ids += [entry.id for entry in page.items]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            first = (await it.audit.list(AuditQuery(), limit=12)).items[-1].id
+            assert [entry_id - first for entry_id in ids] == numbers
+
+
+async def test_entries_of_a_time_are_listed_by_time(it: World) -> None:
+    """Also where the clocks of two machines differ, so that ids and times have different orders."""
+    start = it.clock.now()
+    async with it.db.write() as connection:
+        for minutes in (3, 1, 2, 2, 9):
+            entry = it.audit.entry(f"at {minutes}")
+            at = start + timedelta(minutes=minutes)
+            await connection.execute(insert(schema.audit).values({**entry, "at": at}))
+    query = AuditQuery(since=start + timedelta(minutes=1), until=start + timedelta(minutes=4))
+    listed: list[str] = []
+    cursor = None
+    while True:
+        page = await it.audit.list(query, cursor=cursor, limit=1)
+        listed += [entry.action for entry in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+
+    assert listed == ["at 3", "at 2", "at 2", "at 1"]
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (AuditQuery(action="key.created"), "ix_audit_action_id"),
+        (AuditQuery(action="key."), "ix_audit_action_id"),
+        (AuditQuery(action="nothing."), "ix_audit_action_id"),
+        (AuditQuery(actor_name="ann"), "ix_audit_actor_id_id"),
+        (AuditQuery(target="t1"), "ix_audit_target_id"),
+        (AuditQuery(key_id="AAAAAAAAAAAA"), "ix_audit_credential_id_id"),
+        (AuditQuery(until=START), "ix_audit_at"),
+    ],
+    ids=str,
+)
+async def test_an_index_has_the_entries_of_each_query(
+    it: World, query: AuditQuery, index: str
+) -> None:
+    """However long the log is, and however old the entries are."""
+    ann = await it.user("ann")
+    await _fill(it, ann)
+    statements: list[tuple[str, Any]] = []
+    event.listen(
+        it.db.engine.sync_engine,
+        "before_cursor_execute",
+        lambda *args: statements.append((args[2], args[3])),
+    )
+    await it.audit.list(query)
+    plans: list[str] = []
+    explain = "EXPLAIN QUERY PLAN" if it.db.engine.dialect.name == "sqlite" else "EXPLAIN"
+    async with it.db.read() as connection:
+        for statement, parameters in statements[:]:
+            found = await connection.exec_driver_sql(f"{explain} {statement}", parameters)
+            plans += [str(row[-1]) for row in found]
+
+    assert any(index in line for line in plans), plans
+    for scan in ("SCAN audit", "Seq Scan on audit", "Scan Backward using pk_audit"):
+        assert not any(scan in line for line in plans), plans
+
+
+async def _fill(it: World, user: User) -> None:
+    """A log that is long enough for PostgreSQL to use its indexes; what the tests look for is old."""
+    common = {
+        "at": START + timedelta(days=1),
+        "action": "run.requested",
+        "actor_id": "usr_another",
+        "credential_kind": "interactive",
+        "details": {},
+    }
+    key = {"credential_id": "AAAAAAAAAAAA", "target": "t1"}
+    async with it.db.write() as connection:
+        for action in ("key.created", "key.revoked"):
+            await connection.execute(
+                insert(schema.audit).values(
+                    {**common, **key, "at": START, "action": action, "actor_id": user.id}
+                )
+            )
+        await connection.execute(
+            insert(schema.audit),
+            [{**common, "credential_id": f"c{n}", "target": f"x{n}"} for n in range(5000)],
+        )
+        await connection.exec_driver_sql("ANALYZE audit")
 
 
 async def test_a_listing_that_cannot_be_given_is_refused(it: World) -> None:

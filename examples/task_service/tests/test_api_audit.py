@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from examples.task_service.tests.service_support import Caller, Service, expect, on_a_port
 
-from task_service.accounts.audit import AuditEntry, AuditPage, AuditQuery
+from task_service.accounts.audit import AuditEntry, AuditQuery
 from task_service.api.audit import audit_json
 
 pytestmark = pytest.mark.anyio
@@ -23,33 +23,33 @@ class EndlessLog:
     """Stands for a log of any length: each page is half a megabyte, and there is always another one."""
 
     def __init__(self) -> None:
-        self.pages = 0
+        self.read = 0
 
-    async def list(
-        self, query: AuditQuery, *, cursor: str | None = None, limit: int = 50
-    ) -> AuditPage:
-        assert cursor == (str(self.pages) if self.pages else None)
-        await asyncio.sleep(0)  # as a database would
-        self.pages += 1
-        entry = AuditEntry(
-            id=self.pages,
-            at=datetime(2026, 1, 1, tzinfo=UTC),
-            action="key.created",
-            actor_id=None,
-            actor_name=None,
-            credential_kind="system",
-            credential_id=None,
-            target=None,
-            address=None,
-            details={"text": "x" * 500_000},
-        )
-        return AuditPage((entry,), str(self.pages))
+    async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:
+        assert query == AuditQuery()
+        while True:
+            await asyncio.sleep(0)  # as a database would
+            self.read += 1
+            yield [
+                AuditEntry(
+                    id=self.read,
+                    at=datetime(2026, 1, 1, tzinfo=UTC),
+                    action="key.created",
+                    actor_id=None,
+                    actor_name=None,
+                    credential_kind="system",
+                    credential_id=None,
+                    target=None,
+                    address=None,
+                    details={"text": "x" * 500_000},
+                )
+            ]
 
 
 @pytest.fixture
 async def endless(service: Service, monkeypatch: pytest.MonkeyPatch) -> EndlessLog:
     log = EndlessLog()
-    monkeypatch.setattr(service.services.audit, "list", log.list)
+    monkeypatch.setattr(service.services.audit, "pages", log.pages)
     return log
 
 
@@ -83,14 +83,14 @@ async def test_an_export_waits_for_its_reader_and_ends_with_them(
             assert response.status_code == 200
             assert response.headers["content-disposition"] == 'attachment; filename="audit.jsonl"'
             # The client reads no further: the sockets buffer some pages, and no more are read from the log.
-            assert 1 <= await _stands_still(lambda: endless.pages) < 60
+            assert 1 <= await _stands_still(lambda: endless.read) < 60
             assert not ended()
         # The reader is gone.
         async with asyncio.timeout(20):
             while not ended():  # noqa: ASYNC110 - a log sets no events
                 await asyncio.sleep(0.05)
-    pages = endless.pages
-    assert await _stands_still(lambda: endless.pages) == pages
+    pages = endless.read
+    assert await _stands_still(lambda: endless.read) == pages
 
 
 async def test_a_head_request_for_an_export_reads_no_log_to_its_end(
@@ -101,7 +101,7 @@ async def test_a_head_request_for_an_export_reads_no_log_to_its_end(
         response = await http.head(ROUTE)
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
-    assert await _stands_still(lambda: endless.pages) < 60
+    assert await _stands_still(lambda: endless.read) < 60
 
 
 def test_an_entry_as_json() -> None:

@@ -115,12 +115,15 @@ async def test_the_log_is_exported_as_a_table_that_no_spreadsheet_executes(
     assert all(not cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
 
 
-async def test_an_export_goes_beyond_one_page(service: Service, admin: Caller) -> None:
-    for number in range(450):
+async def test_an_export_goes_beyond_one_page(
+    service: Service, admin: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task_service.accounts.audit.EXPORT_PAGE", 20)
+    for number in range(45):
         await service.services.audit.record("test.counted", details={"number": number})
     answer = await admin.get("/api/admin/audit/export?format=jsonl&action=test.counted")
     numbers = [json.loads(line)["details"]["number"] for line in answer.text.splitlines()]
-    assert numbers == list(reversed(range(450)))
+    assert numbers == list(reversed(range(45)))
 
 
 async def test_a_bad_export_is_refused_by_the_field(admin: Caller) -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Row, delete, insert, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    and_,
+    delete,
+    false,
+    insert,
+    or_,
+    select,
+    text,
+    true,
+    union,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Clock, Principal, StoreUnavailable, redact
@@ -20,11 +32,25 @@ from task_service.request_record import request_address
 from .audit_backlog import AuditBacklog
 
 MAX_PAGE: Final = 200
+EXPORT_PAGE: Final = 1000
+"""How many entries :meth:`Audit.pages` reads at once."""
 _PURGED_AT_ONCE: Final = 500
 
 _AUDIT = schema.audit.c
 _USERS = schema.users.c
 _NEWEST: Final = Order(_AUDIT.id, descending=True)
+# For times alone: the index has them in this order, and in that of the ids most of the log would be read.
+_NEWEST_BY_TIME: Final = Order.by_time(_AUDIT.at, _AUDIT.id)
+
+# From one action to the next by the index, however many entries each of them has. There are a few dozen actions.
+_ACTIONS: Final = text(
+    "WITH RECURSIVE actions(name) AS ("
+    " SELECT min(action) FROM audit"
+    " UNION ALL"
+    " SELECT (SELECT min(action) FROM audit WHERE action > actions.name)"
+    " FROM actions WHERE actions.name IS NOT NULL)"
+    " SELECT name FROM actions WHERE name IS NOT NULL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,35 +262,91 @@ class Audit:
         Raises:
             InputInvalid: The cursor or the limit is not acceptable.
         """
-        paging = Paging(_NEWEST, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
-        statement = select(schema.audit, _USERS.username).outerjoin(
+        order = _order_of(query)
+        paging = Paging(order, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        return await self._page(query, paging, count=count)
+
+    async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:
+        """All entries of a query, newest first. Each page is read when it is asked for.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        cursor: str | None = None
+        while True:
+            order = _order_of(query)
+            paging = Paging(order, query, cursor=cursor, limit=EXPORT_PAGE, max_limit=EXPORT_PAGE)
+            page = await self._page(query, paging, count=False)
+            yield page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def _page(self, query: AuditQuery, paging: Paging, *, count: bool) -> AuditPage:
+        entries = select(schema.audit, _USERS.username).outerjoin(
             schema.users, _USERS.id == _AUDIT.actor_id
         )
-        if query.actor_id is not None:
-            statement = statement.where(_AUDIT.actor_id == query.actor_id)
-        if query.action is not None:
-            statement = statement.where(
-                _AUDIT.action.startswith(query.action, autoescape=True)
-                if query.action.endswith(".")
-                else _AUDIT.action == query.action
-            )
-        if query.target is not None:
-            statement = statement.where(_AUDIT.target == query.target)
-        if query.key_id is not None:
-            statement = statement.where(
-                or_(_AUDIT.target == query.key_id, _AUDIT.credential_id == query.key_id)
-            )
-        if query.actor_name is not None:
-            statement = statement.where(_USERS.username == query.actor_name)
-        if query.since is not None:
-            statement = statement.where(_AUDIT.at >= query.since)
-        if query.until is not None:
-            statement = statement.where(_AUDIT.at < query.until)
         async with self._db.read() as connection:
-            rows = (await connection.execute(paging.apply(statement))).all()
-            total = await count_rows(connection, statement) if count else None
+            conditions = await _conditions(connection, query)
+            alternatives = await _alternatives(connection, query)
+            if not alternatives:
+                return AuditPage((), None, 0 if count else None)
+            wanted = entries.where(*conditions, or_(*alternatives))
+            page = wanted
+            if len(alternatives) > 1:
+                # An index has the newest entries of each alternative; with OR the whole log would be read.
+                newest = [
+                    paging.apply(select(_AUDIT.id).where(*conditions, alternative)).subquery()
+                    for alternative in alternatives
+                ]
+                page = entries.where(_AUDIT.id.in_(union(*(select(each.c.id) for each in newest))))
+            rows = (await connection.execute(paging.apply(page))).all()
+            total = await count_rows(connection, wanted) if count else None
         shown, next_cursor = paging.cut(rows)
         return AuditPage(tuple(map(_entry, shown)), next_cursor, total)
+
+
+def _order_of(query: AuditQuery) -> Order:
+    is_by_time_alone = query == AuditQuery(since=query.since, until=query.until)
+    return _NEWEST_BY_TIME if is_by_time_alone and query != AuditQuery() else _NEWEST
+
+
+async def _conditions(
+    connection: AsyncConnection, query: AuditQuery
+) -> Sequence[ColumnElement[bool]]:
+    """What every entry of a query has."""
+    conditions: list[ColumnElement[bool]] = []
+    if query.actor_id is not None:
+        conditions.append(_AUDIT.actor_id == query.actor_id)
+    if query.target is not None:
+        conditions.append(_AUDIT.target == query.target)
+    if query.since is not None:
+        conditions.append(_AUDIT.at >= query.since)
+    if query.until is not None:
+        conditions.append(_AUDIT.at < query.until)
+    if query.actor_name is not None:
+        # Read first: with the id an index has the entries.
+        named = select(_USERS.id).where(_USERS.username == query.actor_name)
+        actor_id = await connection.scalar(named)
+        conditions.append(false() if actor_id is None else _AUDIT.actor_id == actor_id)
+    return conditions
+
+
+async def _alternatives(
+    connection: AsyncConnection, query: AuditQuery
+) -> Sequence[ColumnElement[bool]]:
+    """Conditions of which an entry of a query has one at least; an index has the entries of each."""
+    actions: Sequence[ColumnElement[bool]] = [true()]
+    if query.action is not None:
+        names: Sequence[str] = [query.action]
+        if query.action.endswith("."):
+            known = (await connection.execute(_ACTIONS)).scalars()
+            names = [name for name in known if name.startswith(query.action)]
+        actions = [_AUDIT.action == name for name in names]
+    if query.key_id is None:
+        return actions
+    of_key = (_AUDIT.target == query.key_id, _AUDIT.credential_id == query.key_id)
+    return [and_(action, key) for action in actions for key in of_key]
 
 
 def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.audit import MAX_PAGE, Audit, AuditEntry, AuditPage, AuditQuery
+from task_service.accounts.audit import Audit, AuditEntry, AuditPage, AuditQuery
 from task_service.accounts.users import User, normalised_username
 
 from .json_route import Limit, Time
@@ -168,17 +169,16 @@ async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingRes
     begins: an invalid query or an unavailable database still gets its own status.
     """
     render = _csv_row if form == "csv" else _json_line
-    page = await audit.list(query, limit=MAX_PAGE)
+    pages = audit.pages(query)
+    first = await anext(pages)
 
     async def rows() -> AsyncIterator[str]:
-        nonlocal page
-        if form == "csv":
-            yield _csv(_COLUMNS)
-        while True:
-            yield "".join(render(audit_json(entry)) for entry in page.items)
-            if page.next_cursor is None:
-                return
-            page = await audit.list(query, cursor=page.next_cursor, limit=MAX_PAGE)
+        async with aclosing(pages):
+            if form == "csv":
+                yield _csv(_COLUMNS)
+            yield "".join(render(audit_json(entry)) for entry in first)
+            async for page in pages:
+                yield "".join(render(audit_json(entry)) for entry in page)
 
     return StreamingResponse(
         rows(),

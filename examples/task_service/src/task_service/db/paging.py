@@ -117,16 +117,26 @@ class Paging:
         match place:
             case [key]:
                 return self._order.id is None and self._is_key(key)
-            case [key, str(item_id)]:
-                is_id = self._order.id is not None and _ID.fullmatch(item_id) is not None
-                return is_id and self._is_key(key)
+            case [key, item_id]:
+                return self._is_id(item_id) and self._is_key(key)
             case _:
                 return False
+
+    def _is_id(self, item_id: object) -> bool:
+        if self._order.id is None:
+            return False
+        if isinstance(self._order.id.type, String):
+            return isinstance(item_id, str) and _ID.fullmatch(item_id) is not None
+        return _is_integer(item_id)
 
     def _is_key(self, key: object) -> bool:
         if isinstance(self._order.key.type, String):
             return isinstance(key, str) and "\x00" not in key and not _has_surrogate(key)
-        return type(key) is int and abs(key) <= _MAX_INTEGER
+        return _is_integer(key)
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int and abs(value) <= _MAX_INTEGER
 
 
 def _has_surrogate(text: str) -> bool:

@@ -25,6 +25,7 @@ MAX_PAGE = 100
 DEFAULT_PAGE = 50
 
 _INNER = runs.alias("inner")
+_RUN_COLUMNS = tuple(runs.c[name] for name in Run.model_fields)
 
 
 def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
@@ -46,7 +47,7 @@ async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) ->
     """The newest run of each task that has one. Each is found by the index."""
     newest = _of_newest_run(_INNER.c.id)
     result = await connection.execute(
-        select(runs).where(runs.c.id.in_(select(newest).where(tasks.c.id.in_(task_ids))))
+        select(*_RUN_COLUMNS).where(runs.c.id.in_(select(newest).where(tasks.c.id.in_(task_ids))))
     )
     return {row.task_id: as_run(row) for row in result}
 
@@ -97,7 +98,7 @@ async def recent_runs(
     if not task_ids:
         return {}
     newest = [
-        select(runs)
+        select(*_RUN_COLUMNS)
         .where(runs.c.task_id == task_id)
         .order_by(runs.c.created_at.desc(), runs.c.id.desc())
         .limit(count)
