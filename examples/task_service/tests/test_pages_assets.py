@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from starlette.applications import Starlette
@@ -30,11 +32,29 @@ def client(assets: Assets) -> TestClient:
     return TestClient(Starlette(routes=[Route(assets.route, assets.serve)]))
 
 
-def test_all_scripts_and_styles_together_leave_room_below_70_kilobytes(
-    client: TestClient, assets: Assets
-) -> None:
-    paths = [file.relative_to(STATIC).as_posix() for file in [*SCRIPTS, *STYLES]]
-    assert sum(len(client.get(assets.url(path)).content) for path in paths) < 69_500
+def _weight(client: TestClient, assets: Assets, *, encoding: str) -> int:
+    weight = 0
+    for file in [*SCRIPTS, *STYLES]:
+        url = assets.url(file.relative_to(STATIC).as_posix())
+        response = client.get(url, headers={"Accept-Encoding": encoding})
+        assert response.headers.get("content-encoding", "identity") == encoding
+        assert response.headers["vary"] == "Accept-Encoding"
+        weight += int(response.headers["content-length"])
+    return weight
+
+
+def test_all_scripts_and_styles_together_are_light(client: TestClient, assets: Assets) -> None:
+    # A page loads about half of them, so there is room for its document, its data and the rest below 100 kB.
+    assert _weight(client, assets, encoding="gzip") < 45_000
+    assert _weight(client, assets, encoding="identity") < 110_000
+
+
+def test_a_file_is_compressed_once_and_says_the_same(client: TestClient, assets: Assets) -> None:
+    url = assets.url("dom.js")
+    plain = client.get(url, headers={"Accept-Encoding": "identity"}).text
+    with mock.patch("gzip.compress", side_effect=gzip.compress) as compress:
+        assert [client.get(url).text for _ in range(2)] == [plain, plain]
+    assert compress.call_count == 1
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from .api.keys import keys_routers
 from .api.leaks import GitHubKeys, leak_routers
 from .api.runs import runs_router
 from .api.tasks import tasks_router
+from .compression import Compression
 from .db.migrate import migrate
 from .errors import MethodNotAllowed, PageNotFound
 from .handlers.outbound import OutboundPolicy
@@ -184,6 +185,7 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter], pages: P
     app.add_exception_handler(HTTPException, answer_unrouted)
     base_url = it.settings.base_url
     # The last one is the outermost.
+    app.add_middleware(Compression)
     app.add_middleware(LoginCookie, base_url=base_url, loopback=is_loopback(it.settings.host))
     app.add_middleware(BodyLimit)
     app.add_middleware(HeadAsGet)

@@ -9,6 +9,7 @@ From the outside in:
 5. :class:`BodyLimit` reads the whole body, bounded in size and time, before a route runs.
 6. :class:`~task_service.login_cookie.LoginCookie` translates the pages' cookie into the only header that is read for
    credentials.
+7. :class:`~task_service.compression.Compression` of the answers that hold no secret.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
 from .json_route import JsonRoute, Limit, allowed_methods
-from .openapi import path_id, problems
+from .openapi import UNCHANGED, path_id, problems
 
 CONFIG: Final = "admin:config"
 USERS: Final = MANAGE_USERS
@@ -143,7 +143,9 @@ def admin_router(
         """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get("/users", dependencies=[user_admin], response_model_exclude_unset=True)
+    @router.get(
+        "/users", dependencies=[user_admin], response_model_exclude_unset=True, responses=UNCHANGED
+    )
     async def list_users(
         search: str | None = None,
         role: str | None = None,

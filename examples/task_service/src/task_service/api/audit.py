@@ -19,7 +19,7 @@ from task_service.accounts.audit import Audit, AuditEntry, AuditPage, AuditQuery
 from task_service.accounts.users import User, normalised_username
 
 from .json_route import Limit, Time
-from .openapi import Responses
+from .openapi import UNCHANGED, Responses
 
 AUDIT: Final = "admin:audit"
 
@@ -84,7 +84,9 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     """Add the routes under `/audit` to the router of administration."""
     auditor = auth.require_interactive(AUDIT)
 
-    @router.get("/audit", dependencies=[auditor], response_model_exclude_unset=True)
+    @router.get(
+        "/audit", dependencies=[auditor], response_model_exclude_unset=True, responses=UNCHANGED
+    )
     async def list_audit(
         query: Annotated[AuditQuery, Depends(_query)],
         cursor: str | None = None,

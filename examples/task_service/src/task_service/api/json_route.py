@@ -7,9 +7,11 @@ accepts, and reports the reason after the guards have run.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterable
+from http import HTTPStatus
 from typing import Annotated, Any, Final, NoReturn
 
 from fastapi.exceptions import RequestValidationError
@@ -88,16 +90,21 @@ class JsonRoute(APIRoute):
 
     A query parameter that is sent twice is refused like any other value of a wrong type: a proxy and the service could
     disagree on which one counts.
+
+    A route whose `responses` have :data:`~task_service.api.openapi.UNCHANGED` answers 304 to a client that has the present
+    answer already (RFC 9110, section 13.1.2).
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""
         handle = super().get_route_handler()
+        is_conditional = HTTPStatus.NOT_MODIFIED in self.responses
 
         async def handle_strictly(request: Request) -> Response:
             strict = _StrictRequest(request.scope, request.receive)
             try:
-                return await handle(strict)
+                response = await handle(strict)
+                return _if_changed(request, response) if is_conditional else response
             except RequestValidationError as error:
                 if isinstance(error.body, bytes):
                     # FastAPI parses no other content type; a form of another site cannot send this one without a
@@ -109,6 +116,27 @@ class JsonRoute(APIRoute):
                 raise InputInvalid.of("", strict.complaint) from None
 
         return handle_strictly
+
+
+_TAGS: Final = re.compile(r'(?:W/)?("[^"]*")')
+
+
+def _if_changed(request: Request, response: Response) -> Response:
+    """The response with its `ETag`; without its content if the client has that.
+
+    The tag is weak: a compressed response has the same one.
+    """
+    tag = f'"{hashlib.blake2b(response.body, digest_size=12).hexdigest()}"'
+    response.headers["etag"] = f"W/{tag}"
+    known = request.headers.get("if-none-match", "")
+    if known.strip() != "*" and tag not in _TAGS.findall(known):
+        return response
+    headers = {
+        name: value
+        for name, value in response.headers.items()
+        if name not in {"content-length", "content-type"}
+    }
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
 
 
 class _SingleParams(QueryParams):

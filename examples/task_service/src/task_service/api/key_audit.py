@@ -13,7 +13,7 @@ from task_service.accounts.users import User
 
 from .audit import AuditList, audit_list
 from .json_route import JsonRoute, Limit
-from .openapi import problems
+from .openapi import UNCHANGED, problems
 
 
 def key_audit_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
@@ -21,7 +21,9 @@ def key_audit_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
     router = APIRouter(prefix="/api/keys", tags=["API keys"], route_class=JsonRoute)
 
     @router.get(
-        "/{keyId}/audit", response_model_exclude_unset=True, responses=problems(KeyNotFound)
+        "/{keyId}/audit",
+        response_model_exclude_unset=True,
+        responses=UNCHANGED | problems(KeyNotFound),
     )
     async def list_key_audit(
         principal: Annotated[Principal[User], auth.require_interactive()],

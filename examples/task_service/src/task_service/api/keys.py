@@ -15,6 +15,7 @@ from task_service.accounts.users import User
 
 from .audit import rfc3339
 from .json_route import JsonRoute, Limit, Search
+from .openapi import UNCHANGED
 
 PREFIX: Final = "/api/keys"
 
@@ -63,7 +64,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList) -> tuple[APIRouter, API
     )
     router = APIRouter(prefix=PREFIX, tags=["API keys"], route_class=JsonRoute)
 
-    @router.get("", response_model_exclude_unset=True)
+    @router.get("", response_model_exclude_unset=True, responses=UNCHANGED)
     async def list_keys(
         response: Response,
         principal: Annotated[Principal[User], auth.any_credential],

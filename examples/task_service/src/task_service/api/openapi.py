@@ -44,6 +44,19 @@ _PROBLEM: Final[Json] = {
 _RETRY_AFTER: Final[Json] = {
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
 }
+_ETAG: Final[Json] = {
+    "ETag": {
+        "description": "Send it as `If-None-Match`, and the answer is 304 as long as the list is the same.",
+        "schema": {"type": "string"},
+    }
+}
+_IF_NONE_MATCH: Final[Json] = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The `ETag` of the answer that you have.",
+    "schema": {"type": "string"},
+}
 _ANYWHERE: Final = (TooManyRequests, InternalError)
 _WITH_DATABASE: Final = (StoreUnavailable,)
 _WITH_BODY: Final = (BodyTooSlow, BodyTooLarge)
@@ -51,6 +64,10 @@ _WITH_BODY: Final = (BodyTooSlow, BodyTooLarge)
 _WITHOUT_DATABASE: Final = frozenset({"/healthz", "/metrics", "/.well-known/jwks.json"})
 # What the library calls the parameter, as the service's own routes spell theirs.
 _SPELLINGS: Final = {"key_id": "keyId"}
+
+
+UNCHANGED: Final[Responses] = {304: {"description": "The list is the same as the one you have."}}
+"""For the `responses` of a listing that has an `ETag`."""
 
 
 def path_id(name: str, prefix: str, noun: str) -> Any:
@@ -106,6 +123,8 @@ def _completed(document: Json) -> Json:
         _describe(operation)
         for parameter in operation.get("parameters", []):
             _tidy_parameter(parameter)
+        if "304" in operation["responses"]:
+            _add_etag(operation)
         kinds: tuple[type[Problem], ...] = _ANYWHERE
         if path not in _WITHOUT_DATABASE:
             kinds += _WITH_DATABASE
@@ -148,6 +167,12 @@ def _add_problems(responses: Json, kinds: Iterable[type[Problem]]) -> None:
     for status, response in responses.items():
         if response["description"] == "Successful Response":
             response["description"] = HTTPStatus(int(status)).phrase
+
+
+def _add_etag(operation: Json) -> None:
+    operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+    for status in ("200", "304"):
+        operation["responses"][status]["headers"] = _ETAG
 
 
 def _tidy_parameter(parameter: Json) -> None:

@@ -29,7 +29,7 @@ from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
 from .json_route import JsonRoute, Limit, Search
-from .openapi import path_id, problems
+from .openapi import UNCHANGED, path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
 
@@ -49,13 +49,13 @@ def tasks_router(
     writer = auth.require("tasks:write")
     starter = auth.require("tasks:run")
 
-    @router.get("/handlers", dependencies=[auth.any_credential])
+    @router.get("/handlers", dependencies=[auth.any_credential], responses=UNCHANGED)
     async def list_handlers() -> HandlerList:
         """List the handlers that a task can name, with the parameters of each."""
         return HandlerList(items=registry.describe())
 
     # A total that was not asked for is left out.
-    @router.get("/tasks", response_model_exclude_unset=True)
+    @router.get("/tasks", response_model_exclude_unset=True, responses=UNCHANGED)
     async def list_tasks(
         principal: Annotated[Principal[User], reader],
         search: Search = None,
@@ -138,7 +138,7 @@ def tasks_router(
     @router.get(
         "/tasks/{taskId}/runs",
         response_model_exclude_unset=True,
-        responses=problems(TaskNotFound),
+        responses=UNCHANGED | problems(TaskNotFound),
     )
     async def list_runs(
         principal: Annotated[Principal[User], reader],

@@ -1,6 +1,6 @@
 """Scripts and styles under a path that changes with their content, so that browsers may cache them for a year.
 
-They are served without comments and indentation.
+They are served without comments and indentation, and compressed if the client accepts that.
 
 The digest is a folder of the path rather than a query: modules import each other by relative paths and so stay within
 one version without a build step. The files are small, so they are read once and served from memory; a requested path is
@@ -9,6 +9,8 @@ looked up in a table and never becomes a path on the disk.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import hashlib
 import re
 from pathlib import Path
@@ -63,6 +65,7 @@ class Assets:
             if file.suffix in _MEDIA_TYPES
         }
         self._base = base
+        self._compressed: dict[str, bytes] = {}
         digest = hashlib.sha256()
         for path, content in self._files.items():
             digest.update(b"%s\0%d\0%s" % (path.encode(), len(content), content))
@@ -99,15 +102,24 @@ class Assets:
         if content is None:
             raise HTTPException(status_code=404)
         current = request.path_params["version"] == self.version
-        return Response(
-            content,
-            media_type=_MEDIA_TYPES[Path(path).suffix],
-            headers={
-                "Cache-Control": _FOREVER if current else "no-cache",
-                "Cross-Origin-Resource-Policy": "same-origin",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
+        headers = {
+            "Cache-Control": _FOREVER if current else "no-cache",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Vary": "Accept-Encoding",
+            "X-Content-Type-Options": "nosniff",
+        }
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            content = await self._compress(path)
+            headers["Content-Encoding"] = "gzip"
+        return Response(content, media_type=_MEDIA_TYPES[Path(path).suffix], headers=headers)
+
+    async def _compress(self, path: str) -> bytes:
+        """A file, compressed at the first request for it: the renderer of the API reference has more than a megabyte."""
+        if path not in self._compressed:
+            self._compressed[path] = await asyncio.to_thread(
+                gzip.compress, self._files[path], mtime=0
+            )
+        return self._compressed[path]
 
 
 def lean(suffix: str, source: str) -> str:
