@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.integrations.adapters import ADAPTERS
-from tests.integrations.flask_app import WsgiBridge
-
 from msk_auth.testing.adapter import make_world
 
+_adapter = os.environ["SERVED_ADAPTER"]
 _world = make_world()
-_made = ADAPTERS[os.environ["SERVED_ADAPTER"]](_world.authenticator)
-app: Any = _made.app if isinstance(_made, WsgiBridge) else _made
+# Not by way of `adapters`, which imports every framework: that takes longer than all requests.
+_module = import_module(f"tests.integrations.{_adapter}_app")
+_made = getattr(_module, f"{_adapter}_app")(_world.authenticator)
+# A bridge from ASGI is around the WSGI application.
+app: Any = _made.app if _adapter == "flask" else _made
 
 # Moved into place, so that no reader gets half of it.
 _names = Path(os.environ["SERVED_NAMES"])
