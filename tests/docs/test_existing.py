@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from docs.tools import existing
+from tests.prefork import Prefork
 
 pytestmark = pytest.mark.slow
 
@@ -39,27 +40,37 @@ def test_every_application_is_tested() -> None:
     assert existing.names() == list(APPLICATIONS)
 
 
+# Without the plugin: pytest is to rewrite its assertions.
+LOADED = """
+import warnings
+# advanced-alchemy, on SQLAlchemy 2.1.
+warnings.filterwarnings("ignore", "The declarative_mixin decorator")
+import pytest, advanced_alchemy.base, alembic.config, fastapi, flask, litestar, msk_auth.stores.sqlalchemy, sqlmodel
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Prefork]:
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    with Prefork(LOADED, environment) as loaded:
+        yield loaded
+
+
 # The tests of keys check the migrations as well.
 @pytest.mark.parametrize("folders", [["before", "tests"], ["after", "tests", "tests_of_keys"]])
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_its_own_tests_pass(name: str, folders: list[str]) -> None:
+def test_its_own_tests_pass(name: str, folders: list[str], loaded: Prefork, tmp_path: Path) -> None:
     folder = existing.EXAMPLES / name
     tree, *tests = [folder / each for each in folders]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "anyio"),
-            *("-c", existing.EXAMPLES / "pytest.ini", "--rootdir", folder),
-            # The fixtures of `tests` serve the tests of keys as well.
-            *("--confcutdir", folder, *tests),
-        ],
-        cwd=tree,
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(tree)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
+    loaded.run(
+        tree,
+        tmp_path / "output.txt",
+        "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))",
+        *("pytest", "-q", "-p", "no:cacheprovider", "-p", "anyio.pytest_plugin"),
+        *("-c", str(existing.EXAMPLES / "pytest.ini"), "--rootdir", str(folder)),
+        # The fixtures of `tests` serve the tests of keys as well.
+        *("--confcutdir", str(folder), *map(str, tests)),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)

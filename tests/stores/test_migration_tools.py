@@ -5,11 +5,9 @@ Each test is a small project in a folder of its own, in which the tool's command
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, MetaData, create_engine, inspect
 from tests.databases import mysql_database, postgres_database
+from tests.prefork import Prefork
 
 from msk_auth import KeyQuery
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
@@ -26,27 +25,6 @@ from msk_auth.testing._store_contract import NOW, OWNER, make_record
 pytestmark = pytest.mark.slow
 
 KEY_TABLES = {"msk_auth_api_keys", "msk_auth_api_keys_registers"}
-
-
-RUN = """
-import json, os, sys
-
-exec(sys.argv[1])
-for line in sys.stdin:
-    folder, run, command = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.path.insert(0, folder)
-        sys.argv = ["tool", *command.split()]
-        exec(run)
-        sys.exit()
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-"""Runs each command in a fork of one process that has loaded the tool: loading it takes longest."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +76,7 @@ url = {url!r}
 {fold}
 """,
     load="import alembic.autogenerate, alembic.config, msk_auth.stores.sqlalchemy.migrations",
-    run="alembic.config.main()",
+    run="import alembic.config; alembic.config.main()",
     init="init migrations",
     edit=_ALEMBIC_ENV,
     revise="revision --autogenerate -m shops",
@@ -143,7 +121,7 @@ Migrate(app, db)
 {fold}
 """,
     load=f"{ALEMBIC.load}, flask.cli, flask_migrate, flask_sqlalchemy",
-    run="flask.cli.main()",
+    run="import flask.cli; flask.cli.main()",
     init="db init",
     revise="db migrate",
     upgrade="db upgrade",
@@ -165,7 +143,11 @@ config = SQLAlchemyAsyncConfig(
 {fold}
 """,
     load=f"{ALEMBIC.load}, advanced_alchemy.__main__, advanced_alchemy.alembic.commands, advanced_alchemy.base",
-    run="sys.argv[1:1] = ['--config', 'app.config']; advanced_alchemy.__main__.run_cli()",
+    run="""
+import sys, advanced_alchemy.__main__
+sys.argv[1:1] = ["--config", "app.config"]
+advanced_alchemy.__main__.run_cli()
+""",
     init="init migrations --no-prompt",
     revise="make-migrations -m shops --no-prompt",
     upgrade="upgrade --no-prompt",
@@ -182,46 +164,13 @@ TOOLS = {
 }
 
 
-class Runner:
-    """A process that has loaded a tool, and runs its commands."""
-
-    def __init__(self, tool: Tool) -> None:
-        self._tool = tool
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", RUN, tool.load],
-            env={"PATH": "", "COLUMNS": "200"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, folder: Path, command: str) -> None:
-        """Run a command in a folder; it must succeed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(folder), self._tool.run, command]) + "\n")
-        self._process.stdin.flush()
-        status = self._process.stdout.readline()
-        assert status == "0\n", (folder / "output.txt").read_text("utf-8")
-
-    def close(self) -> None:
-        with self._process:
-            pass
-
-
 @pytest.fixture(scope="module")
-def runner_of() -> Iterator[Callable[[str], Runner]]:
-    """The runner of a tool, by its name."""
-    runners: dict[str, Runner] = {}
-
-    def runner_of(name: str) -> Runner:
-        if name not in runners:
-            runners[name] = Runner(TOOLS[name])
-        return runners[name]
-
-    yield runner_of
-    for runner in runners.values():
-        runner.close()
+def loaded() -> Iterator[Callable[[Tool], Prefork]]:
+    """The process that has loaded a tool."""
+    with ExitStack() as stack:
+        # Without variables that Flask or PostgreSQL's driver would take up.
+        environment = {"PATH": "", "COLUMNS": "200"}
+        yield functools.cache(lambda tool: stack.enter_context(Prefork(tool.load, environment)))
 
 
 @pytest.fixture
@@ -244,7 +193,7 @@ class Project:
 
     folder: Path
     tool: Tool
-    runner: Runner
+    loaded: Prefork
     url: URL
 
     def begin(self, fold: str = "", *, include: bool = False) -> None:
@@ -274,7 +223,8 @@ class Project:
     def run(self, *commands: str) -> None:
         """Run commands one after the other; each must succeed."""
         for command in commands:
-            self.runner.run(self.folder, command)
+            output = self.folder / "output.txt"
+            self.loaded.run(self.folder, output, self.tool.run, "tool", *command.split())
 
     def revision(self) -> str:
         """The one migration that was generated."""
@@ -297,10 +247,10 @@ def replace(path: Path, old: str, new: str) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, tool: str, url: URL, runner_of: Callable[[str], Runner]) -> Project:
+def project(tmp_path: Path, tool: str, url: URL, loaded: Callable[[Tool], Prefork]) -> Project:
     folder = tmp_path / "project"
     folder.mkdir()
-    return Project(folder, TOOLS[tool], runner_of(tool), url)
+    return Project(folder, TOOLS[tool], loaded(TOOLS[tool]), url)
 
 
 @pytest.mark.parametrize(
