@@ -55,7 +55,7 @@ check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --warnings
 	.ci/types
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
