@@ -8,7 +8,7 @@ a flow of the core does not handle becomes :class:`~msk_auth.StoreUnavailable`, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
@@ -18,7 +18,16 @@ from ._fork import abandon, after_fork_in_child
 from .clock import Clock
 from .core.digest import KeyHasher
 from .core.errors import Problem
-from .core.model import ApiKey, ExternalIdentity, KeyLimits, Owner, Session, UserT
+from .core.model import (
+    ApiKey,
+    ExternalIdentity,
+    KeyLimits,
+    Owner,
+    Principal,
+    Session,
+    UserT,
+    freeze_permissions,
+)
 from .core.steps import Flow, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
 from .leases.cache import LeaseCache, Leases
@@ -101,6 +110,7 @@ class SyncPorts(Generic[UserT]):
         find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None,
         find_session: Callable[[str], Session | None] | None,
         key_limits: KeyLimits | Callable[[], KeyLimits],
+        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Iterable[str] | None] | None,
         hasher: KeyHasher,
         cache: LeaseCache[UserT] | None,
         clock: Clock,
@@ -119,6 +129,7 @@ class SyncPorts(Generic[UserT]):
         self._find_external_owner = find_external_owner
         self._find_session = find_session
         self._key_limits = key_limits
+        self._may_act_for = may_act_for
         self._hasher = hasher
         self._clock = clock
 
@@ -147,6 +158,12 @@ class SyncPorts(Generic[UserT]):
 
     def find_login(self, ask: Callable[[], object]) -> object:
         return ask()
+
+    def may_act_for(
+        self, principal: Principal[UserT], owner: Owner[UserT]
+    ) -> frozenset[str] | None:
+        ask = self._may_act_for
+        return None if ask is None else _permissions_or_none(ask(principal, owner))
 
     def key_limits(self) -> KeyLimits:
         return self._key_limits if isinstance(self._key_limits, KeyLimits) else self._key_limits()
@@ -184,6 +201,8 @@ class AsyncPorts(Generic[UserT]):
         find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]] | None,
         find_session: Callable[[str], Awaitable[Session | None]] | None,
         key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]],
+        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Awaitable[Iterable[str] | None]]
+        | None,
         hasher: KeyHasher,
         cache: LeaseCache[UserT] | None,
         clock: Clock,
@@ -213,6 +232,7 @@ class AsyncPorts(Generic[UserT]):
         self._find_external_owner = find_external_owner
         self._find_session = find_session
         self._key_limits = key_limits
+        self._may_act_for = may_act_for
         self._hasher = hasher
         self._clock = clock
         # It starts threads on first use, and serves every event loop.
@@ -253,6 +273,12 @@ class AsyncPorts(Generic[UserT]):
         answer = ask()
         return await cast("Awaitable[object]", answer) if isinstance(answer, Awaitable) else answer
 
+    async def may_act_for(
+        self, principal: Principal[UserT], owner: Owner[UserT]
+    ) -> frozenset[str] | None:
+        ask = self._may_act_for
+        return None if ask is None else _permissions_or_none(await ask(principal, owner))
+
     async def key_limits(self) -> KeyLimits:
         return (
             self._key_limits
@@ -284,6 +310,11 @@ class AsyncPorts(Generic[UserT]):
 
     async def await_lease_expiry(self) -> None:
         await self.run(self.leases.await_expiry())
+
+
+def _permissions_or_none(given: Iterable[str] | None) -> frozenset[str] | None:
+    """What a `may_act_for` returned. Here, inside the step, a value of another type refuses the operation."""
+    return None if given is None else freeze_permissions(given, "may_act_for")
 
 
 def _is_register(store: object) -> bool:

@@ -162,8 +162,8 @@ class World:
         }
         settings.update(options)
         if driver == "async":
-            for name in ("find_owner", "find_session", "key_limits"):
-                if callable(settings[name]):
+            for name in ("find_owner", "find_session", "key_limits", "may_act_for"):
+                if callable(settings.get(name)):
                     settings[name] = _async(settings[name])
         settings.setdefault("on_event", self.events.append)
         base = AsyncAuthenticator if driver == "async" else Authenticator

@@ -230,6 +230,7 @@ def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
         find_owner=lambda owner_id: run(ports.find_owner(owner_id)),
         find_session=lambda session_id: run(ports.find_session(session_id)),
         key_limits=lambda: run(ports.key_limits()),
+        may_act_for=lambda *asked: run(ports.may_act_for(*asked)),
         tokens=authenticator.profiles,
         on_event=authenticator._on_event,  # type: ignore[arg-type]
         clock=authenticator.clock,

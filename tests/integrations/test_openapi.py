@@ -213,6 +213,20 @@ async def test_a_reader_sees_which_operations_take_a_key(make: Make, world: Worl
         assert (schemes[name]["type"], schemes[name]["scheme"]) == ("http", "bearer")
 
 
+@pytest.mark.parametrize("delegates", [True, False])
+async def test_only_an_application_with_service_accounts_has_their_parameter(
+    make: Make, world: World, delegates: bool
+) -> None:
+    world.authenticator.rules = world.authenticator.rules._replace(delegates=delegates)
+    found = document(make, world)
+    for name, operation in key_operations(found):
+        parameters = [each["name"] for each in operation.get("parameters", [])]
+        assert parameters.count("on_behalf_of") == delegates
+        # OpenAPI 3.1 allows no parameters that are null, and an empty list would differ from before.
+        assert name != "create_key" or ("parameters" in operation) == delegates
+    assert "msk_auth." not in json.dumps(found["paths"])
+
+
 @pytest.mark.parametrize(
     ("guards", "schemes"),
     [

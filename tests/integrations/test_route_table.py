@@ -56,6 +56,9 @@ class Site:
         self.errors: dict[str, BaseException] = {}
         self.body = b'{"name": "name"}'
         self.content_type = "application/json"
+        self.query = b""
+        self.delegates = False
+        self.named: dict[str, object] = {}
 
     def step(self, name: str, answer: object) -> Any:
         def now() -> object:
@@ -70,17 +73,21 @@ class Site:
         return now() if self.blocks else later()
 
     def call(self, name: str) -> Callable[..., Any]:
-        return lambda *_args, **_named: self.step(name, ANSWERS[name])
+        def called(*_args: object, **named: object) -> Any:
+            self.named = named
+            return self.step(name, ANSWERS[name])
+
+        return called
 
     def exchange(self) -> Exchange:
         authenticator = SimpleNamespace(
-            rules=SimpleNamespace(key_format=FORMAT),
+            rules=SimpleNamespace(key_format=FORMAT, delegates=self.delegates),
             clock=SimpleNamespace(now=lambda: START),
             **{name: self.call(name) for name in ANSWERS},
         )
         return Exchange(
             authenticator=authenticator,
-            query=b"",
+            query=self.query,
             path="/api/keys",
             key_id=VALUE.id,
             content_type=self.content_type,
@@ -154,6 +161,23 @@ async def test_a_key_route_checks_its_policy_then_reads_the_body_then_calls(
     assert site.steps == expected
     assert answer.status == route.status
     assert (VALUE.reveal().encode() in answer.body) == (route.status == 201)
+
+
+@pytest.mark.parametrize("delegates", [True, False])
+@pytest.mark.parametrize("route", KEY_ROUTES, ids=lambda route: route.name)
+async def test_only_an_application_with_service_accounts_reads_their_parameter(
+    site: Site, route: Route, delegates: bool
+) -> None:
+    if route.name == "rotate_key":
+        site.body = b""
+    site.query, site.delegates = b"on_behalf_of=org%3Ab%C3%A4r", delegates
+    answer = await site.respond(route)
+    # An authenticator that overrides a method of the library's as it was gets no argument that it does not know.
+    assert site.named.get("on_behalf_of") == ("org:bär" if delegates else None)
+    assert ("on_behalf_of" in site.named) == delegates
+    if route.status == 201:
+        located = dict(answer.headers)["location"]
+        assert located.endswith("?on_behalf_of=org%3Ab%C3%A4r" if delegates else VALUE.id)
 
 
 @pytest.mark.parametrize("route", KEY_ROUTES, ids=lambda route: route.name)

@@ -31,6 +31,7 @@ from msk_auth import (
     KeyNotFound,
     LeakedKey,
     LeakLocation,
+    Owner,
     Principal,
     StoreUnavailable,
     TokenRevoked,
@@ -79,10 +80,14 @@ async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             if isinstance(event, KeyLeaked):
                 await audit.on_leak(event)
 
+        async def may_act_for(_person: Principal[User], owner: Owner[User]) -> frozenset[str]:
+            return owner.permissions
+
         authenticator = AsyncAuthenticator(
             store,
             find_owner=it.users.find_owner,
             find_session=it.sessions.find_session,
+            may_act_for=may_act_for,
             tokens=it.tokens,
             on_event=on_event,
             clock=it.clock,
@@ -108,6 +113,29 @@ def no_audit(it: World) -> Iterator[list[str]]:
         yield refused
     finally:
         event.remove(it.db.engine.sync_engine, "before_cursor_execute", refuse)
+
+
+async def test_an_entry_of_a_key_of_another_owner_names_the_person_and_the_owner(
+    keys: Keys,
+) -> None:
+    account = str((await keys.it.user("deploy")).id)
+    created = await keys.authenticator.create_key(
+        keys.ann, name="CI", scopes=["tasks:run"], on_behalf_of=account
+    )
+    await keys.authenticator.revoke_key(keys.ann, created.record.id, on_behalf_of=account)
+    assert await keys.trail() == [
+        (
+            "key.created",
+            created.record.id,
+            {"name": "CI", "scopes": ["tasks:run"], "owner_id": account},
+        ),
+        (
+            "key.revoked",
+            created.record.id,
+            {"name": "CI", "cause": "delegate", "owner_id": account},
+        ),
+    ]
+    assert {entry.actor_id for entry in await keys.entries()} == {keys.ann.owner.id}
 
 
 async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> None:

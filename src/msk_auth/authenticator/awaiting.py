@@ -108,6 +108,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
+        may_act_for: Returns the permissions that a person may give to keys of another owner, such as a service account, as any
+            iterable of strings; None if the person may not act for this owner. Called with the person's principal, read
+            anew, and the owner. Without it, a key is managed by its own owner only.
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
         on_event: Called with each event; an awaitable that it returns is awaited. What it raises is logged and changes no
@@ -137,6 +140,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         | None = None,
         find_session: Callable[[str], Awaitable[Session | None]] | None = None,
         key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]] = NO_LIMITS,
+        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Awaitable[Iterable[str] | None]]
+        | None = None,
         key_format: KeyFormat | None = None,
         hasher: KeyHasher | None = None,
         on_event: Callable[[Event], Awaitable[None] | None] | None = None,
@@ -153,6 +158,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
+            may_act_for=may_act_for,
             on_event=on_event,
             tokens=tokens,
             issuers=issuers,
@@ -174,6 +180,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
+            may_act_for=may_act_for,
             hasher=self.rules.hasher,
             cache=self._cache,
             clock=self.clock,
@@ -240,41 +247,79 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         name: str,
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
+        on_behalf_of: str | None = None,
     ) -> CreatedKey:
         """As :meth:`Authenticator.create_key`."""
         now = self.clock.now()
         return await self._change(
             key_management.create_key(
-                self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
+                self.rules,
+                principal,
+                name=name,
+                scopes=scopes,
+                lifetime=lifetime,
+                on_behalf_of=on_behalf_of,
+                now=now,
             )
         )
 
     async def rotate_key(
-        self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        overlap: timedelta = timedelta(0),
+        on_behalf_of: str | None = None,
     ) -> CreatedKey:
         """As :meth:`Authenticator.rotate_key`."""
         now = self.clock.now()
         return await self._change(
-            key_management.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+            key_management.rotate_key(
+                self.rules, principal, key_id, overlap=overlap, on_behalf_of=on_behalf_of, now=now
+            )
         )
 
     @_awaited
-    async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+    async def revoke_key(
+        self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
+    ) -> ApiKey:
         """As :meth:`Authenticator.revoke_key`."""
         return await self._change(
-            key_management.revoke_key(principal, key_id, now=self.clock.now())
+            key_management.revoke_key(
+                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
+            )
         )
 
     @_awaited
-    async def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
+    async def delete_key(
+        self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
+    ) -> None:
         """As :meth:`Authenticator.delete_key`."""
-        await self._change(key_management.delete_key(principal, key_id, now=self.clock.now()))
+        await self._change(
+            key_management.delete_key(
+                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
+            )
+        )
 
     @_awaited
-    async def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
+    async def expire_key(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        at: datetime,
+        on_behalf_of: str | None = None,
+    ) -> ApiKey:
         """As :meth:`Authenticator.expire_key`."""
         return await self._change(
-            key_management.expire_key(principal, key_id, at=at, now=self.clock.now())
+            key_management.expire_key(
+                self.rules,
+                principal,
+                key_id,
+                at=at,
+                on_behalf_of=on_behalf_of,
+                now=self.clock.now(),
+            )
         )
 
     @_awaited
@@ -293,9 +338,15 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """As :meth:`Authenticator.forget_owner`."""
         return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
 
-    async def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+    async def get_key(
+        self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
+    ) -> ApiKey:
         """As :meth:`Authenticator.get_key`."""
-        return await self._ports.run(key_management.get_key(principal, key_id))
+        return await self._ports.run(
+            key_management.get_key(
+                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
+            )
+        )
 
     async def list_keys(
         self,
@@ -304,11 +355,20 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         status: KeyStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
+        on_behalf_of: str | None = None,
     ) -> KeyPage:
         """As :meth:`Authenticator.list_keys`."""
         now = self.clock.now()
         return await self._ports.run(
-            key_management.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+            key_management.list_keys(
+                self.rules,
+                principal,
+                status=status,
+                cursor=cursor,
+                limit=limit,
+                on_behalf_of=on_behalf_of,
+                now=now,
+            )
         )
 
     @_awaited

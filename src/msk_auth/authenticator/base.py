@@ -62,6 +62,7 @@ class BaseAuthenticator(Generic[UserT]):
         find_external_owner: Callable[[ExternalIdentity], object] | None,
         find_session: Callable[[str], object] | None,
         key_limits: object,
+        may_act_for: object,
         on_event: object,
         tokens: TokenProfile | Sequence[TokenProfile],
         issuers: Sequence[ExternalIssuer],
@@ -82,6 +83,7 @@ class BaseAuthenticator(Generic[UserT]):
             find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
+            may_act_for=may_act_for,
             on_event=on_event,
             key_format=key_format,
             hasher=hasher,
@@ -103,6 +105,7 @@ class BaseAuthenticator(Generic[UserT]):
             logins=tuple(logins),
             checks_sessions=find_session is not None,
             shares_principals=lease is not None,
+            delegates=may_act_for is not None,
         ).check()
         self.realm = realm
         self.problem_base = problem_base

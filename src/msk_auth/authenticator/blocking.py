@@ -64,6 +64,9 @@ class Authenticator(BaseAuthenticator[UserT]):
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
+        may_act_for: Returns the permissions that a person may give to keys of another owner, such as a service account, as any
+            iterable of strings; None if the person may not act for this owner. Called with the person's principal, read
+            anew, and the owner. Without it, a key is managed by its own owner only.
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
         on_event: Called with each event. What it raises is logged and changes no result.
@@ -91,6 +94,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None = None,
         find_session: Callable[[str], Session | None] | None = None,
         key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
+        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Iterable[str] | None] | None = None,
         key_format: KeyFormat | None = None,
         hasher: KeyHasher | None = None,
         on_event: Callable[[Event], None] | None = None,
@@ -107,6 +111,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
+            may_act_for=may_act_for,
             on_event=on_event,
             tokens=tokens,
             issuers=issuers,
@@ -127,6 +132,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             find_external_owner=find_external_owner,
             find_session=find_session,
             key_limits=key_limits,
+            may_act_for=may_act_for,
             hasher=self.rules.hasher,
             cache=self._cache,
             clock=self.clock,
@@ -249,8 +255,9 @@ class Authenticator(BaseAuthenticator[UserT]):
         name: str,
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
+        on_behalf_of: str | None = None,
     ) -> CreatedKey:
-        """Create a key for the principal's owner.
+        """Create a key for the principal's owner, or on behalf of another one.
 
         Args:
             principal: Must be interactive.
@@ -258,54 +265,108 @@ class Authenticator(BaseAuthenticator[UserT]):
             scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
                 any time. Empty: nothing.
             lifetime: How long the key works.
+            on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
+                most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
+                all that it may get now.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
-            InputInvalid: Name, scopes or lifetime are not acceptable.
+            InputInvalid: Name, scopes or lifetime are not acceptable, or the other owner is disabled.
+            PermissionDenied: There is no other owner with this id, or the principal may not act for them.
+            TokenExpired, TokenRevoked: The principal acts for another owner, and its login has ended since.
             KeyLimitReached: The owner has as many active keys as allowed.
             StoreUnavailable: The store did not answer. The key may exist.
         """
         now = self.clock.now()
         return self._change(
             key_management.create_key(
-                self.rules, principal, name=name, scopes=scopes, lifetime=lifetime, now=now
+                self.rules,
+                principal,
+                name=name,
+                scopes=scopes,
+                lifetime=lifetime,
+                on_behalf_of=on_behalf_of,
+                now=now,
             )
         )
 
     def rotate_key(
-        self, principal: Principal[UserT], key_id: str, *, overlap: timedelta = timedelta(0)
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        overlap: timedelta = timedelta(0),
+        on_behalf_of: str | None = None,
     ) -> CreatedKey:
         """Create a successor of a key. The predecessor stays active for `overlap` (up to 90 days).
+
+        With `on_behalf_of` the successor gets those scopes that the owner still has.
 
         Raises:
             InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
                 :meth:`create_key`.
+            PermissionDenied: As for :meth:`create_key`, or the principal may not hand out all of the successor's scopes, or
+                the key has none of its own.
             KeyNotFound: The owner has no such key.
             KeyNotActive: The key is revoked, expired or already rotated.
         """
         now = self.clock.now()
         return self._change(
-            key_management.rotate_key(self.rules, principal, key_id, overlap=overlap, now=now)
+            key_management.rotate_key(
+                self.rules, principal, key_id, overlap=overlap, on_behalf_of=on_behalf_of, now=now
+            )
         )
 
-    def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+    def revoke_key(
+        self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
+    ) -> ApiKey:
         """Revoke a key for good. No verification that starts after this returned succeeds.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        return self._change(key_management.revoke_key(principal, key_id, now=self.clock.now()))
+        return self._change(
+            key_management.revoke_key(
+                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
+            )
+        )
 
-    def delete_key(self, principal: Principal[UserT], key_id: str) -> None:
+    def delete_key(
+        self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
+    ) -> None:
         """Revoke a key and remove it from the list. Raises as :meth:`revoke_key` does."""
-        self._change(key_management.delete_key(principal, key_id, now=self.clock.now()))
+        self._change(
+            key_management.delete_key(
+                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
+            )
+        )
 
-    def expire_key(self, principal: Principal[UserT], key_id: str, *, at: datetime) -> ApiKey:
+    def expire_key(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        at: datetime,
+        on_behalf_of: str | None = None,
+    ) -> ApiKey:
         """Make a key expire at `at`, or earlier if it does already. Raises as :meth:`revoke_key` does."""
         return self._change(
-            key_management.expire_key(principal, key_id, at=at, now=self.clock.now())
+            key_management.expire_key(
+                self.rules,
+                principal,
+                key_id,
+                at=at,
+                on_behalf_of=on_behalf_of,
+                now=self.clock.now(),
+            )
         )
 
     def revoke_presented_key(self, key: str) -> ApiKey | None:
@@ -361,14 +422,22 @@ class Authenticator(BaseAuthenticator[UserT]):
         flow = revocation.forget_owner(owner_id, self.clock.now())
         return len(self._end(flow))
 
-    def get_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
-        """A key of the principal's owner.
+    def get_key(
+        self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
+    ) -> ApiKey:
+        """A key of the principal's owner, or of the owner with the id `on_behalf_of`.
 
         Raises:
             KeyNotFound: The owner has no such key.
+            InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
+                `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        return self._ports.run(key_management.get_key(principal, key_id))
+        return self._ports.run(
+            key_management.get_key(
+                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
+            )
+        )
 
     def list_keys(
         self,
@@ -377,6 +446,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         status: KeyStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
+        on_behalf_of: str | None = None,
     ) -> KeyPage:
         """A page of the owner's keys, newest first.
 
@@ -385,14 +455,25 @@ class Authenticator(BaseAuthenticator[UserT]):
             status: Only keys in this state.
             cursor: The `next_cursor` of the page before.
             limit: 1 to 200.
+            on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
 
         Raises:
             InputInvalid: The cursor or the limit is not acceptable.
+            InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
+                `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
         now = self.clock.now()
         return self._ports.run(
-            key_management.list_keys(principal, status=status, cursor=cursor, limit=limit, now=now)
+            key_management.list_keys(
+                self.rules,
+                principal,
+                status=status,
+                cursor=cursor,
+                limit=limit,
+                on_behalf_of=on_behalf_of,
+                now=now,
+            )
         )
 
     def flush(self) -> None:

@@ -26,6 +26,8 @@ _MEANT_FOR: Final[Mapping[str, str]] = {
     "find_owner": "a function that returns the Owner with an id, or None",
     "find_external_owner": "a function that returns the Owner for an ExternalIdentity, or None",
     "find_session": "a function that returns the Session with an id, or None",
+    "may_act_for": "a function that takes a Principal and an Owner, and returns the permissions that the one may hand out"
+    " for the other, or None",
     "on_event": "a function that takes an Event",
 }
 
@@ -37,6 +39,7 @@ def validate_components(
     find_external_owner: object,
     find_session: object,
     key_limits: object,
+    may_act_for: object,
     on_event: object,
     key_format: object,
     hasher: object,
@@ -60,6 +63,7 @@ def validate_components(
         "find_owner": find_owner,
         "find_external_owner": find_external_owner,
         "find_session": find_session,
+        "may_act_for": may_act_for,
         "on_event": on_event,
     }
     for name, function in given.items():
@@ -90,6 +94,7 @@ def validate_components(
         "find_external_owner": find_external_owner,
         "find_session": find_session,
         "key_limits": key_limits,
+        "may_act_for": may_act_for,
     }
     if awaits:
         _check_awaited(called)

@@ -66,6 +66,7 @@ class Rules(NamedTuple):
         logins: The application's functions that return a `Login` for a credential of their own.
         checks_sessions: Whether the application has a `find_session`.
         shares_principals: Whether several requests may get the same principal, as they do under a lease.
+        delegates: Whether the application has a `may_act_for`.
     """
 
     key_format: KeyFormat
@@ -74,6 +75,7 @@ class Rules(NamedTuple):
     logins: Sequence[Callable[[str], object]]
     checks_sessions: bool
     shares_principals: bool
+    delegates: bool = False
 
     def check(self) -> Rules:
         """These rules.

@@ -265,21 +265,24 @@ class PermissionDenied(Problem):
 
     Args:
         required: All permissions that the operation needs, not only the missing ones. Empty where the credential is a key
-            with scopes of its own, and the operation names no permission.
+            with scopes of its own, and the operation names no permission, or where no permission would help.
+        detail: What is wrong, where it is neither of the two.
     """
 
     status = 403
     code = "permission_denied"
     title = "A permission is missing"
 
-    def __init__(self, required: Iterable[str]) -> None:
+    def __init__(self, required: Iterable[str], detail: str | None = None) -> None:
         self.required: tuple[str, ...] = tuple(sorted(required))
-        super().__init__(
-            f"This operation needs the permission {' and '.join(self.required)}."
-            if self.required
-            else "This key is limited to scopes of its own, and this operation belongs to none. Log in, or use a key"
-            " without scopes of its own."
-        )
+        if detail is None:
+            detail = (
+                f"This operation needs the permission {' and '.join(self.required)}."
+                if self.required
+                else "This key is limited to scopes of its own, and this operation belongs to none. Log in, or use a key"
+                " without scopes of its own."
+            )
+        super().__init__(detail)
 
     def challenge(self) -> Mapping[str, str] | None:
         error = {"error": "insufficient_scope"}

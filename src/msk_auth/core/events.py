@@ -35,7 +35,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class KeyCreated:
-    """A key was created and is stored."""
+    """A key was created and is stored.
+
+    Attributes:
+        principal: The caller. Their id is `principal.owner.id`, and the owner of the key is `record.owner_id`: another one if
+            the caller acts on behalf of a service account. The same holds for the other events of changes.
+    """
 
     at: datetime
     principal: Principal[Any]
@@ -57,11 +62,13 @@ class RevocationCause(StrEnum):
 
     Attributes:
         OWNER: Its owner revoked it in an interactive login.
+        DELEGATE: A person who may act for its owner revoked it, with `on_behalf_of`.
         POSSESSION: A client presented the key itself.
         FORGOTTEN: The application called `forget_owner`.
     """
 
     OWNER = "owner"
+    DELEGATE = "delegate"
     POSSESSION = "possession"
     FORGOTTEN = "forgotten"
 

@@ -1,6 +1,15 @@
 """What the owner of keys does with them: create, rotate, revoke, expire, delete, read. Written once for both authenticators.
 
 Each change checks the policy first, then its input, then the record; the write and its event share a transaction.
+
+With `on_behalf_of` a person manages the keys of another owner, such as a service account. The application's `may_act_for`
+decides who may, and what they may hand out; :func:`_authority` is the one place that calls it:
+
+- Only an interactive login acts for another owner, and it is verified anew. No API key does, not even to read.
+- A key gets at most the owner's permissions now, cut down to those that the person may hand out (G4). So it always has
+  scopes of its own: "all that the owner may, now and later" is more than anyone could promise on the owner's behalf.
+- Making a key takes a second call just before the write. A key of the person's own would die with their account; this one
+  outlives it, so a person who was disabled meanwhile must not get it.
 """
 
 from __future__ import annotations
@@ -13,9 +22,16 @@ from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from . import steps
-from .authentication import Rules
+from .authentication import Rules, verify_again
 from .cursor import PageCursor
-from .errors import FieldError, InputInvalid, KeyNotActive, KeyNotFound
+from .errors import (
+    ConfigurationError,
+    FieldError,
+    InputInvalid,
+    KeyNotActive,
+    KeyNotFound,
+    PermissionDenied,
+)
 from .events import (
     Event,
     KeyCreated,
@@ -24,6 +40,7 @@ from .events import (
     KeyExpirySet,
     KeyRevocation,
     KeyRotated,
+    RevocationCause,
 )
 from .keys import KeyValue
 from .model import ApiKey, KeyLimits, KeyPage, KeyQuery, KeyStatus, Owner, Principal
@@ -41,6 +58,8 @@ MAX_SCOPES: Final = 100
 MAX_PAGE: Final = 200
 MAX_OVERLAP: Final = timedelta(days=90)
 MAX_LIFETIME: Final = timedelta(days=36_500)
+MAX_OWNER_ID_LENGTH: Final = 255
+"""The longest id of an owner that stores keep."""
 
 _MANAGE: Final = require_interactive()
 _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
@@ -59,6 +78,13 @@ class Changed(NamedTuple, Generic[T]):
 
     value: T
     event: Event
+
+
+class _Authority(NamedTuple):
+    """Whose keys a principal manages, and which permissions it may give them."""
+
+    owner: Owner[Any]
+    permissions: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,105 +108,209 @@ def create_key(
     name: str,
     scopes: Iterable[str] | None,
     lifetime: Lifetime,
+    on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[Changed[CreatedKey]]:
-    """Make a key for the principal's owner. Interactive only: no key makes keys."""
+    """Make a key for the principal's owner, or the one on whose behalf it acts. Interactive only: no key makes keys."""
     _MANAGE.check(principal, now)
+    owner, permissions = yield from _authority(rules, principal, on_behalf_of, now)
     limits = yield from steps.find_key_limits()
-    made_at = _made_at(principal.owner, now)
+    made_at = _made_at(owner, now)
     wrong: list[FieldError] = []
     clean_name = _clean_name(name, wrong)
-    clean_scopes = _clean_scopes(scopes, principal, wrong)
+    if scopes is None and on_behalf_of is not None:
+        scopes = permissions
+    clean_scopes = _clean_scopes(scopes, permissions, wrong)
     expires_at = _end_of_life(lifetime, limits, made_at, wrong)
     if wrong:
         raise InputInvalid(wrong)
-    created = _make_key(rules, clean_name, principal.owner.id, clean_scopes, made_at, expires_at)
+    created = _make_key(rules, clean_name, owner.id, clean_scopes, made_at, expires_at)
     event = KeyCreated(now, principal, created.record)
+    yield from _confirm_authority(rules, principal, on_behalf_of, clean_scopes, now)
     yield from steps.insert_key(created.record, limits.max_active, now, lambda _: (event,))
     return Changed(created, event)
 
 
 def rotate_key(
-    rules: Rules, principal: Principal[Any], key_id: str, *, overlap: timedelta, now: datetime
+    rules: Rules,
+    principal: Principal[Any],
+    key_id: str,
+    *,
+    overlap: timedelta,
+    on_behalf_of: str | None,
+    now: datetime,
 ) -> Flow[Changed[CreatedKey]]:
     """Make a successor with the same name, owner, scopes and length of life. Interactive only."""
     _MANAGE.check(principal, now)
+    authority = yield from _authority(rules, principal, on_behalf_of, now)
     if not timedelta(0) <= overlap <= MAX_OVERLAP:
         raise InputInvalid.of(
             "overlap_seconds", f"Choose between 0 and {int(MAX_OVERLAP.total_seconds())} seconds."
         )
     limits = yield from steps.find_key_limits()
-    record = yield from get_key(principal, key_id)
+    record = yield from _find_key_of(authority.owner, key_id)
     if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
         raise KeyNotActive
-    made_at = _made_at(principal.owner, now)
+    scopes = record.scopes if on_behalf_of is None else _scopes_of_successor(record, authority)
+    made_at = _made_at(authority.owner, now)
     successor_ends = _end_of_successor(record, limits, made_at)
-    created = _make_key(rules, record.name, record.owner_id, record.scopes, made_at, successor_ends)
+    created = _make_key(rules, record.name, record.owner_id, scopes, made_at, successor_ends)
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
     rotated = partial(KeyRotated, now, principal, successor=created.record)
     step = steps.rotate_key(
         record.id, created.record, ends_at, limits.max_active, now, _change(rotated)
     )
+    yield from _confirm_authority(rules, principal, on_behalf_of, scopes, now)
     return Changed(created, rotated(_present((yield from step))))
 
 
-def revoke_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[ApiKey]]:
-    """Revoke a key of the principal's owner, for good. Revoking again changes nothing. Interactive only."""
+def revoke_key(
+    rules: Rules, principal: Principal[Any], key_id: str, *, on_behalf_of: str | None, now: datetime
+) -> Flow[Changed[ApiKey]]:
+    """Revoke a key of the owner, for good. Revoking again changes nothing. Interactive only."""
     _MANAGE.check(principal, now)
-    ours = _checked_id(key_id), principal.owner.id
-    revoked = partial(KeyRevocation, now, principal)
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    ours = _checked_id(key_id), owner.id
+    cause = RevocationCause.OWNER if on_behalf_of is None else RevocationCause.DELEGATE
+    revoked = partial(KeyRevocation, now, principal, cause=cause)
     record = _present((yield from steps.revoke_key(*ours, now, _change(revoked))))
     return Changed(record, revoked(record))
 
 
-def delete_key(principal: Principal[Any], key_id: str, *, now: datetime) -> Flow[Changed[None]]:
+def delete_key(
+    rules: Rules, principal: Principal[Any], key_id: str, *, on_behalf_of: str | None, now: datetime
+) -> Flow[Changed[None]]:
     """Revoke a key and remove it from the list. Interactive only."""
     _MANAGE.check(principal, now)
-    ours = _checked_id(key_id), principal.owner.id
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    ours = _checked_id(key_id), owner.id
     deleted = partial(KeyDeleted, now, principal)
     record = _present((yield from steps.delete_key(*ours, now, _change(deleted))))
     return Changed(None, deleted(record))
 
 
 def expire_key(
-    principal: Principal[Any], key_id: str, *, at: datetime, now: datetime
+    rules: Rules,
+    principal: Principal[Any],
+    key_id: str,
+    *,
+    at: datetime,
+    on_behalf_of: str | None,
+    now: datetime,
 ) -> Flow[Changed[ApiKey]]:
     """Make a key expire at `at`, or earlier if it does already. Interactive only."""
     _MANAGE.check(principal, now)
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
     if at.utcoffset() is None:
         raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
-    ours = _checked_id(key_id), principal.owner.id
+    ours = _checked_id(key_id), owner.id
     expiry_set = partial(KeyExpirySet, now, principal)
     record = _present((yield from steps.expire_key(*ours, at, _change(expiry_set))))
     return Changed(record, expiry_set(record))
 
 
-def get_key(principal: Principal[Any], key_id: str) -> Flow[ApiKey]:
-    """A key of the principal's owner."""
-    record = yield from steps.find_key(_checked_id(key_id))
-    if record is None or record.owner_id != principal.owner.id or record.deleted_at is not None:
-        raise KeyNotFound
-    return record
+def get_key(
+    rules: Rules, principal: Principal[Any], key_id: str, *, on_behalf_of: str | None, now: datetime
+) -> Flow[ApiKey]:
+    """A key of the principal's owner, with any credential; interactive only on behalf of another."""
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    return (yield from _find_key_of(owner, key_id))
 
 
 def list_keys(
+    rules: Rules,
     principal: Principal[Any],
     *,
     status: KeyStatus | None,
     cursor: str | None,
     limit: int,
+    on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[KeyPage]:
-    """A page of the keys of the principal's owner, newest first."""
+    """A page of the owner's keys, newest first, with any credential; interactive only on behalf of another."""
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
     if not 1 <= limit <= MAX_PAGE:
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
     after = None if cursor is None else PageCursor.decode(cursor)
     # One item more than the page shows whether there is a next one.
-    query = KeyQuery(principal.owner.id, now, status, after, limit + 1)
+    query = KeyQuery(owner.id, now, status, after, limit + 1)
     found = tuple((yield from steps.list_keys(query)))
     items = found[:limit]
     more = len(found) > limit
     return KeyPage(items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None)
+
+
+def _authority(
+    rules: Rules, principal: Principal[Any], on_behalf_of: str | None, now: datetime
+) -> Flow[_Authority]:
+    """Whose keys a principal manages: its own owner's, or another owner's if the application lets it act for them.
+
+    Raises:
+        ConfigurationError: The application has no `may_act_for`.
+        InteractiveRequired: The principal is no interactive login.
+        TokenExpired, TokenRevoked: The login of the principal would be refused now.
+        PermissionDenied: There is no such owner, or the principal may not act for them. One answer for both: the ids of
+            owners cannot be found out.
+    """
+    if on_behalf_of is None:
+        return _Authority(principal.owner, principal.permissions)
+    _MANAGE.check(principal, now)
+    if not rules.delegates:
+        raise ConfigurationError(
+            "on_behalf_of needs the rule of your application: give the authenticator may_act_for=…, a function that returns"
+            " the permissions that a person may hand out for an owner, or None."
+        )
+    acting = yield from verify_again(rules, principal, now)
+    owner = None
+    # A text that cannot be an id reaches no look-up: it may have a NUL, or a megabyte.
+    if 0 < len(on_behalf_of) <= MAX_OWNER_ID_LENGTH and on_behalf_of.isprintable():
+        owner = yield from steps.find_owner(on_behalf_of)
+    handed = None if owner is None else (yield from steps.may_act_for(acting, owner))
+    if owner is None or handed is None:
+        raise PermissionDenied((), "You may not act on behalf of this owner.")
+    return _Authority(owner, owner.permissions & handed)
+
+
+def _confirm_authority(
+    rules: Rules,
+    principal: Principal[Any],
+    on_behalf_of: str | None,
+    scopes: frozenset[str] | None,
+    now: datetime,
+) -> Flow[None]:
+    """Before a key is written on behalf of another owner: the principal may still give it these scopes."""
+    if on_behalf_of is None:
+        return
+    owner, permissions = yield from _authority(rules, principal, on_behalf_of, now)
+    if owner.disabled:
+        raise InputInvalid.of("on_behalf_of", "This owner is disabled: no key of theirs works.")
+    if scopes is None or not scopes <= permissions:
+        raise PermissionDenied(scopes or ())
+
+
+def _scopes_of_successor(record: ApiKey, authority: _Authority) -> frozenset[str]:
+    """What a key can do of its scopes now, all of which the acting person must be allowed to hand out.
+
+    Raises:
+        PermissionDenied: It is more than that.
+    """
+    if record.scopes is None:
+        raise PermissionDenied(
+            (),
+            "This key may do all that its owner may, now and later, which cannot be handed out on the owner's behalf."
+            " Create a key with scopes of its own.",
+        )
+    scopes = record.scopes & authority.owner.permissions
+    if not scopes <= authority.permissions:
+        raise PermissionDenied(scopes)
+    return scopes
+
+
+def _find_key_of(owner: Owner[Any], key_id: str) -> Flow[ApiKey]:
+    record = yield from steps.find_key(_checked_id(key_id))
+    if record is None or record.owner_id != owner.id or record.deleted_at is not None:
+        raise KeyNotFound
+    return record
 
 
 def _change(event: Callable[[ApiKey], KeyEvent]) -> KeyChange:
@@ -237,7 +367,7 @@ def _clean_name(name: str, wrong: list[FieldError]) -> str:
 
 
 def _clean_scopes(
-    scopes: Iterable[str] | None, principal: Principal[Any], wrong: list[FieldError]
+    scopes: Iterable[str] | None, permissions: frozenset[str], wrong: list[FieldError]
 ) -> frozenset[str] | None:
     if scopes is None:
         return None
@@ -248,9 +378,9 @@ def _clean_scopes(
     clean = frozenset(scopes)
     if len(clean) > MAX_SCOPES:
         wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
-    elif not clean <= principal.permissions:
+    elif not clean <= permissions:
         # Only what could be a permission is repeated: the rest may be anything.
-        unknown = sorted(scope for scope in clean - principal.permissions if is_permission(scope))
+        unknown = sorted(scope for scope in clean - permissions if is_permission(scope))
         named = f": {', '.join(unknown)}" if unknown else ""
         wrong.append(
             FieldError("scopes", f"You do not have all of these permissions yourself{named}.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Session
+from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Principal, Session
 from .store import KeyChange, RecordedLease
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ class Ports(Protocol):
     def find_external_owner(self, identity: ExternalIdentity) -> Any: ...
     def find_session(self, session_id: str) -> Any: ...
     def find_login(self, ask: Callable[[], object]) -> Any: ...
+    def may_act_for(self, principal: Principal[Any], owner: Owner[Any]) -> Any: ...
     def key_limits(self) -> Any: ...
     def verify_off_loop(self, key: str, encoded: str) -> Any: ...
     @property
@@ -114,6 +115,11 @@ def find_session(session_id: str) -> Flow[Session | None]:
 
 def find_login(ask: Callable[[], object]) -> Flow[object]:
     answer: object = yield lambda ports: ports.find_login(ask)
+    return answer
+
+
+def may_act_for(principal: Principal[Any], owner: Owner[Any]) -> Flow[frozenset[str] | None]:
+    answer: frozenset[str] | None = yield lambda ports: ports.may_act_for(principal, owner)
     return answer
 
 

@@ -9,6 +9,9 @@
     POST   {prefix}/{key_id}/revoke    the revoked key                 interactive
     DELETE {prefix}/{key_id}           nothing                         interactive
 
+If the application has a `may_act_for`, each of them takes `?on_behalf_of=…`, the id of another owner whose keys it is about,
+and only an interactive login may send it. Otherwise this parameter is ignored, as all unknown ones are.
+
 A flow begins where :func:`~msk_auth.http.routes.respond` has checked the policy and read the body.
 """
 
@@ -26,7 +29,7 @@ from msk_auth.core.policy import any_credential, require_interactive
 
 from . import openapi
 from .answers import NO_STORE, Answer, json_answer
-from .parsing import parse_create, parse_list, parse_rotate
+from .parsing import parse_create, parse_list, parse_on_behalf_of, parse_rotate
 from .routes import Exchange, HttpFlow, Route
 
 MAX_BODY: Final = 65_536
@@ -44,8 +47,13 @@ _MANAGE: Final = require_interactive()
 def list_keys(request: Exchange, principal: Principal[Any], _body: bytes) -> HttpFlow[Answer]:
     """A page of the caller's keys, newest first."""
     wanted = parse_list(request.query)
+    acting = _acting(request)
     page: KeyPage = yield lambda io: io.authenticator.list_keys(
-        principal, status=wanted.status, cursor=wanted.cursor, limit=wanted.limit
+        principal,
+        status=wanted.status,
+        cursor=wanted.cursor,
+        limit=wanted.limit,
+        **acting,
     )
     items = [_document(request, record) for record in page.items]
     return json_answer(200, {"items": items, "next_cursor": page.next_cursor})
@@ -54,43 +62,66 @@ def list_keys(request: Exchange, principal: Principal[Any], _body: bytes) -> Htt
 def create_key(request: Exchange, principal: Principal[Any], body: bytes) -> HttpFlow[Answer]:
     """A new key, shown once."""
     wanted = parse_create(body, request.content_type)
+    acting = _acting(request)
     created: CreatedKey = yield lambda io: io.authenticator.create_key(
-        principal, name=wanted.name, scopes=wanted.scopes, lifetime=wanted.lifetime
+        principal, name=wanted.name, scopes=wanted.scopes, lifetime=wanted.lifetime, **acting
     )
-    return _reveal(request, created, request.path)
+    return _reveal(request, created, request.path, **acting)
 
 
 def get_key(request: Exchange, principal: Principal[Any], _body: bytes) -> HttpFlow[Answer]:
     """One of the caller's keys."""
-    record: ApiKey = yield lambda io: io.authenticator.get_key(principal, request.key_id)
+    acting = _acting(request)
+    record: ApiKey = yield lambda io: io.authenticator.get_key(principal, request.key_id, **acting)
     return json_answer(200, _document(request, record))
 
 
 def rotate_key(request: Exchange, principal: Principal[Any], body: bytes) -> HttpFlow[Answer]:
     """The successor of a key, shown once."""
     overlap = parse_rotate(body, request.content_type)
+    acting = _acting(request)
     created: CreatedKey = yield lambda io: io.authenticator.rotate_key(
-        principal, request.key_id, overlap=overlap
+        principal, request.key_id, overlap=overlap, **acting
     )
-    return _reveal(request, created, request.path.rsplit("/", 2)[0])  # without /{key_id}/rotate
+    collection = request.path.rsplit("/", 2)[0]  # without /{key_id}/rotate
+    return _reveal(request, created, collection, **acting)
 
 
 def revoke_key(request: Exchange, principal: Principal[Any], _body: bytes) -> HttpFlow[Answer]:
     """The revoked key."""
-    record: ApiKey = yield lambda io: io.authenticator.revoke_key(principal, request.key_id)
+    acting = _acting(request)
+    record: ApiKey = yield lambda io: io.authenticator.revoke_key(
+        principal, request.key_id, **acting
+    )
     return json_answer(200, _document(request, record))
 
 
 def delete_key(request: Exchange, principal: Principal[Any], _body: bytes) -> HttpFlow[Answer]:
     """Revoke a key and take it off the list."""
-    yield lambda io: io.authenticator.delete_key(principal, request.key_id)
+    acting = _acting(request)
+    yield lambda io: io.authenticator.delete_key(principal, request.key_id, **acting)
     return Answer(204, (NO_STORE,))
 
 
-def _reveal(request: Exchange, created: CreatedKey, collection: str) -> Answer:
+def _acting(request: Exchange) -> dict[str, str]:
+    """On whose behalf the caller acts, as an argument of the authenticator; empty if on its own.
+
+    A subclass of the application's authenticator may know no such argument, so it gets none that is not needed.
+    """
+    if not request.authenticator.rules.delegates:
+        return {}
+    owner_id = parse_on_behalf_of(request.query)
+    return {} if owner_id is None else {"on_behalf_of": owner_id}
+
+
+def _reveal(
+    request: Exchange, created: CreatedKey, collection: str, on_behalf_of: str | None = None
+) -> Answer:
     """The one answer in which a key's value exists."""
     # Quoted: a path parameter in the application's own prefix may hold anything.
     location = f"{quote(collection.rstrip('/'))}/{created.record.id}"
+    if on_behalf_of is not None:
+        location += f"?on_behalf_of={quote(on_behalf_of, safe='')}"
     document = _document(request, created.record) | {"key": created.value.reveal()}
     return json_answer(201, document, [("location", location)])
 

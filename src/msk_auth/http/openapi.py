@@ -10,7 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.key_management import MAX_NAME_LENGTH, MAX_OVERLAP, MAX_PAGE, MAX_SCOPES
+from msk_auth.core.key_management import (
+    MAX_NAME_LENGTH,
+    MAX_OVERLAP,
+    MAX_OWNER_ID_LENGTH,
+    MAX_PAGE,
+    MAX_SCOPES,
+)
 from msk_auth.core.policy import Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
@@ -216,12 +222,20 @@ def _query(name: str, schema: Json) -> Json:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
+_ON_BEHALF_OF: Final[Json] = {
+    **_query("on_behalf_of", {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}),
+    "description": "The id of another owner, such as a service account, whose keys it is about. For logins only.",
+}
+_DELEGATED: Final[Json] = {**_ON_BEHALF_OF, "name": f"{OWN}on_behalf_of"}
+"""The same in a document that is not finished: only then it is known whether the application has a `may_act_for`."""
+
 LIST_KEYS: Final[Json] = {
     "summary": "List your API keys, newest first",
     "parameters": [
         _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]}),
         _query("cursor", {"type": "string"}),
         _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
+        _DELEGATED,
     ],
     "responses": {
         "200": {"description": "A page of keys.", "content": _json(_ref("ApiKeyPage"))},
@@ -230,12 +244,13 @@ LIST_KEYS: Final[Json] = {
 }
 CREATE_KEY: Final[Json] = {
     "summary": "Create an API key",
+    "parameters": [_DELEGATED],
     "requestBody": {"required": True, "content": _json(_ref("NewApiKey"))},
     "responses": {"201": _CREATED, "409": _CONFLICT, "413": _TOO_LARGE, "422": INVALID},
 }
 GET_KEY: Final[Json] = {
     "summary": "Show one of your API keys",
-    "parameters": [_ID],
+    "parameters": [_ID, _DELEGATED],
     "responses": {
         "200": {"description": "The key.", "content": _json(_ref("ApiKey"))},
         "404": _NOT_FOUND,
@@ -243,7 +258,7 @@ GET_KEY: Final[Json] = {
 }
 ROTATE_KEY: Final[Json] = {
     "summary": "Replace an API key by a successor",
-    "parameters": [_ID],
+    "parameters": [_ID, _DELEGATED],
     "requestBody": {"required": False, "content": _json(_ref("RotateApiKey"))},
     "responses": {
         "201": _CREATED,
@@ -255,7 +270,7 @@ ROTATE_KEY: Final[Json] = {
 }
 REVOKE_KEY: Final[Json] = {
     "summary": "Revoke an API key, for good",
-    "parameters": [_ID],
+    "parameters": [_ID, _DELEGATED],
     "responses": {
         "200": {"description": "The revoked key.", "content": _json(_ref("ApiKey"))},
         "404": _NOT_FOUND,
@@ -263,7 +278,7 @@ REVOKE_KEY: Final[Json] = {
 }
 DELETE_KEY: Final[Json] = {
     "summary": "Revoke an API key and take it off the list",
-    "parameters": [_ID],
+    "parameters": [_ID, _DELEGATED],
     "responses": {
         "204": {"description": "The key is revoked and off the list."},
         "404": _NOT_FOUND,
@@ -328,7 +343,9 @@ def requirement(policies: Iterable[Policy]) -> Json:
     return {_KEY if any(policy.key for policy in wanted) else _ANY: sorted(permissions)}
 
 
-def complete_document(document: Json, *, all_errors: bool, login_scheme: str | None = None) -> Json:
+def complete_document(
+    document: Json, *, all_errors: bool, login_scheme: str | None = None, delegates: bool = False
+) -> Json:
     """Finish a document: security, answers and schemas of the library. Doing it twice changes nothing.
 
     Every guarded operation gets the answers of its guard, unless the application described its own.
@@ -337,6 +354,7 @@ def complete_document(document: Json, *, all_errors: bool, login_scheme: str | N
         document: The framework's, with what :func:`requirement` gives and the operations of the tables in it.
         all_errors: The framework's own form of validation errors makes way for the problem document.
         login_scheme: The application's own security scheme that its logins use. None: the library describes one.
+        delegates: Whether the application has a `may_act_for`, so that the key routes take `on_behalf_of`.
 
     Raises:
         ConfigurationError: The application has no such scheme.
@@ -354,6 +372,8 @@ def complete_document(document: Json, *, all_errors: bool, login_scheme: str | N
                 status: each for status, each in _REFUSALS.items() if status not in responses
             }
             operation["responses"] = {**responses, **described}
+        if "parameters" in operation:
+            _settle_delegation(operation, delegates=delegates)
     for name in _GUARDS:
         schemes.pop(name, None)
     schemas: Json = components.get("schemas", {})
@@ -363,6 +383,17 @@ def complete_document(document: Json, *, all_errors: bool, login_scheme: str | N
     if components:
         document["components"] = components
     return document
+
+
+def _settle_delegation(operation: Json, *, delegates: bool) -> None:
+    """Replace the parameter of the key routes by its name in a finished document, or leave it out."""
+    given = cast("list[Json]", operation["parameters"])
+    others = [each for each in given if each.get("name") != _DELEGATED["name"]]
+    if len(others) == len(given):
+        return
+    operation["parameters"] = [*others, _ON_BEHALF_OF] if delegates else others
+    if not operation["parameters"]:
+        del operation["parameters"]
 
 
 def _alternatives(requirements: list[Json], schemes: Json, login_scheme: str | None) -> list[Json]:

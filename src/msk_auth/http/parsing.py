@@ -93,14 +93,9 @@ def parse_list(query: bytes) -> ListRequest:
     Raises:
         InputInvalid: With every parameter that is wrong.
     """
-    text = query.decode("latin-1")
-    try:
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
-    except ValueError:
-        raise InputInvalid.of("", "The query has too many parameters.") from None
     wrong: list[FieldError] = []
     known: dict[str, str] = {}
-    for name, value in pairs:
+    for name, value in _parameters(query):
         if name in known:
             wrong.append(FieldError(name, "Give this parameter once."))
         elif name in {"status", "cursor", "limit"}:
@@ -121,6 +116,18 @@ def parse_list(query: bytes) -> ListRequest:
     if wrong:
         raise InputInvalid(wrong[:_MAX_ERRORS])
     return ListRequest(status, known.get("cursor"), limit)
+
+
+def parse_on_behalf_of(query: bytes) -> str | None:
+    """Read `?on_behalf_of=`, the id of an owner; None if it is not there. Parameters of other names are ignored.
+
+    Raises:
+        InputInvalid: It is there more than once.
+    """
+    found = [value for name, value in _parameters(query) if name == "on_behalf_of"]
+    if len(found) > 1:
+        raise InputInvalid.of("on_behalf_of", "Give this parameter once.")
+    return found[0] if found else None
 
 
 def parse_revocation(body: bytes, content_type: str | None) -> str:
@@ -161,6 +168,15 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InputInvalid.of("", "Send a JSON object.")
     return cast("dict[str, object]", value)
+
+
+def _parameters(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
+        )
+    except ValueError:
+        raise InputInvalid.of("", "The query has too many parameters.") from None
 
 
 def _media_type(content_type: str) -> str:

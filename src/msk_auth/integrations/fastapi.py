@@ -304,13 +304,17 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         def openapi() -> dict[str, Any]:
             document = generate()
             scheme = self._login_scheme
+            delegates = self.authenticator.rules.delegates
             if scheme is None:
-                return complete_document(document, all_errors=all_errors)
+                return complete_document(document, all_errors=all_errors, delegates=delegates)
             schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
             definition = jsonable_encoder(scheme.model, by_alias=True, exclude_none=True)
             schemes.setdefault(scheme.scheme_name, definition)
             return complete_document(
-                document, all_errors=all_errors, login_scheme=scheme.scheme_name
+                document,
+                all_errors=all_errors,
+                login_scheme=scheme.scheme_name,
+                delegates=delegates,
             )
 
         api.openapi = openapi  # type: ignore[method-assign]

@@ -539,7 +539,11 @@ class LitestarAuth(
         config = app_config.openapi_config = copy(app_config.openapi_config)
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
             _with_class,
-            _document_class(all_errors=self._all_errors, login_scheme=self._login_scheme),
+            _document_class(
+                all_errors=self._all_errors,
+                login_scheme=self._login_scheme,
+                delegates=self.authenticator.rules.delegates,
+            ),
             config.to_openapi_schema,
         )
         # Litestar's plugin for the pages comes after those of the application, but before one that another plugin adds.
@@ -562,7 +566,9 @@ class LitestarAuth(
         )
 
 
-def _document_class(*, all_errors: bool, login_scheme: str | None) -> type[OpenAPI]:
+def _document_class(
+    *, all_errors: bool, login_scheme: str | None, delegates: bool
+) -> type[OpenAPI]:
     """A document that is finished when Litestar writes it."""
 
     class Document(OpenAPI):
@@ -570,7 +576,9 @@ def _document_class(*, all_errors: bool, login_scheme: str | None) -> type[OpenA
             document = super().to_schema()
             if all_errors:
                 _replace_validation_errors(document)
-            return complete_document(document, all_errors=all_errors, login_scheme=login_scheme)
+            return complete_document(
+                document, all_errors=all_errors, login_scheme=login_scheme, delegates=delegates
+            )
 
     return Document
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ._adapter_contract_case import INTERACTIVE, JSON, MISSING, Case, bearer
+from ._adapter_contract_case import BARE, INTERACTIVE, JSON, MISSING, Case, bearer, scope
 
 MANAGING = (
     "POST /api/keys",
@@ -12,6 +12,9 @@ MANAGING = (
     "POST /api/keys/<key_id>/revoke",
     "DELETE /api/keys/<key_id>",
 )
+
+
+ACTING = "?on_behalf_of=org%3Aacme"
 
 
 def key_cases() -> Iterator[Case]:
@@ -61,3 +64,80 @@ def key_cases() -> Iterator[Case]:
             "key_not_active",
             headers=bearer("jwt"),
         )
+    yield from _service_account_cases()
+
+
+def _service_account_cases() -> Iterator[Case]:
+    """Who may do what with the keys of a service account, whose people the application knows."""
+    alice = (*bearer("jwt"), *JSON)
+    new = '{"name": "deploy"}'
+    one = f"/api/keys/<key_acme_id>{ACTING}"
+    for method, status in (("GET", 200), ("DELETE", 204)):
+        yield Case(f"{method} on behalf", f"{method} {one}", status, headers=alice)
+        yield Case(
+            f"{method} of an account's key for oneself",
+            f"{method} /api/keys/<key_acme_id>",
+            404,
+            "key_not_found",
+            headers=alice,
+        )
+    for action, status in (("rotate", 201), ("revoke", 200)):
+        target = f"POST /api/keys/<key_acme_id>/{action}{ACTING}"
+        yield Case(f"{action} on behalf", target, status, headers=alice)
+    yield Case(
+        "rotate on behalf a key that may do more than one may hand out",
+        f"POST /api/keys/<key_acme_run_id>/rotate{ACTING}",
+        403,
+        "permission_denied",
+        scope("tasks:read tasks:run"),
+        alice,
+    )
+    yield Case("list on behalf", f"GET /api/keys{ACTING}", 200, headers=alice)
+    yield Case("create on behalf", f"POST /api/keys{ACTING}", 201, headers=alice, body=new)
+    yield Case(
+        "create on behalf with a scope that one may not hand out",
+        f"POST /api/keys{ACTING}",
+        422,
+        "input_invalid",
+        headers=alice,
+        body='{"name": "deploy", "scopes": ["tasks:run"]}',
+        fields=("scopes",),
+    )
+    for request in (*MANAGING, "GET /api/keys", "GET /api/keys/<key_id>"):
+        target = f"{request.replace('<key_id>', '<key_acme_id>')}{ACTING}"
+        body = new if request == "POST /api/keys" else ""
+        yield Case(
+            f"a key of the account itself on {target}",
+            target,
+            403,
+            "interactive_required",
+            INTERACTIVE,
+            (*bearer("key_acme"), *JSON),
+            body,
+        )
+        for credential, wanted in (
+            ("jwt_bob", target),
+            ("jwt_admin", target),
+            ("jwt", target.replace("acme", "none")),
+            ("jwt", target.replace("org%3Aacme", "bob")),
+            ("jwt", target.replace("org%3Aacme", "alice")),
+            ("jwt", target.replace("org%3Aacme", "")),
+            ("jwt", target.replace("org%3Aacme", "%00")),
+        ):
+            yield Case(
+                f"{credential} on {wanted}",
+                wanted.replace("<key_none_id>", "<key_acme_id>"),
+                403,
+                "permission_denied",
+                BARE,
+                (*bearer(credential), *JSON),
+                body,
+            )
+    yield Case(
+        "on behalf of two owners",
+        f"GET /api/keys/<key_acme_id>{ACTING}&on_behalf_of=alice",
+        422,
+        "input_invalid",
+        headers=alice,
+        fields=("on_behalf_of",),
+    )

@@ -69,6 +69,8 @@ PEOPLE = {
     "alice": Owner("alice", frozenset({"tasks:read", "tasks:run"}), User("Alice")),
     "bob": Owner("bob", frozenset({"tasks:read"}), User("Bob")),
     "dora": Owner("dora", frozenset({"tasks:read"}), User("Dora"), disabled=True),
+    # A service account: no person, and Alice may act for it.
+    "org:acme": Owner("org:acme", frozenset({"tasks:read", "tasks:run"}), User("Acme")),
     "root": Owner("root", frozenset({"admin:config", "tasks:read"}), User("Root")),
 }
 # Owned keys and logged in once, and is gone since.
@@ -202,6 +204,15 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
         owner_id, _, state = session_id.partition("-")
         return Session(session_id, owner_id, ended_at=START if state == "ended" else None)
 
+    def may_act_for(principal: Principal[User], owner: Owner[User]) -> frozenset[str] | None:
+        acts = principal.owner.id == "alice" and owner.id == "org:acme"
+        return frozenset({"tasks:read"}) if acts else None
+
+    async def may_act_for_async(
+        principal: Principal[User], owner: Owner[User]
+    ) -> frozenset[str] | None:
+        return may_act_for(principal, owner)
+
     async def find_owner_async(owner_id: str) -> Owner[User] | None:
         return find_owner(owner_id)
 
@@ -214,6 +225,7 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
         tokens=profile,
         find_session=find_session_async,
         key_limits=limits or KeyLimits(),
+        may_act_for=may_act_for_async,
         on_event=events.append if lease is None else None,
         clock=clock,
         lease=lease,
@@ -226,6 +238,7 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
         tokens=profile,
         find_session=find_session,
         key_limits=limits or KeyLimits(),
+        may_act_for=may_act_for,
         on_event=events.append if lease is None else None,
         clock=clock,
         lease=lease,
@@ -255,6 +268,9 @@ def _make_keys(world: World) -> None:
     make("key_bob", PEOPLE["bob"])
     make("key_disabled", PEOPLE["dora"])
     make("key_orphan", GONE)
+    acme = PEOPLE["org:acme"]
+    make("key_acme", acme, scopes=["tasks:read"])
+    make("key_acme_run", acme, scopes=["tasks:read", "tasks:run"])
     make("key_admin", PEOPLE["root"])
     # In the store itself: an authenticator with a lease would wait its length out, and it is `START` still.
     stored = world.store.blocking

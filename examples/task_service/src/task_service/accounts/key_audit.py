@@ -131,6 +131,9 @@ class KeyAudit:
         anonymous: bool = False,
         **details: Any,
     ) -> None:
+        if principal is not None and principal.owner.id != key.owner_id:
+            # The person acted for the owner of the key: the entry names both.
+            details["owner_id"] = key.owner_id
         await self._audit.record(
             action,
             principal=principal,

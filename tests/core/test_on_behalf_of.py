@@ -1,0 +1,403 @@
+"""Keys of another owner, such as a service account: who manages them, and what such a key may get at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.support import NOW, SECOND, World
+
+from msk_auth import (
+    ConfigurationError,
+    CreatedKey,
+    CredentialKind,
+    InputInvalid,
+    InteractiveRequired,
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyLimits,
+    KeyNotFound,
+    KeyRevocation,
+    KeyRotated,
+    Owner,
+    OwnerDisabled,
+    PermissionDenied,
+    Principal,
+    RevocationCause,
+    Session,
+    StoreUnavailable,
+    TokenExpired,
+    TokenRevoked,
+)
+
+DAY = timedelta(days=1)
+ACME = "org:acme"
+READ, RUN = "tasks:read", "tasks:run"
+METHODS: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    "create_key": lambda _: ((), {"name": "more"}),
+    "rotate_key": lambda key_id: ((key_id,), {}),
+    "revoke_key": lambda key_id: ((key_id,), {}),
+    "delete_key": lambda key_id: ((key_id,), {}),
+    "expire_key": lambda key_id: ((key_id,), {"at": NOW + DAY}),
+    "get_key": lambda key_id: ((key_id,), {}),
+    "list_keys": lambda _: ((), {}),
+}
+MAKING = ["create_key", "rotate_key"]
+
+
+class Team:
+    """The people who act for a service account, by the rule of an application.
+
+    Attributes:
+        handed: What each of them may hand out; an exception is raised.
+        asked: The person and the owner of each question.
+        meanwhile: What happens after the first question, while the limits are read.
+    """
+
+    def __init__(self, make_world: Callable[..., World]) -> None:
+        self.handed: dict[str, Any] = {"ann": {READ, RUN, "admin:config"}}
+        self.asked: list[tuple[Principal[Any], str]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.world = make_world(may_act_for=self._may_act_for, key_limits=self._key_limits)
+        self.world.owners[ACME] = Owner(ACME, {READ, RUN}, "Acme")
+
+    def _may_act_for(self, principal: Principal[Any], owner: Owner[Any]) -> Any:
+        self.asked.append((principal, owner.id))
+        answer = self.handed.get(principal.owner.id) if owner.id == ACME else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _key_limits(self) -> KeyLimits:
+        self.meanwhile()
+        return self.world.limits
+
+    def call(self, method: str, *args: object, by: Any = "ann", **options: object) -> Any:
+        """An operation of a person on the keys of the service account."""
+        caller = self.world.login(by) if isinstance(by, str) else by
+        return self.world.call(method, caller, *args, on_behalf_of=ACME, **options)
+
+    def create(self, **options: Any) -> CreatedKey:
+        created: CreatedKey = self.call("create_key", **{"name": "deploy", **options})
+        return created
+
+    def written(self) -> list[str]:
+        """The writes since the calls were forgotten."""
+        writes = {"insert", "revoke", "delete", "expire", "rotate"}
+        return [name for name in self.world.store.calls if name in writes]
+
+    def forget(self) -> None:
+        self.world.forget_calls()
+        self.asked.clear()
+
+
+@pytest.fixture
+def team(make_world: Callable[..., World]) -> Team:
+    return Team(make_world)
+
+
+def test_a_person_makes_a_key_that_is_the_accounts(team: Team) -> None:
+    ann = team.world.login()
+    created = team.create(scopes=[READ])
+    assert (created.record.owner_id, created.record.scopes) == (ACME, {READ})
+    assert team.world.events == [KeyCreated(NOW, ann, created.record)]
+    principal = team.world.enter(created.value.reveal())
+    assert (principal.owner.id, principal.permissions) == (ACME, {READ})
+
+
+def test_each_event_names_the_person_and_the_account(team: Team) -> None:
+    world, ann = team.world, team.world.login()
+    created = team.create()
+    successor = team.call("rotate_key", created.record.id)
+    expired = team.call("expire_key", successor.record.id, at=NOW + DAY)
+    revoked = team.call("revoke_key", successor.record.id)
+    team.call("delete_key", successor.record.id)
+    assert world.events == [
+        KeyCreated(NOW, ann, created.record),
+        KeyRotated(NOW, ann, world.store.get(created.record.id), successor.record),
+        KeyExpirySet(NOW, ann, expired),
+        KeyRevocation(NOW, ann, revoked, RevocationCause.DELEGATE),
+        KeyDeleted(NOW, ann, world.store.get(successor.record.id)),
+    ]
+    assert {event.record.owner_id for event in world.events} == {ACME}
+
+
+def test_a_person_reads_the_accounts_keys_and_their_own_apart(team: Team) -> None:
+    theirs, own = team.create().record, team.world.create().record
+    assert team.call("list_keys").items == (theirs,)
+    assert team.world.call("list_keys", team.world.login()).items == (own,)
+    assert team.call("get_key", theirs.id) == theirs
+    for method in ("get_key", "rotate_key", "revoke_key", "delete_key"):
+        with pytest.raises(KeyNotFound):
+            team.call(method, own.id)
+        with pytest.raises(KeyNotFound):
+            team.world.call(method, team.world.login(), theirs.id)
+
+
+# G3: only a person acts for another owner.
+
+
+@pytest.mark.parametrize("kind", [CredentialKind.API_KEY, CredentialKind.TOKEN, None])
+@pytest.mark.parametrize("method", METHODS)
+def test_only_a_login_acts_for_another_owner(team: Team, method: str, kind: Any) -> None:
+    created = team.create()
+    team.forget()
+    args, options = METHODS[method](created.record.id)
+    caller = replace(team.world.login(), kind=kind)
+    with pytest.raises(InteractiveRequired):
+        team.call(method, *args, by=caller, **options)
+    assert (team.asked, team.world.store.calls, team.world.asked_owners) == ([], [], [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_key_of_the_account_itself_does_not_act_for_it(team: Team, method: str) -> None:
+    created = team.create()
+    args, options = METHODS[method](created.record.id)
+    caller = team.world.enter(created.value.reveal())
+    team.forget()
+    with pytest.raises(InteractiveRequired):
+        team.call(method, *args, by=caller, **options)
+    assert team.written() == []
+
+
+# Who may act: the application says so, each time.
+
+NO_OWNER = ["", "\x00", "org:acme\n", "\ud800", "A" * 256, "A" * 1_000_000]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_unknown_owner_is_answered_as_one_of_others(team: Team, method: str) -> None:
+    created = team.create()
+    team.forget()
+    args, options = METHODS[method](created.record.id)
+    answers = set()
+    for by, owner_id in [("bob", ACME), ("ann", "nobody"), ("ann", "bob"), ("ann", "ann")]:
+        caller = team.world.login(by)
+        with pytest.raises(PermissionDenied) as refused:
+            team.world.call(method, caller, *args, on_behalf_of=owner_id, **options)
+        answers.add((refused.value.detail, refused.value.required))
+    assert answers == {("You may not act on behalf of this owner.", ())}
+    assert (team.world.store.calls, team.world.events) == ([], [])
+
+
+@pytest.mark.parametrize("owner_id", NO_OWNER, ids=range(len(NO_OWNER)))
+def test_what_cannot_be_an_id_is_looked_up_nowhere(team: Team, owner_id: str) -> None:
+    with pytest.raises(PermissionDenied):
+        team.world.call("list_keys", team.world.login(), on_behalf_of=owner_id)
+    assert (team.asked, team.world.asked_owners) == ([], ["ann"])
+
+
+def test_the_longest_id_is_looked_up(team: Team) -> None:
+    with pytest.raises(PermissionDenied):
+        team.world.call("list_keys", team.world.login(), on_behalf_of="A" * 255)
+    assert team.world.asked_owners == ["ann", "A" * 255]
+
+
+def test_the_rule_gets_the_person_as_they_are_now(team: Team) -> None:
+    caller = team.world.login()
+    team.world.owners["ann"] = Owner("ann", frozenset(), "Ann after her move")
+    team.call("list_keys", by=caller)
+    ((asked, _),) = team.asked
+    assert (asked.user, asked.permissions) == ("Ann after her move", frozenset())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_application_without_the_rule_has_no_such_operation(world: World, method: str) -> None:
+    world.owners[ACME] = Owner(ACME, {READ}, "Acme")
+    args, options = METHODS[method]("A" * 12)
+    with pytest.raises(ConfigurationError, match="may_act_for="):
+        world.call(method, world.login(), *args, on_behalf_of=ACME, **options)
+    assert world.store.calls == []
+
+
+@pytest.mark.parametrize("answer", [LookupError(), True, READ, {READ: True}, [1]], ids=repr)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rule_that_fails_permits_nothing(team: Team, method: str, answer: Any) -> None:
+    created = team.create()
+    team.forget()
+    team.handed["ann"] = answer
+    args, options = METHODS[method](created.record.id)
+    with pytest.raises(StoreUnavailable):
+        team.call(method, *args, **options)
+    assert (team.world.store.calls, team.world.events) == ([], [])
+
+
+def test_a_person_who_may_hand_out_nothing_may_end_keys(team: Team) -> None:
+    created = team.create()
+    team.handed["ann"] = []
+    assert team.call("list_keys").items == (created.record,)
+    with pytest.raises(InputInvalid):
+        team.create(scopes=[READ])
+    assert team.call("revoke_key", created.record.id).revoked_at == NOW
+
+
+# Before the write the rule is asked again: a key of an account outlives the person who made it.
+
+
+def _end_session(world: World) -> None:
+    world.sessions["s1"] = Session("s1", "ann", ended_at=NOW)
+
+
+MEANWHILE: dict[str, tuple[Callable[[Team], object], type[Exception]]] = {
+    "the person is disabled": (
+        lambda team: team.world.owners.update(
+            ann=replace_owner(team.world.owners["ann"], disabled=True)
+        ),
+        TokenRevoked,
+    ),
+    "the person is deleted": (lambda team: team.world.owners.pop("ann"), TokenRevoked),
+    "the person logs out": (lambda team: _end_session(team.world), TokenRevoked),
+    "the person leaves the team": (lambda team: team.handed.pop("ann"), PermissionDenied),
+    "the person loses a permission": (
+        lambda team: team.handed.update(ann={READ}),
+        PermissionDenied,
+    ),
+    "the account loses a permission": (
+        lambda team: team.world.owners.update({ACME: Owner(ACME, {READ}, "Acme")}),
+        PermissionDenied,
+    ),
+    "the account is disabled": (
+        lambda team: team.world.owners.update(
+            {ACME: replace_owner(team.world.owners[ACME], disabled=True)}
+        ),
+        InputInvalid,
+    ),
+    "the account is deleted": (lambda team: team.world.owners.pop(ACME), PermissionDenied),
+}
+
+
+def replace_owner(owner: Owner[Any], **changes: Any) -> Owner[Any]:
+    known = {name: getattr(owner, name) for name in ("id", "permissions", "user", "since")}
+    return Owner(**known, **changes)
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+@pytest.mark.parametrize("method", MAKING)
+def test_no_key_is_made_for_a_person_who_may_not_any_more(
+    team: Team, method: str, what: str
+) -> None:
+    created = team.create()
+    team.forget()
+    caller = replace(team.world.login(), session_id="s1")
+    happen, error = MEANWHILE[what]
+    team.meanwhile = lambda: happen(team)
+    args, options = METHODS[method](created.record.id)
+    with pytest.raises(error):
+        team.call(method, *args, by=caller, **options)
+    assert (team.written(), team.world.events) == ([], [])
+    assert team.world.store.get(created.record.id) == created.record
+
+
+def test_a_login_that_has_ended_since_acts_for_no_one(team: Team) -> None:
+    caller = replace(team.world.login(), expires_at=NOW + SECOND)
+    team.world.clock.advance(SECOND)
+    with pytest.raises(TokenExpired):
+        team.call("list_keys", by=caller)
+
+
+def test_a_disabled_account_gets_no_key_and_loses_those_it_has(team: Team) -> None:
+    created = team.create()
+    team.forget()
+    team.world.owners[ACME] = replace_owner(team.world.owners[ACME], disabled=True)
+    for method in MAKING:
+        args, options = METHODS[method](created.record.id)
+        with pytest.raises(InputInvalid) as refused:
+            team.call(method, *args, **options)
+        assert refused.value.errors[0].field == "on_behalf_of"
+    assert team.written() == []
+    assert team.call("revoke_key", created.record.id).revoked_at == NOW
+
+
+# G4: a key gets at most what its owner has and the person may hand out.
+
+PERMISSIONS = ["a", "b", "c", "d"]
+some = st.frozensets(st.sampled_from(PERMISSIONS))
+
+
+@given(owned=some, handed=some, wanted=st.none() | some, later=some, rotated_by=some)
+def test_no_key_gets_more_than_the_owner_has_and_the_person_may_hand_out(
+    owned: frozenset[str],
+    handed: frozenset[str],
+    wanted: frozenset[str] | None,
+    later: frozenset[str],
+    rotated_by: frozenset[str],
+) -> None:
+    with closing(World("sync", may_act_for=lambda *_: rule[0])) as world:
+        rule: list[Any] = [handed]
+        world.owners[ACME] = Owner(ACME, owned, "Acme")
+        ceiling = owned & handed
+        make = {"name": "deploy", "scopes": wanted, "on_behalf_of": ACME}
+        if wanted is not None and not wanted <= ceiling:
+            with pytest.raises(InputInvalid):
+                world.call("create_key", world.login(), **make)
+            return
+        created = world.call("create_key", world.login(), **make)
+        assert created.record.scopes == (ceiling if wanted is None else wanted)
+        # Whatever the owner gets later, the key does not.
+        world.owners[ACME] = Owner(ACME, PERMISSIONS, "Acme")
+        assert world.enter(created.value.reveal()).permissions == created.record.scopes
+        # Nor does somebody else get more by rotating it than they may hand out.
+        world.owners[ACME] = Owner(ACME, later, "Acme")
+        live, rule[0] = created.record.scopes & later, rotated_by
+        if not live <= rotated_by:
+            with pytest.raises(PermissionDenied) as refused:
+                world.call("rotate_key", world.login(), created.record.id, on_behalf_of=ACME)
+            assert refused.value.required == tuple(sorted(live))
+            return
+        successor = world.call("rotate_key", world.login(), created.record.id, on_behalf_of=ACME)
+        assert successor.record.scopes == live
+
+
+def test_a_key_with_all_permissions_of_its_owner_is_not_rotated_on_its_behalf(team: Team) -> None:
+    # One that the account got from the application's own code.
+    account = team.world.owners[ACME]
+    created = team.world.call(
+        "create_key",
+        Principal(account, CredentialKind.INTERACTIVE, account.permissions, NOW),
+        name="old",
+    )
+    assert created.record.scopes is None
+    with pytest.raises(PermissionDenied, match="Create a key with scopes of its own"):
+        team.call("rotate_key", created.record.id)
+    assert team.call("revoke_key", created.record.id).revoked_at == NOW
+
+
+def test_the_limits_are_those_of_the_account(team: Team) -> None:
+    team.world.limits = KeyLimits(max_active=1, max_lifetime=DAY)
+    team.world.create()
+    created = team.create()
+    assert created.record.expires_at == NOW + DAY
+
+
+# A key lives and dies with its account, and with nobody else.
+
+
+def test_a_key_belongs_to_the_account_that_is_there_when_it_is_made(team: Team) -> None:
+    world = team.world
+    # The account's clock may be ahead.
+    world.owners[ACME] = Owner(ACME, {READ}, "Acme", since=NOW + SECOND)
+    created = team.create()
+    assert created.record.created_at == NOW + SECOND
+    world.clock.advance(DAY)
+    # The person's id goes to another person: that is nothing to the key.
+    world.owners["ann"] = Owner("ann", frozenset(), "Another Ann", since=NOW + DAY)
+    assert world.enter(created.value.reveal()).owner.id == ACME
+    # The account's id goes to another account: the key is not theirs.
+    world.owners[ACME] = Owner(ACME, {READ}, "Another Acme", since=NOW + DAY)
+    with pytest.raises(OwnerDisabled):
+        world.enter(created.value.reveal())
+
+
+def test_forgetting_the_person_leaves_the_keys_of_the_account(team: Team) -> None:
+    created, own = team.create(), team.world.create()
+    del team.world.owners["ann"]
+    assert team.world.call("forget_owner", "ann") == 1
+    assert team.world.store.get(own.record.id).revoked_at == NOW
+    assert team.world.enter(created.value.reveal()).owner.id == ACME
