@@ -48,7 +48,6 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=awaits)
         # The same in all copies.
         self._origin = object()
-        self._is_copy = False
         self._given: GivenT | None = None
         if authenticator is not None:
             self._bind(authenticator)
@@ -107,7 +106,6 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
                 f" all applications, or {name}() and {how}."
             )
         bound = copy(self)
-        bound._is_copy = True
         bound._bind(authenticator)
         return bound
 

@@ -25,17 +25,18 @@ from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http import admission
 from msk_auth.http.admission import AUTHENTICATED, Memory
-from msk_auth.http.answers import Answer
+from msk_auth.http.answers import Answer, close_reason
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
 from msk_auth.ports import run_awaiting
 from msk_auth.watch import AsyncWatch
 
 from ._adapter import Adapter, GuardT
 
-HANDSHAKE: Final = "msk_auth.handshake"
-"""Where the scope of a websocket keeps its :class:`Handshake`."""
+_HANDSHAKE: Final = "msk_auth.handshake"
+"""Where the scope of a websocket keeps its :class:`_Handshake`."""
 
-POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
+_POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
+_DENIAL: Final = "websocket.http.response"
 
 ConnectionT = TypeVar("ConnectionT")
 RequestT = TypeVar("RequestT", bound="Connection")
@@ -56,8 +57,12 @@ class Connection(Protocol):
     def scope(self) -> Any: ...
 
 
+Send: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Sends a message of ASGI."""
+
+
 @dataclass(slots=True)
-class Handshake:
+class _Handshake:
     """How far a websocket is; every copy of its scope has the same one.
 
     Attributes:
@@ -69,8 +74,40 @@ class Handshake:
 
 def is_open(scope: Memory) -> bool:
     """True for a websocket whose handshake was accepted."""
-    handshake: Handshake | None = scope.get(HANDSHAKE)
+    handshake: _Handshake | None = scope.get(_HANDSHAKE)
     return handshake is not None and handshake.accepted
+
+
+def noting_handshake(scope: Memory, send: Send) -> Send:
+    """A `send` for a websocket that notes when the application accepts it.
+
+    The framework's object for it does not show that: a class-based endpoint has another one than the handler of what it
+    raises.
+    """
+    handshake = scope[_HANDSHAKE] = _Handshake()
+
+    async def send_and_note(message: Any) -> None:
+        if message["type"] == "websocket.accept":
+            handshake.accepted = True
+        await send(message)
+
+    return send_and_note
+
+
+async def refuse_websocket(scope: Memory, send: Send, answer: Answer, *, is_accepted: bool) -> None:
+    """Close a websocket, with the code of the answer once it is accepted.
+
+    Before that a server that can (ASGI, "Websocket Denial Response") sends the whole answer in place of the handshake, and
+    one that cannot sends a bare 403.
+    """
+    if is_accepted or _DENIAL not in (scope.get("extensions") or {}):
+        reason = close_reason(answer)
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": reason})
+        return
+    headers = [*answer.headers, ("content-length", str(len(answer.body)))]
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    await send({"type": f"{_DENIAL}.start", "status": answer.status, "headers": encoded})
+    await send({"type": f"{_DENIAL}.body", "body": answer.body})
 
 
 class AsgiAuth(

@@ -16,14 +16,12 @@ from litestar.types import Message, Scope, Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
 from msk_auth.http.admission import Memory
-from msk_auth.http.answers import Answer, ProblemRenderer, close_reason
+from msk_auth.http.answers import Answer, ProblemRenderer
 
-from ._asgi import HANDSHAKE, Handshake
+from ._asgi import is_open, noting_handshake, refuse_websocket
 
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
-_POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
-_DENIAL: Final = "websocket.http.response"
 _RAISED: Final = "msk_auth.raised"
 """Where a websocket keeps the answer to what its handler raised."""
 
@@ -91,26 +89,21 @@ class ErrorAnswers:
 
     def closing_with_codes(self, scope: Memory, send: Send) -> Send:
         """A `send` for a websocket that closes as the other adapters do when its handler raised something."""
-        handshake = scope[HANDSHAKE] = Handshake()
+        note_and_send = noting_handshake(scope, send)
 
-        async def send_or_deny(message: Message) -> None:
-            if message["type"] == "websocket.accept":
-                handshake.accepted = True
-            answer: Answer | None = None
-            if message["type"] == "websocket.close":
-                answer = scope.pop(_RAISED, None)
+        async def send_or_refuse(message: Message) -> None:
+            closes = message["type"] == "websocket.close"
+            answer: Answer | None = scope.pop(_RAISED, None) if closes else None
             if answer is None:
-                await send(message)
-            elif handshake.accepted:
-                await _close(send, answer)
+                await note_and_send(message)
             else:
-                await _deny(scope, send, answer)
+                await refuse_websocket(scope, send, answer, is_accepted=is_open(scope))
 
-        return send_or_deny
+        return send_or_refuse
 
     async def deny_websocket(self, scope: Memory, send: Send, problem: Problem) -> None:
         """Refuse a handshake: with the whole answer if the server can send it, else with a bare 403."""
-        await _deny(scope, send, self._renderer.answer(problem))
+        await refuse_websocket(scope, send, self._renderer.answer(problem), is_accepted=False)
 
     def _answer(self, error: HTTPException) -> Answer:
         if isinstance(error, ValidationException):
@@ -122,27 +115,6 @@ class ErrorAnswers:
         detail = None if error.detail == default else error.detail
         members = {} if error.extra is None else {"context": error.extra}
         return self._renderer.http_error(error.status_code, detail, members=members)
-
-
-async def _deny(scope: Memory, send: Send, answer: Answer) -> None:
-    if _DENIAL not in (scope.get("extensions") or {}):
-        await _close(send, answer)
-        return
-    headers = [*answer.headers, ("content-length", str(len(answer.body)))]
-    start = {
-        "type": f"{_DENIAL}.start",
-        "status": answer.status,
-        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
-    }
-    # Litestar's types do not know this extension (ASGI, "Websocket Denial Response").
-    await send(cast("Any", start))
-    await send(cast("Any", {"type": f"{_DENIAL}.body", "body": answer.body}))
-
-
-async def _close(send: Send, answer: Answer) -> None:
-    await send(
-        {"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": close_reason(answer)}
-    )
 
 
 def to_response(answer: Answer) -> Response[Any]:

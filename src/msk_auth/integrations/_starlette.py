@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Host, Mount, Router, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from msk_auth._route_audit.audit import read_routes, register_reader
@@ -26,19 +26,11 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http.admission import Memory
-from msk_auth.http.answers import Answer, Errors, answers_all, close_reason
+from msk_auth.http.answers import Answer, Errors, answers_all
 from msk_auth.http.routes import Route
 
 from ._adapter import GuardT
-from ._asgi import (
-    HANDSHAKE,
-    POLICY_VIOLATION,
-    AsgiAuth,
-    Handshake,
-    Throttle,
-    is_open,
-    read_stream,
-)
+from ._asgi import AsgiAuth, Throttle, is_open, noting_handshake, read_stream, refuse_websocket
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -65,7 +57,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         """Prepare an application, and return it: a handler for problems, and the authenticator's lifespan.
 
         Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
-        it. The authenticator is opened after the application's lifespan has begun and closed before it ends, so that
+        it; the OpenAPI document of FastAPI says so. The authenticator is opened after the application's lifespan has begun and closed before it ends, so that
         the times of last use are written while the store is still open.
 
         An application that is mounted in another one needs an `install` of its own.
@@ -74,12 +66,12 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             app: The application.
             authenticator: The application's own, if the adapter was made without one.
             errors: Which errors are answered. By default problems alone: what the framework and the application raise is
-                left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
-                except where the application has a handler of its own.
+                left as it is. `all` answers HTTP errors, FastAPI's validation errors and unexpected exceptions with problem
+                documents too, except where the application has a handler of its own.
 
         Raises:
-            ConfigurationError: The application has another adapter already, or has started; or there is no
-                authenticator, or there are two.
+            ConfigurationError: The application has another adapter already, or has started, or is of another framework; or
+                there is no authenticator, or there are two.
         """
         installed = getattr(app.state, "msk_auth", None)
         if installed is self and authenticator is None:
@@ -93,8 +85,6 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             raise ConfigurationError("Call install(app) before the application starts.")
         bound = self._bound_to(authenticator, "auth.install(app, authenticator)")
         bound._prepare(app, all_errors=answers_all(errors))
-        if authenticator is not None:
-            app.add_middleware(_Serving, serve=bound._serve)
         app.state.msk_auth = bound
         return app
 
@@ -122,7 +112,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         return declare(endpoint, policy)
 
     def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
-        app.add_middleware(_Handshakes)
+        app.add_middleware(self._middleware)
         handlers = cast("dict[object, object]", app.exception_handlers)
         handlers.setdefault(Problem, self._on_problem)
         if all_errors:
@@ -135,6 +125,15 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
                 yield state
 
         app.router.lifespan_context = lifespan
+
+    def _middleware(self, app: ASGIApp) -> ASGIApp:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "websocket":
+                send = noting_handshake(scope, send)
+            with self._serve():
+                await app(scope, receive, send)
+
+        return serve
 
     def _add_handlers(self, app: Starlette) -> None:
         handlers = cast("dict[object, object]", app.exception_handlers)
@@ -242,56 +241,11 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
         return to_response(answer)
     if WebSocketState.DISCONNECTED in {connection.client_state, connection.application_state}:
         return None
-    # Before the handshake a server that can sends the whole answer in its place, and one that
-    # cannot sends a bare 403.
-    can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
-    is_connecting = connection.application_state is WebSocketState.CONNECTING
-    if can_deny and is_connecting and not is_open(connection.scope):
-        await connection.send_denial_response(to_response(answer))
-    else:
-        await connection.close(POLICY_VIOLATION, close_reason(answer))
+    is_accepted = (
+        is_open(connection.scope) or connection.application_state is WebSocketState.CONNECTED
+    )
+    await refuse_websocket(connection.scope, connection.send, answer, is_accepted=is_accepted)
     return None
-
-
-class _Serving:
-    """Serves an application with an authenticator of its own.
-
-    Args:
-        app: What is served.
-        serve: Makes the context of a request.
-    """
-
-    def __init__(self, app: ASGIApp, serve: Callable[[], AbstractContextManager[None]]) -> None:
-        self._app = app
-        self._serve = serve
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._serve():
-            await self._app(scope, receive, send)
-
-
-class _Handshakes:
-    """Notes which websockets are open.
-
-    A class-based endpoint has a `WebSocket` of its own, and the handler of what it raises gets another one, which knows
-    nothing of its handshake.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "websocket":
-            await self._app(scope, receive, send)
-            return
-        handshake = scope[HANDSHAKE] = Handshake()
-
-        async def send_and_note(message: Message) -> None:
-            if message["type"] == "websocket.accept":
-                handshake.accepted = True
-            await send(message)
-
-        await self._app(scope, receive, send_and_note)
 
 
 # The route audit.

@@ -56,7 +56,7 @@ from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, P
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
 from msk_auth.http.admission import loaded_user
-from msk_auth.http.answers import Answer, Errors
+from msk_auth.http.answers import Answer
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import TAG, complete_document, requirement
 from msk_auth.http.routes import Route, check_path
@@ -64,7 +64,6 @@ from msk_auth.http.routes import Route, check_path
 from ._asgi import LoginOf, Throttle
 from ._public_routes import PublicRoutes
 from ._starlette import (
-    AppT,
     RouteEntry,
     StarletteBase,
     read_default,
@@ -259,37 +258,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             self._mount(router, row, operation_id=operation_id)
         return router
 
-    def install(
-        self,
-        app: AppT,
-        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
-        *,
-        errors: Errors = "problems",
-    ) -> AppT:
-        """Prepare an application, and return it: a handler for problems, OpenAPI, the authenticator's lifespan.
-
-        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for it,
-        and the OpenAPI document says so. The authenticator is opened after the application's
-        lifespan has begun and closed before it ends, so that the times of last use are written while the
-        store is still open.
-
-        An application that is mounted in another one needs an `install` of its own.
-
-        Args:
-            app: The application.
-            authenticator: The application's own, if the adapter was made without one.
-            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
-                left as it is. `all` answers HTTP errors, validation errors and unexpected exceptions with problem documents too,
-                except where the application has a handler of its own.
-
-        Raises:
-            ConfigurationError: This is no FastAPI application, it has another adapter already, or
-                it has started; or there is no authenticator, or there are two.
-        """
-        if not isinstance(app, FastAPI):
-            raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
-        return super().install(app, authenticator, errors=errors)
-
     @asynccontextmanager
     async def _demand_install(self, app: object) -> AsyncGenerator[None]:
         # A guard checks with its first request; a router is started with its application.
@@ -297,9 +265,10 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         yield
 
     def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
+        if not isinstance(app, FastAPI):
+            raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
         super()._prepare(app, all_errors=all_errors)
-        api = cast("FastAPI", app)
-        generate = api.openapi
+        generate = app.openapi
 
         def openapi() -> dict[str, Any]:
             document = generate()
@@ -317,7 +286,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
                 delegates=delegates,
             )
 
-        api.openapi = openapi  # type: ignore[method-assign]
+        app.openapi = openapi  # type: ignore[method-assign]
 
     def _add_handlers(self, app: Starlette) -> None:
         # FastAPI has filled in its own handlers where the application named none.

@@ -473,19 +473,18 @@ class LitestarAuth(
     def _middleware(self, app: ASGIApp) -> ASGIApp:
         """Verify a request before anything else of the application sees it, whatever kind of handler it is for."""
 
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            with self._serve():
-                await admit_and_continue(scope, receive, send)
-
         async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
-            if not self._is_elsewhere(connection) and not await self._admitted(connection, send):
-                return
-            if connection["type"] == "websocket":
-                send = self._errors.closing_with_codes(connection, send)
-            await app(scope, receive, send)
+            with self._serve():
+                if not self._is_elsewhere(connection) and not await self._admitted(
+                    connection, send
+                ):
+                    return
+                if connection["type"] == "websocket":
+                    send = self._errors.closing_with_codes(connection, send)
+                await app(scope, receive, send)
 
-        return serve if self._is_copy else admit_and_continue
+        return admit_and_continue
 
     def _last_middleware(self, app: ASGIApp) -> ASGIApp:
         """As :meth:`_middleware`, for a request whose login may be in what the application's middleware makes."""
