@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -19,6 +20,10 @@ from examples.task_service.tests.service_support import (
     running_service,
 )
 
+from task_service.db import engine as engine_module
+
+_PATIENCE = 60
+
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +31,18 @@ def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("TASK_SERVICE_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_databases() -> Iterator[None]:
+    """No test fails because a loaded machine took longer than a service lets its database take. Tests of that set a time."""
+    with (
+        mock.patch.object(engine_module, "_BLOCK_SECONDS", _PATIENCE),
+        mock.patch.object(engine_module, "_WAIT_SECONDS", _PATIENCE),
+        mock.patch.dict(engine_module._POOL, pool_timeout=_PATIENCE),
+        mock.patch.dict(engine_module.POSTGRES_CONNECT, connect_timeout=_PATIENCE),
+    ):
+        yield
 
 
 @pytest.fixture(autouse=True)

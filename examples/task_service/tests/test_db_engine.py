@@ -270,7 +270,7 @@ async def test_the_sqlite_file_is_durable_strict_and_its_owners_alone(tmp_path: 
         os.umask(umask)
     await db.close()
 
-    assert settings == ["wal", 2, 1, 5000]
+    assert settings == ["wal", 2, 1, engine_module._WAIT_SECONDS * 1000]
     assert modes == {0o600}
 
 

@@ -28,7 +28,7 @@ from procrastinate.exceptions import ConnectorException
 from sqlalchemy import func, insert, select, text
 
 from msk_auth import Principal, StoreUnavailable, SystemClock
-from task_service.db.engine import Database
+from task_service.db.engine import POSTGRES_CONNECT, Database
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users
 from task_service.handlers import HandlerResult, RunContext
@@ -505,7 +505,7 @@ def test_the_queue_connects_as_the_service_does(url: str, settings: dict[str, An
     given = QueueNotifier(url)._app.connector._pool_args["kwargs"]
     names = ("host", "port", "dbname", "user", "password", "sslmode")
     assert {name: given[name] for name in names if name in given} == settings
-    assert given["connect_timeout"] == 5
+    assert given["connect_timeout"] == POSTGRES_CONNECT["connect_timeout"]
 
 
 async def test_workers_that_wait_for_turns_do_not_deadlock(deployment: Deployment) -> None:

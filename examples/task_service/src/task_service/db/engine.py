@@ -81,7 +81,7 @@ class Database:
         engine: The engine, for the store of API keys.
     """
 
-    def __init__(self, engine: AsyncEngine, *, block_seconds: float = _BLOCK_SECONDS) -> None:
+    def __init__(self, engine: AsyncEngine, *, block_seconds: float) -> None:
         self.engine = engine
         self._block_seconds = block_seconds
         self._is_sqlite = engine.dialect.name == "sqlite"
@@ -108,8 +108,8 @@ class Database:
         """
         parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return cls(_sqlite_engine(parsed, _WAIT_SECONDS))
-        return cls(_postgres_engine(parsed, _BLOCK_SECONDS))
+            return cls(_sqlite_engine(parsed, _WAIT_SECONDS), block_seconds=_BLOCK_SECONDS)
+        return cls(_postgres_engine(parsed, _BLOCK_SECONDS), block_seconds=_BLOCK_SECONDS)
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
