@@ -41,6 +41,72 @@ def postgres_database() -> Iterator[URL]:
 
 
 @contextmanager
+def pgbouncer(url: URL, pool_mode: str) -> Iterator[URL]:
+    """A PgBouncer in front of a database on PostgreSQL, as a URL for psycopg.
+
+    It listens on a socket in a folder of its own, so it needs no port.
+
+    Args:
+        url: From :func:`postgres_database`.
+        pool_mode: `session` or `transaction`.
+    """
+    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    user = _server_user()
+    if program is None or user is None:
+        pytest.skip("no PgBouncer: apt-get install pgbouncer")
+    folder = Path(tempfile.mkdtemp(prefix="msk-auth-pgbouncer-"))
+    try:
+        target = {"host": url.host, "port": url.port, "dbname": url.database, "user": url.username}
+        target |= {} if url.password is None else {"password": url.password}
+        settings = {
+            "listen_port": 6432,
+            "unix_socket_dir": folder,
+            "auth_type": "any",
+            "pool_mode": pool_mode,
+            "default_pool_size": 3,
+            "logfile": folder / "log",
+        }
+        lines = [
+            "[databases]",
+            f"{url.database} = "
+            + " ".join(f"{name}={value}" for name, value in target.items() if value),
+            "[pgbouncer]",
+            *(f"{name} = {value}" for name, value in settings.items()),
+        ]
+        file = folder / "pgbouncer.ini"
+        file.write_text("\n".join(lines) + "\n")
+        for path in (folder, file):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        as_other = user.pw_uid != os.geteuid()
+        pooler = subprocess.Popen(
+            [program, "-q", file],
+            cwd=folder,
+            start_new_session=True,
+            user=user.pw_uid if as_other else None,
+            group=user.pw_gid if as_other else None,
+        )
+        try:
+            query = {"host": str(folder), "port": "6432"}
+            through = url.set(host=None, port=None, password=None, query=query)
+            for _ in range(200):
+                if pooler.poll() is not None:
+                    break
+                if (folder / ".s.PGSQL.6432").exists() and _accepts(through):
+                    break
+                time.sleep(0.05)
+            else:
+                pytest.fail((folder / "log").read_text("utf-8", "replace"))
+            assert pooler.poll() is None, (folder / "log").read_text("utf-8", "replace")
+            yield through
+        finally:
+            # "Fast" in every version: close all connections and end.
+            pooler.terminate()
+            pooler.wait(30)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def mysql_database() -> Iterator[URL]:
     """A new database on MariaDB or MySQL, as a URL for PyMySQL; set `drivername` for another driver."""
     given = os.environ.get("MSK_AUTH_TEST_MYSQL_URL")
@@ -79,6 +145,13 @@ def _answers(server: URL) -> bool:
     try:
         with socket.create_connection((server.host, server.port), timeout=1):
             pass
+    except OSError:
+        return False
+    return _accepts(server)
+
+
+def _accepts(server: URL) -> bool:
+    try:
         _run(server, "SELECT 1")
     except (OSError, exc.DBAPIError):
         return False

@@ -245,7 +245,7 @@ async def test_an_index_has_the_entries_of_each_query(
 
 async def _fill(it: World, user: User) -> None:
     """A log that is long enough for PostgreSQL to use its indexes; what the tests look for is old."""
-    common = {
+    common: dict[str, Any] = {
         "at": START + timedelta(days=1),
         "action": "run.requested",
         "actor_id": "usr_another",

@@ -28,6 +28,7 @@ from task_service.db.migrate import (
     waiting_for_finish,
     waiting_for_start,
 )
+from task_service.db.pooling import REMEDY, shares_sessions
 from task_service.deployment import secrets_match
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
 from task_service.ids import is_id
@@ -205,6 +206,10 @@ async def _examine_database(
             if (standby := await _standby(db, shown)) is not None:
                 yield standby
                 return
+            if await shares_sessions(db):
+                yield Finding("pooling", False, REMEDY)
+                return
+            yield Finding("pooling", True, "each connection has a session of its own")
             yield await _durability(db, url)
         state = await schema_state(db)
         yield await _schema(db, shown, state)

@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import ConfigurationError
 
 from .engine import Database
+from .pooling import refuse_shared_sessions
 from .schema import metadata, schema_works_with
 
 # For large tables, and to wait for another process that migrates.
@@ -57,7 +58,8 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
         The migrations that are left for `finish`.
 
     Raises:
-        ConfigurationError: A newer version of the service, or another application, created its tables.
+        ConfigurationError: A newer version of the service, or another application, created its tables; or a pooler shares
+            the sessions of its connections.
         StoreUnavailable: The database cannot answer.
     """
     extended = db.with_timeout(_TIMEOUT_SECONDS)
@@ -66,6 +68,8 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
             # Imported here, because a service on SQLite does not need the queue's package.
             from .migrate_postgresql import migrate_postgresql
 
+            # Every process comes by here before it does anything else with its database.
+            await refuse_shared_sessions(db)
             return await migrate_postgresql(extended, _upgrade, finish=finish)
         async with extended.write() as connection:
             await connection.run_sync(_upgrade)
