@@ -87,8 +87,7 @@ class Problem(MskAuthError):
     status_code: ClassVar[_StatusCode] = _StatusCode()
 
     def __init__(self, detail: str | None = None) -> None:
-        # Cheap, because a flood of requests makes many: no call of `super`, and the text is made only when it is read.
-        self.args: tuple[Any, ...] = () if detail is None else (detail,)
+        super().__init__(*(() if detail is None else (detail,)))
 
     @property
     def detail(self) -> str:

@@ -69,14 +69,9 @@ def admit(
     if outcome is None or outcome[0] is not authenticator or outcome[1] != authorization:
         result: object
         try:
-            # Most requests of a deployment with a lease end here, without a coroutine of their own.
-            result = authenticator.cached_principal(authorization)
-            if result is None:
-                # An application that overrides `authenticate` may know of headers alone.
-                more = () if elsewhere is None else (elsewhere,)
-                result = yield lambda authenticator: authenticator.authenticate(
-                    authorization, *more
-                )
+            # An application that overrides `authenticate` may know of headers alone.
+            more = () if elsewhere is None else (elsewhere,)
+            result = yield lambda authenticator: authenticator.authenticate(authorization, *more)
         except Problem as problem:
             result = problem
         except Exception as error:  # noqa: BLE001 - fail closed
