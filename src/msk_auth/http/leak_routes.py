@@ -10,12 +10,12 @@ What a request has in `Authorization` is not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msk_auth.core.errors import ConfigurationError, InputInvalid, KeyMalformed
-from msk_auth.leaks import MAX_REPORT, LeakLabel
+from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver, LeakLabel
 
 from . import openapi
 from .answers import Answer, json_answer
@@ -28,6 +28,8 @@ MAX_REVOCATION: Final = 4096
 _IDENTIFIER_HEADER: Final = "github-public-key-identifier"
 _SIGNATURE_HEADER: Final = "github-public-key-signature"
 _EXAMPLE: Final = "/api/revoke"
+
+AnyReceiver: TypeAlias = AsyncGitHubLeakReceiver | GitHubLeakReceiver
 
 
 def revoke_presented_key(request: Exchange, _principal: None, body: bytes) -> HttpFlow[Answer]:
@@ -47,10 +49,10 @@ def revoke_presented_key(request: Exchange, _principal: None, body: bytes) -> Ht
 
 
 def receive_leak_report(
-    receiver: Any, _request: Exchange, _principal: None, body: bytes
+    receive: Callable[..., Any], _request: Exchange, _principal: None, body: bytes
 ) -> HttpFlow[Answer]:
     """Hand a report to its receiver."""
-    labels: Sequence[LeakLabel] = yield lambda io: receiver.receive(
+    labels: Sequence[LeakLabel] = yield lambda io: receive(
         body,
         key_identifier=io.header(_IDENTIFIER_HEADER),
         signature=io.header(_SIGNATURE_HEADER),
@@ -76,29 +78,36 @@ def revocation_route(path: str) -> Route:
     )
 
 
-def leak_route(path: str, receiver: object, kind: type[object]) -> Route:
+def leak_route(
+    path: str,
+    receiver: object,
+    kinds: tuple[type[AnyReceiver], ...],
+    call: Callable[..., Any] | None = None,
+) -> Route:
     """The row of the route that receives reports.
 
     Args:
         path: Where it is served.
         receiver: Checks the reports and revokes the keys.
-        kind: What the receiver has to be under the adapter's driver.
+        kinds: What the receiver may be under the adapter's driver.
+        call: Calls what may be a function or a coroutine function, under a driver that awaits.
 
     Raises:
-        ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other kind.
+        ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of another kind.
     """
     check_path(path, _EXAMPLE)
-    if not isinstance(receiver, kind):
+    if not isinstance(receiver, kinds):
         raise ConfigurationError(
-            f"leak_route needs {kind.__name__}(…) here, not {type(receiver).__name__}: it has to wait"
+            f"leak_route needs {kinds[0].__name__}(…) here, not {type(receiver).__name__}: it has to wait"
             " in the way that this framework does."
         )
+    receive = receiver.receive if call is None else partial(call, receiver.receive)
     return Route(
         "receive_leak_report",
         "POST",
         path,
         None,
-        partial(receive_leak_report, receiver),
+        partial(receive_leak_report, receive),
         openapi.RECEIVE_LEAK_REPORT,
         MAX_REPORT,
     )

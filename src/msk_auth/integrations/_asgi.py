@@ -302,20 +302,19 @@ class AsgiAuth(
             header=lambda name: _only(_texts(scope, name.encode())),
             admit=lambda policy: self.admit(request, policy),
             read_body=read_body,
-            throttle=None if throttle is None else partial(_wait_for, throttle, request),
+            throttle=None if throttle is None else partial(call_awaited, throttle, request),
         )
         return await run_awaiting(respond(route, exchange), exchange)
 
 
-async def _wait_for(function: Throttle[RequestT], request: RequestT) -> None:
-    """Call an application's function, a blocking one in a thread."""
+async def call_awaited(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """Call an application's function: an async one here, and a blocking one in a thread."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009
     if inspect.iscoroutinefunction(called):
-        result: object = function(request)
+        result = function(*args, **kwargs)
     else:
-        result = await to_thread.run_sync(function, request)
-    if inspect.isawaitable(result):
-        await result
+        result = await to_thread.run_sync(partial(function, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result
 
 
 def _refuse_beside_loop(name: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Generic, TypeVar
-
-from anyio import to_thread
+from typing import Generic, TypeVar
 
 from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.routes import Route
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
+
+from ._asgi import call_awaited
 
 MountedT = TypeVar("MountedT")
 """What an application of the framework takes as a route."""
@@ -58,26 +57,11 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
         Raises:
             ConfigurationError: The path does not begin with a slash, or ends with one, or there is no receiver.
         """
-        awaited = (
-            OffLoopReceiver(receiver) if isinstance(receiver, GitHubLeakReceiver) else receiver
+        row = leak_route(
+            path, receiver, (AsyncGitHubLeakReceiver, GitHubLeakReceiver), call_awaited
         )
-        return self._mount_public(leak_route(path, awaited, AsyncGitHubLeakReceiver), throttle)
+        return self._mount_public(row, throttle)
 
     @abstractmethod
     def _mount_public(self, row: Route, throttle: Callable[[RequestT], object] | None) -> MountedT:
         """A row of the table as a route of the framework."""
-
-
-class OffLoopReceiver(AsyncGitHubLeakReceiver):
-    """A blocking receiver of leak reports for an event loop: it runs in a thread.
-
-    Args:
-        blocking: Does the work.
-    """
-
-    def __init__(self, blocking: GitHubLeakReceiver) -> None:
-        self._blocking = blocking
-
-    async def receive(self, *args: Any, **kwargs: Any) -> Any:
-        """As :meth:`AsyncGitHubLeakReceiver.receive`."""
-        return await to_thread.run_sync(partial(self._blocking.receive, *args, **kwargs))

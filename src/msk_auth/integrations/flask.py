@@ -370,7 +370,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
                 kind.
         """
-        row = leak_route(path, receiver, GitHubLeakReceiver)
+        row = leak_route(path, receiver, (GitHubLeakReceiver,))
         return self._mount(Blueprint(name, __name__), row, "receive", throttle)
 
     def check(self, app: Flask) -> None:
