@@ -37,12 +37,14 @@ from msk_auth import (
     ConfigurationError,
     Owner,
     Principal,
+    own_guard,
     require,
     require_interactive,
     require_key,
 )
 from msk_auth._route_audit import audit
 from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import judge
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.integrations.flask import FlaskAuth
@@ -285,6 +287,234 @@ def test_what_the_application_guards_itself_is_listed_as_that(
     assert report.problems == (
         "POST /users: is declared public, and guarded by the application. Decide.",
     )
+
+
+# The mark of what the application guards itself.
+
+OWN = "the application's own guard"
+
+
+@own_guard
+async def log_in(request: Request) -> str:
+    return ""
+
+
+def decorated(view: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(view)
+    def wrapper(*args: Any, **more: Any) -> Any:
+        return view(*args, **more)
+
+    return wrapper
+
+
+def test_starlette_a_mark_on_an_endpoint_or_a_mount(
+    starlette_auth: StarletteAuth[str],
+) -> None:
+    async def own(request: Request) -> Response:
+        return JSONResponse(None)
+
+    async def both(request: Request) -> Response:
+        return JSONResponse(None)
+
+    @own_guard
+    class Marked(HTTPEndpoint):
+        async def get(self, request: Request) -> Response:
+            return JSONResponse(None)
+
+        @starlette_auth.require("a")
+        async def post(self, request: Request) -> Response:
+            return JSONResponse(None)
+
+    own_guard(own)
+    app = Starlette(
+        routes=[
+            Route("/own", own),
+            Route("/wrapped", decorated(own)),
+            Route("/partial", functools.partial(own)),
+            Route("/guarded", starlette_auth.require("a")(own_guard(both))),
+            Route("/class", Marked),
+            Mount("/files", own_guard(StaticFiles(directory="."))),
+            Mount("/other", StaticFiles(directory=".")),
+        ]
+    )
+    assert listed(app) == {
+        "GET,HEAD /own": OWN,
+        "GET,HEAD /wrapped": OWN,
+        "GET,HEAD /partial": OWN,
+        "GET,HEAD /guarded": "permissions: a",
+        "GET,HEAD /class": OWN,
+        "POST /class": "permissions: a",
+        "* /files": OWN,
+        "* /other": "undeclared",
+    }
+
+
+def test_fastapi_a_mark_on_what_a_route_depends_on(fastapi_auth: FastAPIAuth[str]) -> None:
+    def current_user(name: Annotated[str, Depends(log_in)]) -> str:
+        return name
+
+    guarded = APIRouter(prefix="/guarded", dependencies=[Depends(log_in)])
+    guarded.get("")(lambda: None)
+    guarded.get("/key", dependencies=[fastapi_auth.require("a")])(lambda: None)
+    app = bare_fastapi()
+    app.get("/me", dependencies=[Depends(current_user)])(lambda: None)
+    app.get("/mine")(own_guard(lambda: None))
+    app.get("/open")(lambda: None)
+    app.include_router(guarded)
+    expected = {
+        "GET /me": OWN,
+        "GET /mine": OWN,
+        "GET /open": "undeclared",
+        "GET /guarded": OWN,
+        "GET /guarded/key": "permissions: a",
+    }
+    assert listed(app) == expected
+    # What a test has replaced guards nothing.
+    app.dependency_overrides[log_in] = lambda: ""
+    assert listed(app) == expected | {"GET /me": "undeclared", "GET /guarded": "undeclared"}
+
+
+def test_flask_a_mark_on_a_view_or_what_runs_before_it() -> None:
+    app = Flask(__name__, static_folder=None)
+    auth = flask_auth(app)
+    blueprint = Blueprint("closed", __name__, url_prefix="/closed")
+    auth.protect(blueprint)
+
+    @blueprint.before_request
+    @own_guard
+    def check() -> None: ...
+
+    @app.get("/a")
+    @decorated
+    @own_guard
+    def a() -> str:
+        return ""
+
+    @app.get("/b")
+    @auth.require("b")
+    @own_guard
+    def b() -> str:
+        return ""
+
+    @app.get("/c")
+    def c() -> str:
+        return ""
+
+    class Items(MethodView):
+        @own_guard
+        def get(self) -> str:
+            return ""
+
+        def post(self) -> str:
+            return ""
+
+    app.add_url_rule("/items", view_func=Items.as_view("items"))
+    blueprint.get("/d")(lambda: "")
+    # The blueprint is protected, and the mark is a declaration. Without one this is an error.
+    app.register_blueprint(blueprint)
+    found = listed(app)
+    assert found["GET,HEAD,OPTIONS /a"] == OWN
+    assert found["GET,HEAD,OPTIONS /b"] == "permissions: b"
+    assert found["GET,HEAD,OPTIONS /c"] == "undeclared"
+    assert found["GET /items"] == OWN
+    assert found["GET,HEAD,OPTIONS /closed/d"] == OWN
+
+
+def test_litestar_a_mark_on_a_guard_a_handler_or_a_path() -> None:
+    @own_guard
+    def is_active(_connection: Any, _handler: Any) -> None: ...
+
+    auth = LitestarAuth(authenticator(), paths={"/jobs/*": own_guard, "/health": None})
+
+    async def handler() -> None: ...
+
+    async def marked() -> None: ...
+
+    own_guard(marked)
+    under = litestar.Router(
+        "/under", route_handlers=[litestar.get("/x")(handler)], guards=[is_active]
+    )
+    app = Litestar(
+        [
+            litestar.get("/a", guards=[is_active])(handler),
+            litestar.get("/b")(marked),
+            own_guard(litestar.get("/above")(handler)),
+            litestar.get("/c", guards=[is_active, auth.require("c")])(handler),
+            litestar.get("/jobs/x")(handler),
+            litestar.get("/health")(handler),
+            under,
+        ],
+        plugins=[auth],
+        openapi_config=None,
+        logging_config=None,
+    )
+    assert listed(app) == {
+        "GET /a": OWN,
+        "OPTIONS /a": OWN,
+        "GET /b": OWN,
+        "OPTIONS /b": OWN,
+        "GET /above": OWN,
+        "OPTIONS /above": OWN,
+        "GET /c": "permissions: c",
+        "OPTIONS /c": "permissions: c",
+        "GET /jobs/x": OWN,
+        "OPTIONS /jobs/x": OWN,
+        "GET /health": "public",
+        "OPTIONS /health": "public",
+        "GET /under/x": OWN,
+        "OPTIONS /under/x": OWN,
+    }
+
+
+def test_litestar_a_mark_takes_nothing_off_a_guard_of_the_application() -> None:
+    @own_guard
+    def is_active(_connection: Any, _handler: Any) -> None: ...
+
+    async def handler() -> None: ...
+
+    auth = LitestarAuth(authenticator(), paths={"/b": own_guard}, default=own_guard)
+    handlers = [litestar.get("/a", guards=[is_active])(handler), litestar.get("/b")(handler)]
+    more: dict[str, Any] = {"openapi_config": None, "logging_config": None}
+    app = Litestar(handlers, plugins=[auth], guards=[auth.require("a")], **more)
+    assert set(listed(app).values()) == {"permissions: a"}
+    # Without that guard the default is for what says nothing.
+    other = Litestar([litestar.get("/c")(handler)], plugins=[auth], **more)
+    assert set(listed(other).values()) == {OWN}
+
+
+def test_a_mark_beside_public_is_a_contradiction(starlette_auth: StarletteAuth[str]) -> None:
+    async def own(request: Request) -> Response:
+        return JSONResponse(None)
+
+    app = Starlette(routes=[Route("/own", own_guard(own))])
+    assert audit_routes(app).ok
+    # A list entry for it is one too many.
+    assert list_routes(app, own_guard=["/own"]).unused == ("/own",)
+    contradiction = "GET,HEAD /own: is declared public, and guarded by the application. Decide."
+    assert list_routes(app, public=["/own"]).problems == (contradiction,)
+    starlette_auth.public(own)
+    assert list_routes(app).problems == (contradiction,)
+
+
+def test_a_marked_route_that_looks_like_administration_is_the_applications_own() -> None:
+    async def own(request: Request) -> Response:
+        return JSONResponse(None)
+
+    app = Starlette(routes=[Route("/password", own_guard(own), methods=["POST"])])
+    assert audit_routes(app).ok
+
+
+def test_what_takes_no_mark() -> None:
+    with pytest.raises(ConfigurationError, match="takes no mark"):
+        own_guard(len)
+    assert repr(own_guard) == "own_guard"
+
+    class Guards:
+        def check(self) -> None: ...
+
+    # A method is marked for all instances.
+    own_guard(Guards().check)
+    assert has_own_guard(Guards().check)
 
 
 def test_a_single_text_is_no_list() -> None:

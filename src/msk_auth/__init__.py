@@ -6,6 +6,7 @@ One `Authorization: Bearer …` header carries either the JWT of an interactive 
 framework nor a database library.
 """
 
+from ._route_audit.own_guard import own_guard
 from .authenticator import PROBLEM_BASE, AsyncAuthenticator, Authenticator
 from .clock import Clock, SystemClock
 from .core.credentials import read_bearer
@@ -179,6 +180,7 @@ __all__ = [
     "any_credential",
     "immutable",
     "local_principal",
+    "own_guard",
     "read_bearer",
     "redact",
     "require",

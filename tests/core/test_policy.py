@@ -333,3 +333,24 @@ def test_what_is_no_principal_is_refused_without_its_value(given: Any) -> None:
         with pytest.raises(ConfigurationError, match="is not a Principal") as raised:
             policy.check(given, NOW)
         assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (require(), "an API key or a login token"),
+        (require("a"), "an API key or a login token"),
+        (any_credential(), "an API key or a login token"),
+        (require_interactive("a"), "takes no API key"),
+        (require_interactive(max_age=timedelta(hours=1)), "takes no API key"),
+        (require_key("a"), "for API keys only"),
+    ],
+)
+def test_a_request_without_credentials_is_told_which_kind_would_do(
+    policy: Policy, words: str
+) -> None:
+    problem = policy.credentials_missing()
+    assert (problem.status, problem.code, problem.challenge()) == (401, "credentials_missing", {})
+    assert words in problem.detail
+    # It names the kind of credential, and no permission.
+    assert "permission" not in problem.detail

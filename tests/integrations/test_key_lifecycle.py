@@ -202,3 +202,16 @@ async def test_a_body_that_a_server_cannot_read_is_malformed(
 async def test_the_error_of_a_middleware_about_a_body_is_the_answer(client: Client) -> None:
     reply = await client("POST", "/api/keys", chunks=[b"{", TooManyAttempts(3)])
     assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")
+
+
+async def test_without_credentials_a_route_says_which_kind_it_takes(client: Client) -> None:
+    for method, path, words in (
+        ("GET", "/tasks", "an API key or a login token"),
+        ("POST", "/fresh", "takes no API key"),
+        ("POST", "/api/keys", "takes no API key"),
+        ("GET", "/key", "for API keys only"),
+    ):
+        reply = await send(client.app, method, path.encode())
+        assert (reply.status, reply.json["code"]) == (401, "credentials_missing")
+        assert reply.header("www-authenticate") == 'Bearer realm="api"'
+        assert words in reply.json["detail"]

@@ -44,7 +44,7 @@ class AuditedRoute:
         name: The endpoint's, to find it by.
         policies: All of them have to be met; empty if the route is public, None if it says nothing.
         problems: What is wrong with it, in words; usually nothing.
-        own_guard: Whether the application says that it guards the route itself.
+        own_guard: Whether the application says that it guards the route itself, here or with a mark.
     """
 
     path: str
@@ -176,23 +176,32 @@ def judge(
     judged: list[AuditedRoute] = []
     for route in _by_method(routes):
         opened = _entries_for(route, public) if not route.policies else set[str]()
-        guarded = _entries_for(route, own_guard) if route.policies is None else set[str]()
+        guarded = (
+            _entries_for(route, own_guard)
+            if route.policies is None and not route.own_guard
+            else set[str]()
+        )
         settled = _entries_for(route, accepted)
         policies = () if opened else route.policies
-        candidate = replace(route, policies=policies, own_guard=bool(guarded) and not opened)
+        # A guard of the library counts more than what the application says of its own.
+        guards_itself = not policies and (bool(guarded) or route.own_guard)
+        is_contradiction = guards_itself and policies is not None
+        candidate = replace(
+            route, policies=policies, own_guard=guards_itself and not is_contradiction
+        )
         used |= opened | guarded
         problems = list(route.problems)
         if _is_impassable(route.policies or ()):
             problems.append(
                 "demands an API key and a login, so no request passes. Take off one of the two."
             )
-        if opened and guarded:
+        if is_contradiction:
             problems.append("is declared public, and guarded by the application. Decide.")
         elif candidate.access is Access.UNDECLARED:
             problems.append(
                 "declares no policy. Guard it, or declare it public or guarded by the application."
             )
-        elif not opened and not guarded and (why := _administration(candidate)) is not None:
+        elif not opened and not guards_itself and (why := _administration(candidate)) is not None:
             used |= settled
             if not settled:
                 problems.append(why)

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from .errors import (
     ConfigurationError,
+    CredentialsMissing,
     InteractiveRequired,
     KeyRequired,
     LoginTooOld,
@@ -94,6 +95,19 @@ class Policy:
     def _names_keys(self) -> bool:
         """True if it says what a key with scopes of its own needs to pass."""
         return bool(self.permissions) or self.any_credential
+
+    def credentials_missing(self) -> CredentialsMissing:
+        """What to raise for a request without credentials: it says which kind would do, where not every kind does."""
+        if self.interactive:
+            return CredentialsMissing(
+                "This operation needs a login, and takes no API key. Log in, and send the login token in the header"
+                " 'Authorization: Bearer …'."
+            )
+        if self.key:
+            return CredentialsMissing(
+                "This operation is for API keys only. Send one in the header 'Authorization: Bearer …'."
+            )
+        return CredentialsMissing()
 
     def check(self, principal: Principal[UserT], now: datetime) -> None:
         """Let the principal pass, or raise.

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from msk_auth.authenticator.base import BaseAuthenticator
 from msk_auth.core.authentication import no_user
-from msk_auth.core.errors import Problem, StoreUnavailable
+from msk_auth.core.errors import CredentialsMissing, Problem, StoreUnavailable
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
@@ -78,6 +78,8 @@ def admit(
             _log.error("authentication cannot answer", exc_info=error)
             result = StoreUnavailable()
         outcome = memory[_OUTCOME] = (authenticator, authorization, _checked(result))
+    if isinstance(outcome[2], CredentialsMissing) and not outcome[2].args:
+        raise policy.credentials_missing()
     principal: Principal[UserT] = _accepted(outcome[2])
     if policy.is_bare and memory.get(_NAMED) == (authenticator, principal.key_id):
         # Another guard of this request has named what this key may do here.

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from flask import Blueprint, Flask
 from flask.views import MethodView, View
 
+from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy
 
@@ -109,6 +110,17 @@ def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
     if None in declared:
         return None
     return tuple({policy: None for policies in declared for policy in policies or ()})
+
+
+def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
+    """True if a view, or a `before_request` function that runs for it, is marked with `own_guard`."""
+    names = endpoint.split(".")
+    before: list[str | None] = [None, *(".".join(names[:count]) for count in range(1, len(names)))]
+    view: object = app.view_functions.get(endpoint)
+    view_class: object = getattr(view, "view_class", None)
+    marked = [view, view_class, getattr(view_class, method.lower(), None)]
+    marked += [each for name in before for each in app.before_request_funcs.get(name, ())]
+    return any(has_own_guard(each) for each in marked)
 
 
 def methods_of(app: Flask, endpoint: str) -> set[str]:
@@ -267,7 +279,7 @@ class Views:
         policies = (*(policy for policy in outer if policy is not None), *(own or ()))
         if policies:
             return policies
-        if outer:
+        if outer and not guards_itself(app, endpoint, method):
             raise ConfigurationError(
                 f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
                 f" protected. {_how_to_declare(endpoint)}"

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar, cast
 
 from starlette.applications import Starlette
@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from msk_auth._route_audit.audit import read_routes, register_reader
-from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute
+from msk_auth._route_audit.own_guard import has_own_guard
+from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
@@ -262,11 +263,13 @@ class RouteEntry:
         route: What the framework routes by.
         shown: Where its path, methods and endpoint are, as they are served.
         guards: The policies of guards that are not on the endpoint itself.
+        own_guard: Whether a guard of the application that is not on the endpoint itself is marked with `own_guard`.
     """
 
     route: BaseRoute
     shown: Any
     guards: tuple[Policy, ...] = ()
+    own_guard: bool = False
 
 
 def read_starlette(app: Any, prefix: str) -> Iterator[AuditedRoute]:
@@ -299,13 +302,13 @@ def read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
     """What answers where no route does, if the application has put something there."""
     default: object = router.default
     if getattr(default, "__func__", None) is not Router.not_found:
-        yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route", ())
+        yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route")
 
 
 def _read_inner(app: Any, path: str) -> Iterator[AuditedRoute]:
     routes = read_routes(app, path)
     if routes is None:
-        yield _found(app, path or "/", (ANY_METHOD,), "mount", ())
+        yield _found(app, path or "/", (ANY_METHOD,), "mount")
     else:
         yield from routes
 
@@ -314,34 +317,41 @@ def _read_route(entry: RouteEntry, path: str) -> Iterator[AuditedRoute]:
     endpoint: Any = entry.shown.endpoint
     methods = tuple(sorted(entry.shown.methods or ()))
     if not (inspect.isclass(endpoint) and issubclass(endpoint, HTTPEndpoint)):
-        yield _found(endpoint, path, methods or (ANY_METHOD,), "route", entry.guards)
+        yield _found(endpoint, path, methods or (ANY_METHOD,), "route", entry)
         return
+    entry = replace(entry, own_guard=entry.own_guard or has_own_guard(endpoint))
     # Each method has a guard of its own; others than these are answered 405 by the class.
     for name in _HANDLED:
         handler = getattr(endpoint, name, None)
         if name == "head" and handler is None:
             handler = getattr(endpoint, "get", None)
         if handler is not None and (not methods or name.upper() in methods):
-            yield _found(handler, path, (name.upper(),), "route", entry.guards)
+            yield _found(handler, path, (name.upper(),), "route", entry)
 
 
 def _read_websocket(entry: RouteEntry, path: str) -> AuditedRoute:
     endpoint: Any = entry.shown.endpoint
     if inspect.isclass(endpoint) and issubclass(endpoint, WebSocketEndpoint):
         endpoint = endpoint.on_connect
-    return _found(endpoint, path, (), "websocket", entry.guards)
+    return _found(endpoint, path, (), "websocket", entry)
 
 
 def _found(
-    endpoint: Any, path: str, methods: tuple[str, ...], kind: Any, guards: tuple[Policy, ...]
+    endpoint: Any,
+    path: str,
+    methods: tuple[str, ...],
+    kind: RouteKind,
+    entry: RouteEntry | None = None,
 ) -> AuditedRoute:
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     own = declared_policies(endpoint)
+    guards = () if entry is None else entry.guards
     policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own
     name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
     problems = (_CONTRADICTION,) if policies and is_public(endpoint) else ()
-    return AuditedRoute(path, methods, kind, name, policies, problems)
+    guards_itself = has_own_guard(endpoint) or (entry is not None and entry.own_guard)
+    return AuditedRoute(path, methods, kind, name, policies, problems, guards_itself)
 
 
 register_reader(Starlette, read_starlette)

@@ -48,8 +48,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import AuditedRoute
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
@@ -385,12 +387,17 @@ def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
 
 
 def _guards_in(dependant: Dependant | None, replaced: Collection[object]) -> Iterator[Guard[Any]]:
+    for call in _calls_in(dependant):
+        if _is_guard(call) and call not in replaced:
+            yield call
+
+
+def _calls_in(dependant: Dependant | None) -> Iterator[object]:
+    """An endpoint and all that it depends on."""
     pending = [] if dependant is None else [dependant]
     while pending:
         dependant = pending.pop(0)
-        call: object = dependant.call
-        if _is_guard(call) and call not in replaced:
-            yield call
+        yield dependant.call
         pending.extend(dependant.dependencies)
 
 
@@ -419,10 +426,14 @@ def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteE
     flatten = getattr(fastapi.routing, "iter_route_contexts", None)
     if flatten is None:
         for route in router.routes:
-            yield RouteEntry(route, route, _guards(route, replaced))
+            yield _entry(route, route, replaced)
         return
     for context in flatten(router.routes):
-        yield RouteEntry(context.original_route, context, _guards(context, replaced))
+        yield _entry(context.original_route, context, replaced)
+
+
+def _entry(route: BaseRoute, shown: Any, replaced: Collection[object]) -> RouteEntry:
+    return RouteEntry(route, shown, _guards(shown, replaced), _is_own_guarded(shown, replaced))
 
 
 def _front_ends(
@@ -435,12 +446,20 @@ def _front_ends(
         for front_end in getattr(group, "original_route", group).routes:
             path = above + front_end.path
             methods = tuple(sorted(front_end.methods))
-            yield AuditedRoute(path, methods, "mount", "frontend", guards or None)
+            own_guard = _is_own_guarded(group, replaced)
+            yield AuditedRoute(
+                path, methods, "mount", "frontend", guards or None, own_guard=own_guard
+            )
 
 
 def _guards(route: Any, replaced: Collection[object]) -> tuple[Policy, ...]:
     found = _guards_in(getattr(route, "dependant", None), replaced)
     return tuple(dict.fromkeys(guard.policy for guard in found))
+
+
+def _is_own_guarded(route: Any, replaced: Collection[object]) -> bool:
+    found = _calls_in(getattr(route, "dependant", None))
+    return any(has_own_guard(call) and call not in replaced for call in found)
 
 
 register_reader(FastAPI, _read)

@@ -78,6 +78,7 @@ from ._flask_views import (
     declare_public,
     declare_view,
     declared_policies,
+    guards_itself,
     is_exposed,
 )
 
@@ -662,7 +663,8 @@ def _read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
             policies = None if exposed else _read_policies(app, rule, method)
             methods = () if rule.websocket else (method,)
             kind: RouteKind = "websocket" if rule.websocket else "route"
-            yield AuditedRoute(path, methods, kind, rule.endpoint, policies, problems)
+            own_guard = not exposed and guards_itself(app, rule.endpoint, method)
+            yield AuditedRoute(path, methods, kind, rule.endpoint, policies, problems, own_guard)
 
 
 def _read_policies(app: Flask, rule: Rule, method: str) -> tuple[Policy, ...] | None:

@@ -62,6 +62,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.utils import join_paths
 
 from msk_auth._route_audit.audit import register_reader
+from msk_auth._route_audit.own_guard import OwnGuard, has_own_guard
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
 from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.credentials import read_bearer
@@ -93,6 +94,9 @@ _PAGES: Final = "msk_auth_pages"
 """Marks the handlers of Litestar's OpenAPI pages."""
 _POLICIES: Final = "msk_auth_policies"
 """Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
+
+_OWN_GUARD: Final = "msk_auth_own_guard"
+"""Where a registered handler says whether the application guards it itself, in `opt`."""
 
 _DEPENDENCY: Final = "principal"
 
@@ -149,8 +153,9 @@ class LitestarAuth(
             handler that says nothing is an error.
         paths: What handlers demand that say nothing and cannot be given a guard, those of other plugins, by the path that
             they are registered under: `{"/jobs/*": require_interactive("jobs"), "/static/*": None}`. `/jobs/*` is `/jobs`
-            and all below it, None is public, the longest entry counts. They come before `default`; guards of the application
-            as a whole are demanded as well, except where an entry is None.
+            and all below it, None is public, `own_guard` is for what a guard or a middleware of the application guards, the longest
+            entry counts. They come before `default`; guards of the application as a whole are demanded as well, except where an
+            entry is None.
         exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
             own authentication has `exclude_from_auth`. A guard on the handler, its controller or a router counts in its place:
             Litestar's authentication then leaves the handler alone, and the guard decides.
@@ -174,8 +179,8 @@ class LitestarAuth(
         self,
         authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
-        default: Policy | None = None,
-        paths: Mapping[str, Policy | None] | None = None,
+        default: Policy | OwnGuard | None = None,
+        paths: Mapping[str, Policy | OwnGuard | None] | None = None,
         exclude_opt_key: str | None = None,
         login_scheme: str | None = None,
         errors: Errors = "problems",
@@ -390,8 +395,11 @@ class LitestarAuth(
         for handler in automatic:
             found = {policy: None for other in others for policy in other.opt[_POLICIES]}
             handler.opt[_POLICIES] = tuple(found)
+            handler.opt[_OWN_GUARD] = any(other.opt[_OWN_GUARD] for other in others)
 
     def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
+        """What a handler demands; empty if it is public, or the application guards it itself."""
+        handler.opt[_OWN_GUARD] = False
         if self._login_sources.functions:
             # The innermost of all: a session is there by then, whichever layer or plugin makes it.
             own_middleware = handler.middleware = list(handler.middleware or ())
@@ -424,20 +432,28 @@ class LitestarAuth(
         if is_public or handler.opt.get(self._exclude_opt_key) is True:
             return ()
         by_path = self._find_by_path(handler)
-        if by_path is not None:
+        if isinstance(by_path, tuple):
             return by_path and (*policies, *by_path)
         if root:
+            # A mark takes nothing off the guards of this library.
             return policies
-        if self._default is not None:
+        if by_path is not None or _is_marked(handler, [app, *layers]):
+            handler.opt[_OWN_GUARD] = True
+            return ()
+        if isinstance(self._default, Policy):
             return (self._default,)
+        if self._default is not None:
+            handler.opt[_OWN_GUARD] = True
+            return ()
         if handler.opt.get(_PAGES) is True:
             return ()
         raise ConfigurationError(
             f"{handler} on {path} declares no policy. Give it guards=[auth.require(…)] or"
             f" opt=auth.public; or, if it is another plugin's, write LitestarAuth(…, paths={{{path!r}: …}})."
+            " If your application guards it itself, mark its guard with own_guard."
         )
 
-    def _find_by_path(self, handler: Any) -> tuple[Policy, ...] | None:
+    def _find_by_path(self, handler: Any) -> tuple[Policy, ...] | OwnGuard | None:
         # One handler serves all of its paths, and whichever a request takes, the handler is what is guarded.
         above = [layer.path for layer in handler.ownership_layers[:-1]]
         paths = [join_paths([*above, path]) for path in sorted(handler.paths)]
@@ -601,6 +617,11 @@ def _guards_of(layer: Any) -> list[Guard[Any]]:
     return [guard for guard in layer.guards or () if _is_guard(guard)]
 
 
+def _is_marked(handler: BaseRouteHandler, layers: Sequence[Any]) -> bool:
+    guards = [guard for layer in layers for guard in layer.guards or ()]
+    return any(has_own_guard(each) for each in (handler, handler.fn, *guards))
+
+
 def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
     """What a handler demands as it was registered; empty if it is public, None without the plugin."""
     return handler.opt.get(_POLICIES)
@@ -709,7 +730,9 @@ def _methods_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
 
 
 def _found(handler: Any, path: str, methods: tuple[str, ...], kind: RouteKind) -> AuditedRoute:
-    return AuditedRoute(path, methods, kind, handler.handler_name, declared_policies(handler))
+    own_guard = handler.opt.get(_OWN_GUARD, False)
+    policies = None if own_guard else declared_policies(handler)
+    return AuditedRoute(path, methods, kind, handler.handler_name, policies, own_guard=own_guard)
 
 
 register_reader(Litestar, _read)

@@ -8,7 +8,7 @@ from litestar.exceptions import NotAuthorizedException
 from litestar.security.jwt import Token
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from msk_auth import AsyncAuthenticator, Login, Owner, Principal, Problem
+from msk_auth import AsyncAuthenticator, Login, Owner, Principal, Problem, own_guard
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
 
@@ -46,7 +46,7 @@ auth = LitestarAuth(
     AsyncAuthenticator(store, find_owner=find_owner, logins=[login_of_token]),
     logins=[login_of_cookie],
     exclude_opt_key=jwt_auth.exclude_opt_key,
-    paths={"/api/users/*": None, "/health": None},
+    paths={"/api/users/*": own_guard, "/health": None},
     login_scheme=jwt_auth.openapi_security_scheme_name,
 )
 
