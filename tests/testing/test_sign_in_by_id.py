@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
+    ConfigurationError,
     CredentialKind,
     Login,
     LoginTooOld,
@@ -18,7 +22,7 @@ from msk_auth import (
     require_interactive,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.testing import async_key_headers, key_headers, login_headers
+from msk_auth.testing import BackgroundLoop, async_key_headers, key_headers, login_headers
 
 ADA = Owner("ada", {"tasks:read", "tasks:run"}, "Ada")
 
@@ -56,3 +60,42 @@ def test_an_asynchronous_authenticator_with_logins() -> None:
             assert (await auth.authenticate([headers["Authorization"]])).owner.id == "ada"
 
     asyncio.run(main())
+
+
+def asynchronous() -> AsyncAuthenticator[str]:
+    async def find_owner(owner_id: str) -> Owner[str] | None:
+        return {"ada": ADA}.get(owner_id)
+
+    return AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner, logins=[find_login])
+
+
+class Portal:
+    """What test clients have: a loop in another thread."""
+
+    def __init__(self, loop: BackgroundLoop) -> None:
+        self._loop = loop
+        self.threads: set[int] = set()
+
+    def call(self, func: Callable[[], Any], /) -> Any:
+        async def run() -> Any:
+            self.threads.add(threading.get_ident())
+            return await func()
+
+        return self._loop.run(run())
+
+
+def test_a_synchronous_test_makes_the_key_on_the_loop_of_its_client() -> None:
+    auth = asynchronous()
+    with BackgroundLoop() as loop:
+        portal = Portal(loop)
+        headers = key_headers(auth, "ada", scopes=["tasks:read"], portal=portal)
+        principal = loop.run(auth.authenticate([headers["Authorization"]]))
+    assert (principal.owner.id, principal.permissions) == ("ada", {"tasks:read"})
+    assert portal.threads.isdisjoint({threading.get_ident()})
+    assert len(portal.threads) == 1
+
+
+def test_without_a_portal_it_says_where_to_get_one() -> None:
+    # A client of Starlette that no `with` statement holds has None.
+    with pytest.raises(ConfigurationError, match=r"with TestClient\(app\) as client"):
+        key_headers(asynchronous(), "ada", portal=None)

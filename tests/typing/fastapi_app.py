@@ -6,11 +6,13 @@ from typing import Annotated, assert_type
 
 from fastapi import APIRouter, FastAPI, WebSocket
 from fastapi.params import Security
+from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Policy, Principal
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import key_headers
 
 
 @dataclass
@@ -85,3 +87,9 @@ late.install(FastAPI(), blocking)
 FastAPIAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.require(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.require_interactive(max_age=300)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def headers_of_a_synchronous_test(client: TestClient) -> None:
+    assert_type(key_headers(blocking, "ada"), dict[str, str])
+    assert_type(key_headers(authenticator, "ada", portal=client.portal), dict[str, str])
+    key_headers(authenticator, "ada")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_type
+from typing import Any, assert_type
 
 from litestar import Litestar, Request, Router, WebSocket, get, websocket
+from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.di import NamedDependency, Provide
+from litestar.handlers import BaseRouteHandler
+from litestar.testing import TestClient
 
-from msk_auth import AsyncAuthenticator, Owner, Policy, Principal, require_interactive
+from msk_auth import AsyncAuthenticator, Owner, Policy, Principal, own_guard, require_interactive
 from msk_auth.integrations.litestar import Guard, LitestarAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
+from msk_auth.testing import key_headers
 
 
 @dataclass
@@ -68,3 +72,15 @@ async def load_user(principal: Principal[User]) -> User | None:
 
 
 assert_type(auth.user(load_user), Provide)
+
+
+@own_guard
+def is_active(_connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> bool:
+    return True
+
+
+LitestarAuth(authenticator, default=own_guard, paths={"/jobs/*": own_guard, "/health": None})
+
+
+def headers_of_a_synchronous_test(client: TestClient[Litestar]) -> None:
+    assert_type(key_headers(authenticator, "ada", portal=client.blocking_portal), dict[str, str])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, overload
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -16,6 +17,14 @@ from msk_auth import (
     Owner,
     local_principal,
 )
+
+
+class Portal(Protocol):
+    """The way from a synchronous test to the event loop that an application runs on: anyio's `BlockingPortal`."""
+
+    def call(self, func: Callable[[], Any], /) -> Any:
+        """Call a function there, and wait for what it returns."""
+
 
 _HOUR = timedelta(hours=1)
 _NOW = timedelta(0)
@@ -71,11 +80,31 @@ def login_headers(
     return _bearer(token)
 
 
+@overload
 def key_headers(
     authenticator: Authenticator[Any],
     owner: Owner[Any] | str,
     *,
     scopes: Collection[str] | None = None,
+) -> dict[str, str]: ...
+
+
+@overload
+def key_headers(
+    authenticator: AsyncAuthenticator[Any],
+    owner: Owner[Any] | str,
+    *,
+    scopes: Collection[str] | None = None,
+    portal: Portal | None,
+) -> dict[str, str]: ...
+
+
+def key_headers(
+    authenticator: Authenticator[Any] | AsyncAuthenticator[Any],
+    owner: Owner[Any] | str,
+    *,
+    scopes: Collection[str] | None = None,
+    portal: Portal | None = None,
 ) -> dict[str, str]:
     """The headers of a script with a new key of this owner.
 
@@ -83,13 +112,26 @@ def key_headers(
         authenticator: The application's.
         owner: The owner of the key, or the id.
         scopes: What the key may do at most, out of the owner's permissions; None means all.
+        portal: For an `AsyncAuthenticator`: that of the test client, which runs the application. It is `client.portal` of FastAPI and
+            Starlette, and `client.blocking_portal` of Litestar, while a `with` statement holds the client.
 
     Returns:
         `{"Authorization": "Bearer msk_…"}`.
 
     Raises:
+        ConfigurationError: An `AsyncAuthenticator` has no portal.
         Problem: What :meth:`Authenticator.create_key` raises.
     """
+    if isinstance(authenticator, AsyncAuthenticator):
+        if portal is None:
+            raise ConfigurationError(
+                "An AsyncAuthenticator makes keys on an event loop. Write `with TestClient(app) as client:` and pass"
+                " portal=client.portal (portal=client.blocking_portal in Litestar), or await async_key_headers(…) in an"
+                " async test."
+            )
+        make = partial(async_key_headers, authenticator, owner, scopes=scopes)
+        headers: dict[str, str] = portal.call(make)
+        return headers
     principal = local_principal(_owner_of_key(owner, scopes), at=authenticator.clock.now())
     return _of_key(authenticator.create_key(principal, name="a test", scopes=scopes))
 
