@@ -14,6 +14,8 @@ from litestar import Controller, Litestar, Request, Response, Router, WebSocket,
 from litestar import websocket as websocket_handler
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
+from litestar.exceptions import NotAuthorizedException
+from litestar.middleware import AbstractAuthenticationMiddleware
 from litestar.openapi import OpenAPIConfig
 from litestar.plugins import InitPlugin
 from litestar.static_files import create_static_files_router
@@ -21,7 +23,7 @@ from litestar.types import Receive, Scope, Send
 from tests.integrations.adapters import send
 from tests.integrations.test_websockets import connect
 
-from msk_auth import ConfigurationError, Principal, require, require_interactive
+from msk_auth import ConfigurationError, Principal, own_guard, require, require_interactive
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.testing import list_routes
 from msk_auth.testing.adapter import Reply, User, World, make_world
@@ -190,6 +192,34 @@ class TestTheMarkOfLitestarsOwnAuthentication:
         assert await status(app, world, "/a", "key") == 403
         assert await status(app, world, "/a", "jwt_bob") == 403
         assert await status(app, world, "/a", "jwt") == 200
+
+    async def test_litestars_own_authentication_leaves_the_routes_of_the_library_alone(
+        self, world: World
+    ) -> None:
+        class KnowsNoKeys(AbstractAuthenticationMiddleware):
+            async def authenticate_request(self, connection: Any) -> Any:
+                raise NotAuthorizedException
+
+        auth = LitestarAuth(
+            world.authenticator,
+            exclude_opt_key="exclude_from_auth",
+            paths={"/silent": own_guard},
+        )
+        revocation = auth.revocation_route(throttle=None)
+        mine = get("/a", guards=[auth.require("tasks:run")], exclude_from_auth=True)(silent.fn)
+        app = application(
+            auth, auth.key_routes(), revocation, mine, silent, middleware=[KnowsNoKeys]
+        )
+        assert await status(app, world, "/api/keys") == 401
+        assert await status(app, world, "/api/keys", "key") == 200
+        assert await status(app, world, "/a", "key") == 200
+        assert await status(app, world, "/a") == 401
+        assert await status(app, world, "/silent", "key") == 401
+        headers = [(b"content-type", b"application/x-www-form-urlencoded")]
+        token = world.names["key"].encode()
+        reply = await send(app, "POST", b"/api/revoke", headers, b"token=" + token)
+        assert reply.status == 200
+        assert await status(app, world, "/a", "key") == 401
 
     async def test_our_own_word_beside_a_guard_is_an_error(self, world: World) -> None:
         auth = LitestarAuth(world.authenticator, exclude_opt_key="exclude_from_auth")

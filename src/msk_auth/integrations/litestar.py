@@ -158,7 +158,8 @@ class LitestarAuth(
             entry is None.
         exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
             own authentication has `exclude_from_auth`. A guard on the handler, its controller or a router counts in its place:
-            Litestar's authentication then leaves the handler alone, and the guard decides.
+            Litestar's authentication then leaves the handler alone, and the guard decides. So it is with the routes of the
+            library.
         login_scheme: The name of the application's own security scheme with which users log in, for the OpenAPI document:
             `BearerToken` for Litestar's own JWT authentication. By default the document gets one.
         errors: Which errors are answered with problem documents. By default those of the library and others that are a
@@ -312,10 +313,12 @@ class LitestarAuth(
         if row.status == 204:
             # Litestar reads from the annotation that there is no body.
             handle.__annotations__["return"] = Response[None]
-        options: dict[str, Any] = {"opt": self.public, "tags": [TAG]}
+        # An authentication of Litestar's own knows no keys, and would refuse them before the guard is asked.
+        excluded = {self._exclude_opt_key: True} if self._exclude_opt_key != _PUBLIC else {}
+        options: dict[str, Any] = {"opt": {**excluded, **self.public}, "tags": [TAG]}
         if row.policy is not None:
             # For the documentation and the route audit: the flow of the route checks the policy by itself.
-            options = {"guards": [self._guard(row.policy)]}
+            options = {"guards": [self._guard(row.policy)], "opt": excluded}
         return route(
             row.path.replace("}", ":str}") or "/",
             http_method=HttpMethod(row.method),
