@@ -120,22 +120,24 @@ def loaded_user(principal: Principal[Any], user: T | None) -> T:
     return no_user(principal) if user is None else user
 
 
-def remembered_user(memory: Memory, load: object, owner_id: str) -> Any:
-    """What :func:`remember_user` keeps, or None."""
-    return memory.get(_USERS, {}).get((load, owner_id))
-
-
-def remember_user(memory: Memory, load: object, principal: Principal[Any], user: T | None) -> T:
-    """As :func:`loaded_user`; and for the rest of the request the function need not load it again.
+def load_user_once(
+    memory: Memory, principal: Principal[Any], load: Callable[..., Any], *more: object
+) -> Generator[Callable[[Any], Any], Any, Any]:
+    """A flow: as :func:`loaded_user`, loaded once per request. Its one step loads.
 
     Args:
         memory: The request's.
-        load: The application's function.
         principal: Who the request acts as.
-        user: What the function has found.
+        load: The application's function, which takes the id of the owner.
+        more: What it takes beside that.
     """
-    found = memory.setdefault(_USERS, {})[load, principal.owner.id] = loaded_user(principal, user)
-    return found
+    owner_id = principal.owner.id
+    users: dict[tuple[object, str], object] = memory.setdefault(_USERS, {})
+    user = users.get((load, owner_id))
+    if user is None:
+        found: object = yield lambda _ports: load(owner_id, *more)
+        user = users[load, owner_id] = loaded_user(principal, found)
+    return user
 
 
 def _checked(result: object) -> Principal[Any] | Problem:

@@ -53,13 +53,7 @@ from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http import admission
-from msk_auth.http.admission import (
-    AUTHENTICATED,
-    Memory,
-    known_principal,
-    remember_user,
-    remembered_user,
-)
+from msk_auth.http.admission import AUTHENTICATED, Memory, known_principal, load_user_once
 from msk_auth.http.answers import Answer, Errors, answers_all
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
@@ -249,10 +243,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         @functools.wraps(load_user)
         def current_user() -> T:
-            environ, principal = request.environ, self.current_principal
-            user: T | None = remembered_user(environ, load_user, principal.owner.id)
-            if user is None:
-                user = remember_user(environ, load_user, principal, load_user(principal.owner.id))
+            flow = load_user_once(request.environ, self.current_principal, load_user)
+            user: T = run_blocking(flow, None)
             return user
 
         return current_user

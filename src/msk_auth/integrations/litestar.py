@@ -42,7 +42,6 @@ from copy import copy
 from functools import partial, wraps
 from typing import Any, Final, Generic, Self, TypeGuard, cast
 
-from anyio import to_thread
 from litestar import HttpMethod, Litestar, Request, Response, Router, route
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
@@ -82,7 +81,7 @@ from msk_auth.http.openapi import (
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import broken_body, check_path
 
-from ._asgi import AsgiAuth, LoginOf, Throttle, read_stream, values
+from ._asgi import AsgiAuth, LoginOf, Throttle, call_awaited, read_stream, values
 from ._litestar_errors import ErrorAnswers, to_response
 from ._litestar_paths import PathPolicies, check_policy
 from ._public_routes import PublicRoutes
@@ -252,10 +251,7 @@ class LitestarAuth(
         @wraps(load_user)
         async def provide_user(**given: Any) -> object:
             principal: Principal[UserT] = given[_DEPENDENCY]
-            if inspect.iscoroutinefunction(load_user):
-                found = await load_user(**given)
-            else:
-                found = await to_thread.run_sync(partial(load_user, **given))
+            found: object = await call_awaited(load_user, **given)
             return loaded_user(principal, found)
 
         return Provide(provide_user)

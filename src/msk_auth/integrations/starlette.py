@@ -37,16 +37,11 @@ from starlette.routing import BaseRoute, Route
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
-from msk_auth.http.admission import (
-    AUTHENTICATED,
-    Memory,
-    known_principal,
-    remember_user,
-    remembered_user,
-)
+from msk_auth.http.admission import AUTHENTICATED, known_principal, load_user_once
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import check_path
+from msk_auth.ports import run_awaiting, run_blocking
 
 from ._asgi import Throttle
 from ._public_routes import PublicRoutes
@@ -200,25 +195,17 @@ class StarletteAuth(
                 awaited, for `async def` endpoints, and a plain one makes a plain one, for `def` endpoints.
         """
 
-        def begin(connection: HTTPConnection) -> tuple[Memory, Principal[UserT], object]:
-            memory, principal = connection.scope, self.principal(connection)
-            return memory, principal, remembered_user(memory, load_user, principal.owner.id)
+        def load_once(connection: HTTPConnection) -> Any:
+            principal = self.principal(connection)
+            return load_user_once(connection.scope, principal, load_user, connection)
 
         @functools.wraps(load_user)
         async def awaited(connection: HTTPConnection) -> Any:
-            memory, principal, user = begin(connection)
-            if user is None:
-                found = await load_user(principal.owner.id, connection)
-                user = remember_user(memory, load_user, principal, found)
-            return user
+            return await run_awaiting(load_once(connection), None)
 
         @functools.wraps(load_user)
         def blocking(connection: HTTPConnection) -> Any:
-            memory, principal, user = begin(connection)
-            if user is None:
-                found = load_user(principal.owner.id, connection)
-                user = remember_user(memory, load_user, principal, found)
-            return user
+            return run_blocking(load_once(connection), None)
 
         return awaited if inspect.iscoroutinefunction(load_user) else blocking
 
