@@ -26,7 +26,7 @@ from task_service.middleware import (
     RequestLog,
     SecurityHeaders,
 )
-from task_service.observability import Metrics
+from task_service.observability import ACCESS_LOGGER, Metrics
 from task_service.request_record import request_address
 from task_service.trusted_proxies import Client as FoundClient
 from task_service.trusted_proxies import find_client
@@ -34,6 +34,7 @@ from task_service.trusted_proxies import find_client
 pytestmark = pytest.mark.anyio
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c3IifQ.c2lnbmF0dXJl"
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 COOKIE = f"__Host-task_session={JWT}"
 
 
@@ -181,6 +182,52 @@ async def test_the_request_id_is_fresh_and_never_the_clients() -> None:
     }
     assert len(ids) == 3
     assert "mine" not in ids
+
+
+@pytest.mark.parametrize(
+    ("given", "is_taken"),
+    [
+        ("0af7651916cd43dd8448eb211c80319c", True),
+        ("7c0e1d9e-8a3b-4d8f-9d3e-2f1a5b6c7d8e", True),
+        ("short", False),
+        ("x" * 65, False),
+        ("two words here", False),
+        ("line\nfeed", False),
+        ("msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O", False),
+        (JWT + "x" * 32, False),
+    ],
+)
+async def test_a_trusted_proxy_chooses_the_request_id(given: str, is_taken: bool) -> None:
+    client = around(proxies=("192.0.2.1",))
+    answered = await client.request(headers=[("X-Request-Id", given)])
+    assert (answered.headers["x-request-id"] == given) is is_taken
+
+
+async def test_two_request_ids_are_none() -> None:
+    given = "0af7651916cd43dd8448eb211c80319c"
+    client = around(proxies=("192.0.2.1",))
+    answered = await client.request(headers=[("X-Request-Id", given), ("X-Request-Id", given)])
+    assert answered.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("given", "trace_id"),
+    [
+        (TRACEPARENT, "0af7651916cd43dd8448eb211c80319c"),
+        (TRACEPARENT.upper(), None),
+        (TRACEPARENT + "-more", None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        (f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01", None),
+        ("msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O", None),
+    ],
+)
+async def test_the_log_line_names_the_trace(
+    given: str, trace_id: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, ACCESS_LOGGER):
+        await around().request(headers=[("traceparent", given)])
+    lines = [vars(record) for record in caplog.records if record.name == ACCESS_LOGGER]
+    assert [line["trace_id"] for line in lines] == [trace_id]
 
 
 # What went wrong

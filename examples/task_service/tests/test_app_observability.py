@@ -6,17 +6,22 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from importlib.metadata import version
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from msk_auth import KeyFormat
 from task_service.observability import (
     ACCESS_LOGGER,
     LogFormat,
     Metrics,
+    RunMetrics,
     configure_logging,
     known_method,
+    serve_worker_metrics,
 )
 from task_service.request_record import RequestRecord, current_request
 
@@ -63,6 +68,7 @@ def test_the_line_of_a_request_has_the_form_of_all_lines_and_nothing_but_its_fie
     configure_logging("json", "INFO")
     fields = {
         "request_id": "req_1",
+        "trace_id": None,
         "method": "GET",
         "route": "/api/tasks",
         "status": 200,
@@ -145,6 +151,29 @@ def test_states_that_are_not_known_now_are_not_shown() -> None:
     assert b'task_service_runs{state="queued"} 3.0' in metrics.render()
     metrics.set_runs({})
     assert b'state="queued"' not in metrics.render()
+
+
+def test_a_worker_serves_the_metrics_of_its_runs() -> None:
+    registry = CollectorRegistry()
+    runs = RunMetrics(registry)
+    runs.started(timedelta(milliseconds=20))
+    # The clocks of two machines may differ.
+    runs.started(timedelta(seconds=-3))
+    runs.ended("failed", 7.0)
+    server, thread = serve_worker_metrics(registry, "127.0.0.1", 0)
+    try:
+        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as response:
+            text = response.read().decode()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert 'task_service_runs_ended_total{state="failed"} 1.0' in text
+    assert 'task_service_run_wait_seconds_bucket{le="0.0005"} 1.0' in text
+    assert 'task_service_run_wait_seconds_bucket{le="0.025"} 2.0' in text
+    assert 'task_service_run_seconds_bucket{le="30.0"} 1.0' in text
+    assert "task_service_build_info{" in text
+    assert "task_service_requests" not in text
 
 
 def test_a_request_of_half_a_millisecond_has_a_bucket_and_a_counter_one_series() -> None:

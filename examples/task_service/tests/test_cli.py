@@ -26,8 +26,11 @@ from urllib.error import HTTPError
 import pytest
 from click.testing import CliRunner, Result
 from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_in
+from prometheus_client import CollectorRegistry
 
-from task_service.cli import main
+from msk_auth import ConfigurationError
+from task_service.cli import _worker_metrics, main
+from task_service.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -499,3 +502,14 @@ def test_help_names_every_command(tmp_path: Path) -> None:
     for command in ("serve", "worker", "migrate", "copy-data", "users", "doctor"):
         assert command in done.stdout
     assert run(tmp_path / "data", "--version").exit_code == 0
+
+
+def test_a_worker_whose_metrics_have_no_port_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = Settings(worker_metrics_port=port)
+        with (
+            pytest.raises(ConfigurationError, match="TASK_SERVICE_WORKER_METRICS_PORT"),
+            _worker_metrics(settings, CollectorRegistry()),
+        ):
+            pass

@@ -61,9 +61,13 @@ def handler(resolve: Any = None, networks: Sequence[Any] = LOOPBACK) -> HttpRequ
     return HttpRequest(environment, resolve=resolve)
 
 
-async def run(http: HttpRequest, **params: Any) -> tuple[HandlerResult, Log]:
+async def run(
+    http: HttpRequest, traceparent: str | None = None, **params: Any
+) -> tuple[HandlerResult, Log]:
     log = Log()
-    context = RunContext(run_id="run_1", attempt=1, clock=SystemClock(), sink=log)
+    context = RunContext(
+        run_id="run_1", attempt=1, clock=SystemClock(), sink=log, traceparent=traceparent
+    )
     return await http.run(HttpRequestParams(**params), context), log
 
 
@@ -308,6 +312,21 @@ async def test_redirects_are_followed_and_the_last_response_logged() -> None:
     assert "authorization: bearer theirs" in server.requests[1].lower()
     assert "once" in server.requests[0]
     assert "once" not in server.requests[1]
+
+
+async def test_a_request_belongs_to_the_trace_of_its_run() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    own = trace.replace("0af7", "0bf7")
+    async with serving(lambda _: answer("200 OK")) as server:
+        url = f"http://127.0.0.1:{server.port}/"
+        await run(handler(), traceparent=trace, url=url)
+        await run(handler(), traceparent=trace, url=url, headers={"Traceparent": own})
+        await run(handler(), url=url)
+    of_run, of_task, none = server.requests
+    assert f"traceparent: {trace}" in of_run
+    assert f"traceparent: {own}" in of_task
+    assert trace not in of_task
+    assert "traceparent" not in none
 
 
 async def test_another_origin_does_not_get_the_headers() -> None:

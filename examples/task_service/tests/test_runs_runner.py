@@ -31,6 +31,7 @@ from msk_auth import Clock, StoreUnavailable, SystemClock
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.handlers import HandlerResult, RunContext
+from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
 from task_service.tasks.models import LogLine, NewTask, Run, RunState, TaskChanges
 from task_service.tasks.notifications import LocalEvents
@@ -194,6 +195,58 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 # Executing
+
+
+async def test_a_run_knows_the_request_that_started_it(world: World) -> None:
+    """In whichever process it is executed, and no other run does."""
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    seen: list[tuple[RequestRecord | None, str | None]] = []
+
+    async def work(context: RunContext) -> HandlerResult:
+        seen.append((current_request.get(), context.traceparent))
+        return HandlerResult()
+
+    async with world.running(events=LocalEvents()):
+        token = current_request.set(RequestRecord("req_1", "192.0.2.1", traceparent=traceparent))
+        run = await world.request(work)
+        current_request.reset(token)
+        await world.until(run)
+        await world.until(await world.request(work))
+
+    assert seen == [
+        (RequestRecord("req_1", None, traceparent=traceparent), traceparent),
+        (None, None),
+    ]
+    # They are for operators, not for those who may see the run.
+    assert "req_1" not in run.model_dump_json()
+
+
+async def test_what_a_process_has_executed_is_observed(world: World) -> None:
+    class Observer:
+        def __init__(self) -> None:
+            self.started_runs = 0
+            self.ended_runs: list[str] = []
+
+        def started(self, waited: timedelta) -> None:
+            assert waited >= timedelta(0)
+            self.started_runs += 1
+
+        def ended(self, state: str, seconds: float) -> None:
+            assert seconds >= 0
+            self.ended_runs.append(state)
+
+    async def fail(_: RunContext) -> HandlerResult:
+        return HandlerResult(error="no")
+
+    async def succeed(_: RunContext) -> HandlerResult:
+        return HandlerResult()
+
+    observer = Observer()
+    async with world.running(observer=observer):
+        for work in (fail, succeed):
+            await world.until(await world.request(work))
+    assert observer.started_runs == 2
+    assert observer.ended_runs == ["failed", "succeeded"]
 
 
 async def test_a_run_is_executed_with_its_output(world: World) -> None:

@@ -12,15 +12,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, NoReturn, TextIO
 from urllib.parse import urlsplit
 
 import click
+from prometheus_client import CollectorRegistry
 
-from msk_auth import MskAuthError
+from msk_auth import ConfigurationError, MskAuthError
 
 from .accounts.audit import AuditQuery
 from .accounts.roles import ROLE_PERMISSIONS
@@ -30,7 +31,7 @@ from .db.migrate import migrate as migrate_database
 from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine
 from .memory import hide_memory, return_large_blocks
-from .observability import configure_logging
+from .observability import RunMetrics, configure_logging, serve_worker_metrics
 from .restore import AuditedChanges, refuse_what_ended
 from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
@@ -288,6 +289,28 @@ async def _greet(services: Services) -> None:
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
 
 
+@contextmanager
+def _worker_metrics(settings: Settings, registry: CollectorRegistry) -> Generator[None]:
+    """Serve the metrics of a worker while it works, if its settings name a port."""
+    port = settings.worker_metrics_port
+    if port == 0:
+        yield
+        return
+    try:
+        server, thread = serve_worker_metrics(registry, settings.host, port)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot serve the worker's metrics on port {port} of {settings.host}: {error.strerror}. Set"
+            " TASK_SERVICE_WORKER_METRICS_PORT to another one."
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 async def _work(settings: Settings, grace: timedelta) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -300,12 +323,14 @@ async def _work(settings: Settings, grace: timedelta) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop_in_order, number)
-    worker = Worker.build(settings)
+    registry = CollectorRegistry()
+    worker = Worker.build(settings, observer=RunMetrics(registry))
     try:
         await migrate_database(worker.db)
         await worker.check_commands()
         logging.getLogger(__name__).info("executing runs as %s", worker.runner.worker_id)
-        await worker.execute_runs(stop, grace)
+        with _worker_metrics(settings, registry):
+            await worker.execute_runs(stop, grace)
     finally:
         await worker.db.close()
     await end_the_rest()

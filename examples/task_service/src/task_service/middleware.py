@@ -35,7 +35,13 @@ from .errors import (
 )
 from .ids import new_id
 from .observability import ACCESS_LOGGER, Metrics, known_method
-from .request_record import RequestRecord, current_request, request_address
+from .request_record import (
+    RequestRecord,
+    current_request,
+    request_address,
+    request_id_of,
+    traceparent_of,
+)
 from .trusted_proxies import Address, Network, find_client
 
 Answer = Callable[[Request, Problem], Awaitable[Response]]
@@ -144,7 +150,12 @@ class RequestLog:
         client = find_client(scope, self._trusted_proxies)
         if client.untrusted_proxy is not None:
             self._untrusted_proxy(client.untrusted_proxy)
-        record = RequestRecord(new_id("req"), client.address)
+        given_id = request_id_of(scope["headers"]) if client.is_proxied else None
+        record = RequestRecord(
+            given_id or new_id("req"),
+            client.address,
+            traceparent=traceparent_of(scope["headers"]),
+        )
         token = current_request.set(record)
         began = self._clock.monotonic()
         self._metrics.request_began()
@@ -182,6 +193,7 @@ class RequestLog:
             "answered",
             extra={
                 "request_id": record.id,
+                "trace_id": record.trace_id,
                 "method": known_method(scope["method"]),
                 "route": route,
                 "status": status,

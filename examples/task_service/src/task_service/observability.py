@@ -10,10 +10,12 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from platform import python_version
+from threading import Thread
 from typing import Any, Final, Literal, cast
+from wsgiref.simple_server import WSGIServer
 
 import structlog
 from prometheus_client import (
@@ -24,6 +26,7 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
+    start_http_server,
 )
 
 from msk_auth import RedactingFilter, redact
@@ -41,6 +44,7 @@ own: ids, a route's template, a parsed address. So the line is not searched for 
 
 _ACCESS_FIELDS: Final = (
     "request_id",
+    "trace_id",
     "method",
     "route",
     "status",
@@ -53,10 +57,81 @@ _ACCESS_FIELDS: Final = (
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Seconds. Most answers take less than the 5 ms at which Prometheus' own buckets begin.
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# Runs take longer: up to a day.
+_RUN_BUCKETS: Final = (*_BUCKETS, 30, 60, 300, 900, 3600, 21600, 86400)
+
+
+class RunMetrics:
+    """What this process has executed: a :class:`~task_service.tasks.interfaces.RunObserver`.
+
+    Args:
+        registry: Where the metrics are added.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ended = Counter(
+            "task_service_runs_ended",
+            "Runs that this process has ended, by their final state.",
+            ["state"],
+            registry=registry,
+        )
+        self._wait = Histogram(
+            "task_service_run_wait_seconds",
+            "Time from the request for a run to its start in this process.",
+            buckets=_RUN_BUCKETS,
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "task_service_run_seconds",
+            "Time from the start of a run in this process to its end.",
+            buckets=_RUN_BUCKETS,
+            registry=registry,
+        )
+
+    def started(self, waited: timedelta) -> None:
+        """Count a run that starts now."""
+        self._wait.observe(max(0.0, waited.total_seconds()))
+
+    def ended(self, state: str, seconds: float) -> None:
+        """Count a run that has ended in a final state."""
+        self._ended.labels(state).inc()
+        self._duration.observe(seconds)
+
+
+def serve_worker_metrics(
+    registry: CollectorRegistry, host: str, port: int
+) -> tuple[WSGIServer, Thread]:
+    """Serve the metrics of a process that serves nothing else, from a thread, until the server is shut down.
+
+    Args:
+        registry: The metrics.
+        host: The address to listen on.
+        port: The port; 0 takes a free one.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    add_process_metrics(registry)
+    return start_http_server(port, host, registry)
+
+
+def add_process_metrics(registry: CollectorRegistry) -> None:
+    """Add what every process has: the versions, and `process_*` (processor time, memory, open files; Linux only)."""
+    Gauge(
+        "task_service_build_info",
+        "1, with the versions of this process.",
+        ["version", "library_version", "python_version"],
+        registry=registry,
+    ).labels(version("task-service"), version("msk-auth"), python_version()).set(1)
+    ProcessCollector(registry=registry)
 
 
 class Metrics:
-    """The service's counters, in a registry of their own. No label names a person, a key or an address."""
+    """The service's counters, in a registry of their own. No label names a person, a key or an address.
+
+    Attributes:
+        runs: Those of the runs that this process executes.
+    """
 
     content_type: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -88,7 +163,7 @@ class Metrics:
         )
         self._runs = Gauge(
             "task_service_runs",
-            "Runs that the database knows, by state.",
+            "Runs in the database that have not ended, by state.",
             ["state"],
             registry=self._registry,
         )
@@ -108,14 +183,8 @@ class Metrics:
             "Connections of this process's pool that are in use.",
             registry=self._registry,
         )
-        Gauge(
-            "task_service_build_info",
-            "1, with the versions of this process.",
-            ["version", "library_version", "python_version"],
-            registry=self._registry,
-        ).labels(version("task-service"), version("msk-auth"), python_version()).set(1)
-        # process_*: processor time, memory, open files, start time. Linux only.
-        ProcessCollector(registry=self._registry)
+        self.runs = RunMetrics(self._registry)
+        add_process_metrics(self._registry)
 
     def watch_connections(self, in_use: Callable[[], int]) -> None:
         """Call `in_use` for the number of connections in use each time the metrics are read."""
@@ -153,7 +222,7 @@ class Metrics:
         self._refusals.labels(code).inc()
 
     def set_runs(self, by_state: Mapping[str, int]) -> None:
-        """Set the number of runs in each state; the other states become unknown."""
+        """Set the number of unfinished runs in each state; the other states become unknown."""
         self._runs.clear()
         for state, count in by_state.items():
             self._runs.labels(state).set(count)
@@ -242,6 +311,8 @@ def _with_request_id(
     request = current_request.get()
     if request is not None:
         event_dict.setdefault("request_id", request.id)
+        if request.traceparent is not None:
+            event_dict.setdefault("trace_id", request.trace_id)
     return event_dict
 
 

@@ -202,7 +202,9 @@ class Services:
             lease=timedelta(milliseconds=settings.lease_ms) if settings.lease_ms else None,
         )
 
-        worker = Worker.on(db, config, settings, clock, sandbox, serving=True)
+        worker = Worker.on(
+            db, config, settings, clock, sandbox, serving=True, observer=metrics.runs
+        )
         runs = Runs(
             db,
             clock,

@@ -204,6 +204,10 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=64)] = 2
     """How many runs this process executes at once; `task-service worker --concurrency` goes before it."""
 
+    worker_metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """The port on which `task-service worker` serves its own `/metrics`, at `TASK_SERVICE_HOST`; 0 serves none. Each worker of
+    a machine needs its own."""
+
     execute_runs: Literal["auto", "always", "never"] = "auto"
     """Whether `task-service serve` executes runs itself. With `auto` it does on SQLite; on PostgreSQL it does as long as
     no `task-service worker` is alive. `never` leaves them to workers, `always` executes runs beside them."""

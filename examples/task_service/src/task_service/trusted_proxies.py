@@ -52,10 +52,12 @@ class Client:
     Attributes:
         address: The believed address; None when it is unknown.
         untrusted_proxy: The same address, if it sent `X-Forwarded-For` and is no trusted proxy.
+        is_proxied: Whether a trusted proxy sent the request.
     """
 
     address: str | None
     untrusted_proxy: Address | None = None
+    is_proxied: bool = False
 
 
 def find_client(scope: Scope, trusted_proxies: Sequence[Network]) -> Client:
@@ -76,14 +78,15 @@ def find_client(scope: Scope, trusted_proxies: Sequence[Network]) -> Client:
         value for name, value in scope["headers"] if name == b"x-forwarded-for"
     ).decode("latin-1")
     entries = forwarded.split(",") if forwarded.strip() else []
+    is_proxied = any(address in network for network in trusted_proxies)
     while entries:
         if not any(address in network for network in trusted_proxies):
-            return Client(str(address), untrusted_proxy=address)
+            return Client(str(address), untrusted_proxy=address, is_proxied=is_proxied)
         before = parse_address(entries.pop().strip())
         if before is None:
             break
         address = before
-    return Client(str(address))
+    return Client(str(address), is_proxied=is_proxied)
 
 
 @lru_cache(maxsize=1024)

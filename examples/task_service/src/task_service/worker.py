@@ -25,6 +25,7 @@ from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import refuse_unconfined
 from .handlers.sandbox import CommandSandbox
 from .settings import Settings
+from .tasks.interfaces import RunObserver
 from .tasks.notifications import LocalEvents, NullNotifier, WorkerNotifier
 from .tasks.runner import Runner
 
@@ -55,12 +56,19 @@ class Worker:
     serving: bool
 
     @classmethod
-    def build(cls, settings: Settings, *, clock: Clock | None = None) -> Worker:
+    def build(
+        cls,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        observer: RunObserver | None = None,
+    ) -> Worker:
         """A worker beside processes that serve. Reads and makes nothing in the data folder, and connects to nothing.
 
         Args:
             settings: What is fixed while it runs.
             clock: Where the time comes from; the machine's own by default.
+            observer: As :meth:`on`.
 
         Raises:
             ConfigurationError: A setting is invalid.
@@ -68,7 +76,8 @@ class Worker:
         clock = SystemClock() if clock is None else clock
         db = Database.open(settings.database_url)
         config = ConfigStore(db, clock, audit=Audit(db, clock))
-        return cls.on(db, config, settings, clock, command_sandbox_of(settings), serving=False)
+        sandbox = command_sandbox_of(settings)
+        return cls.on(db, config, settings, clock, sandbox, serving=False, observer=observer)
 
     @classmethod
     def on(
@@ -80,6 +89,7 @@ class Worker:
         command_sandbox: CommandSandbox,
         *,
         serving: bool,
+        observer: RunObserver | None = None,
     ) -> Worker:
         """A worker on an open database.
 
@@ -91,6 +101,7 @@ class Worker:
             command_sandbox: Confines its commands.
             serving: Whether this process serves the API. If so, it leaves runs to other workers where there are any,
                 unless its settings prevent that.
+            observer: Called with what the process executes, for its metrics.
 
         Raises:
             ConfigurationError: As :meth:`build`.
@@ -113,6 +124,7 @@ class Worker:
             concurrency=settings.workers,
             notifier=queue.notifier,
             should_acquire=queue.should_acquire,
+            observer=observer,
         )
         return cls(settings, db, registry, events, queue, runner, config, command_sandbox, serving)
 

@@ -122,6 +122,8 @@ class RunContext:
         attempt: 1 for the first attempt; one more after each worker that died in the middle of the run.
         clock: Where to take the time from.
         lease: Until when the worker may act on the run.
+        traceparent: The trace to which the request for the run belongs (W3C Trace Context), to send along to other
+            systems; None if it belongs to none.
     """
 
     run_id: str
@@ -130,6 +132,7 @@ class RunContext:
     sink: LogSink = field(repr=False)
     progress: Callable[[Progress], None] = field(default=_ignore_report, repr=False)
     lease: RunLease = field(default_factory=RunLease, repr=False)
+    traceparent: str | None = None
 
     def log(self, stream: Stream, text: str) -> None:
         """Append text, with its own line ends, to the run's log. Never waits; what exceeds the bound is dropped."""

@@ -151,6 +151,8 @@ class HttpRequest(Handler[HttpRequestParams]):
     async def _send(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
         url = parse_url(params.url)
         headers = params.headers
+        if context.traceparent is not None:
+            headers = {"traceparent": context.traceparent} | headers
         body = None if params.body is None else params.body.encode()
         for _ in range(MAX_REDIRECTS + 1):
             request = _request(params.method, url, headers, body)

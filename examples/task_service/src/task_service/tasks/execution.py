@@ -56,6 +56,7 @@ class Execution:
         lease: Until when this process may act on the run.
 
     Attributes:
+        outcome: How the run ended, once that is written.
         over: Set by the runner when this process has nothing to do with the run any more.
     """
 
@@ -72,6 +73,7 @@ class Execution:
         self.run = run
         self.lease = lease
         self.over = asyncio.Event()
+        self.outcome: Outcome | None = None
         self._worker_runs = worker_runs
         self._registry = registry
         self._clock = clock
@@ -147,6 +149,7 @@ class Execution:
             sink=self._log,
             progress=self._progress.report,
             lease=self.lease,
+            traceparent=None if run.request is None else run.request.traceparent,
         )
         return await handler.run(params, context)
 
@@ -200,7 +203,9 @@ class Execution:
             batch = log.next_batch()
         if isinstance(end, StopReason):
             return await self._worker_runs.release(self.run, batch)
-        return await self._worker_runs.finish(self.run, end, batch)
+        is_finished = await self._worker_runs.finish(self.run, end, batch)
+        self.outcome = end if is_finished else None
+        return is_finished
 
 
 def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome | StopReason:

@@ -1,8 +1,9 @@
-"""What tasks and runs require of the rest of the service: live settings, and a hook for the audit log."""
+"""What tasks and runs require of the rest of the service: live settings, and hooks for the audit log and the metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -65,6 +66,18 @@ class OnChange(Protocol):
         Raises:
             StoreUnavailable: The entry cannot be written. The change is rolled back.
         """
+        ...
+
+
+class RunObserver(Protocol):
+    """Called with what a process executes, for its metrics."""
+
+    def started(self, waited: timedelta) -> None:
+        """A run starts, so long after it was requested."""
+        ...
+
+    def ended(self, state: str, seconds: float) -> None:
+        """A run has ended in this final state, so long after its start in this process."""
         ...
 
 

@@ -23,6 +23,7 @@ from msk_auth import Clock
 from task_service.db.engine import Database
 from task_service.handlers import HandlerRegistry, RunLease
 from task_service.ids import new_id
+from task_service.request_record import current_request
 
 from .execution import (
     MAX_BACKOFF_SECONDS,
@@ -31,7 +32,7 @@ from .execution import (
     StopReason,
     log_failure,
 )
-from .interfaces import RunConfig
+from .interfaces import RunConfig, RunObserver
 from .notifications import LocalEvents, WorkerNotifier, wait_for_event
 from .retention import Retention
 from .worker_runs import LeaseWatch, WorkerRuns
@@ -61,6 +62,7 @@ class Runner:
         poll: How often to look without a notification.
         notifier: Notifies other workers of runs that are queued again.
         should_acquire: Called before looking for work. While it returns False, other workers acquire the runs.
+        observer: Called with what this process executes.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Runner:
         poll: timedelta = timedelta(seconds=1),
         notifier: WorkerNotifier | None = None,
         should_acquire: Callable[[], Awaitable[bool]] | None = None,
+        observer: RunObserver | None = None,
     ) -> None:
         self.worker_id = new_id("wrk") if worker_id is None else worker_id
         self._clock = clock
@@ -94,6 +97,7 @@ class Runner:
         self._poll = poll.total_seconds()
         self._looked_at: float | None = None
         self._should_acquire = should_acquire
+        self._observer = observer
         self._executions: dict[str, Execution] = {}
         self._acquiring = 0
         self._room = asyncio.Event()
@@ -280,8 +284,16 @@ class Runner:
         return execution
 
     async def _execute(self, execution: Execution) -> None:
+        # Of this task alone, as is what the handler logs.
+        current_request.set(execution.run.request)
+        began = self._clock.monotonic()
+        if self._observer is not None:
+            self._observer.started(execution.run.waited)
         try:
             await execution.execute()
+            outcome = execution.outcome
+            if self._observer is not None and outcome is not None:
+                self._observer.ended(outcome.state, self._clock.monotonic() - began)
         finally:
             del self._executions[execution.run.run_id]
             execution.over.set()

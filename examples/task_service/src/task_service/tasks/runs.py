@@ -23,6 +23,7 @@ from task_service.errors import (
     TaskNotFound,
 )
 from task_service.ids import is_id, new_id
+from task_service.request_record import current_request
 
 from .interfaces import OnChange, RunConfig, ignore_change
 from .models import Run, RunPage, RunPriority, RunState
@@ -408,8 +409,13 @@ async def _check_room(connection: AsyncConnection, owner_id: str) -> None:
 
 
 def _requested_by(principal: Principal[NamedT]) -> dict[str, Any]:
+    request = current_request.get()
     return {
         "user_id": principal.owner.id,
         "username": principal.user.username,
         "credential": {"kind": principal.kind.value, "key_id": principal.key_id},
+        # For the log lines of whichever process executes the run, not for clients.
+        "request": None
+        if request is None
+        else {"id": request.id, "traceparent": request.traceparent},
     }

@@ -25,8 +25,14 @@ _SIZE: Final = {
 }
 
 
+_UNFINISHED: Final = (RunState.QUEUED, RunState.RUNNING)
+
+
 class RunCounts:
-    """Counts runs by state, and caches the result: the metrics may be scraped as often as operators like.
+    """Counts the unfinished runs by state, and caches the result: the metrics may be scraped as often as operators like.
+
+    An index has the unfinished runs. Those that have ended, which are many, are counted as they end; see
+    :class:`~task_service.tasks.interfaces.RunObserver`.
 
     Args:
         db: The service's database.
@@ -45,7 +51,7 @@ class RunCounts:
         self._counts: dict[str, int] = {}
 
     async def by_state(self) -> dict[str, int]:
-        """The number of runs in each state, zeros included.
+        """The number of queued and of running runs, zeros included.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -55,10 +61,12 @@ class RunCounts:
             if self._counted_at is None or now - self._counted_at >= self._lifetime:
                 async with self._db.read() as connection:
                     found = await connection.execute(
-                        select(runs.c.state, func.count().label("runs")).group_by(runs.c.state)
+                        select(runs.c.state, func.count().label("runs"))
+                        .where(runs.c.state.in_(_UNFINISHED))
+                        .group_by(runs.c.state)
                     )
                     counted: dict[str, int] = {row.state: row.runs for row in found}
-                self._counts = {state.value: counted.get(state.value, 0) for state in RunState}
+                self._counts = {state.value: counted.get(state.value, 0) for state in _UNFINISHED}
                 self._counted_at = now
             return self._counts
 
@@ -160,7 +168,6 @@ class StatusReport:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        active = (RunState.QUEUED, RunState.RUNNING)
         elsewhere = (
             None if self._count_live_workers is None else await self._count_live_workers(self._db)
         )
@@ -169,7 +176,7 @@ class StatusReport:
             size = await connection.scalar(text(_SIZE[dialect.name]))
             counts = await connection.execute(
                 select(runs.c.state, func.count(), func.min(runs.c.created_at))
-                .where(runs.c.state.in_(active))
+                .where(runs.c.state.in_(_UNFINISHED))
                 .group_by(runs.c.state)
             )
             found = {state: (count, oldest) for state, count, oldest in counts}

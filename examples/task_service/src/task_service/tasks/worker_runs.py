@@ -10,8 +10,8 @@ clocks that differ nor one that is set by an hour take a run from a living worke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from msk_auth import Clock
 from task_service.db.engine import Database
 from task_service.db.schema import UtcMicroseconds, run_log, runs
 from task_service.handlers import Progress
+from task_service.request_record import RequestRecord
 
 from .interfaces import RunConfig
 from .models import RunPriority, RunState
@@ -46,7 +47,12 @@ MAX_ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class AcquiredRun:
-    """A run that a worker holds, with what it needs to execute it."""
+    """A run that a worker holds, with what it needs to execute it.
+
+    Attributes:
+        waited: From the request for it to its start.
+        request: The HTTP request that it was requested with, for log lines; None for a run of an older version.
+    """
 
     run_id: str
     worker_id: str
@@ -57,6 +63,8 @@ class AcquiredRun:
     last_seq: int
     log_bytes: int
     log_truncated: bool
+    waited: timedelta = field(default=timedelta(0), compare=False)
+    request: RequestRecord | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +202,8 @@ class WorkerRuns:
                 runs.c.timeout_seconds,
                 runs.c.log_bytes,
                 runs.c.log_truncated,
+                runs.c.created_at,
+                runs.c.requested_by,
             )
         )
         row = result.one_or_none()
@@ -213,6 +223,8 @@ class WorkerRuns:
             last_seq=last_seq or 0,
             log_bytes=row.log_bytes,
             log_truncated=row.log_truncated,
+            waited=now - row.created_at,
+            request=_request_of(row.requested_by),
         )
 
     async def complete_rotation(self) -> int:
@@ -420,6 +432,13 @@ class WorkerRuns:
             "claimed_by": None,
             "lease_expires_at": None,
         }
+
+
+def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
+    request = requested_by.get("request")
+    if request is None:
+        return None
+    return RequestRecord(request["id"], address=None, traceparent=request["traceparent"])
 
 
 def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
