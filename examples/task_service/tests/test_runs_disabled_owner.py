@@ -30,8 +30,9 @@ from task_service.db.schema import users as users_table
 from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks.models import NewTask, Run, RunState
 from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.owner_rotation import OWNER_DISABLED
 from task_service.tasks.runner import Runner
-from task_service.tasks.runs import OWNER_DISABLED, Runs
+from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import AcquiredRun, Outcome, WorkerRuns
 

@@ -42,8 +42,9 @@ from msk_auth import OwnerDisabled
 from task_service.db.schema import users as users_table
 from task_service.tasks.models import NewTask, Run, RunPriority, RunState
 from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.owner_rotation import OWNER_DISABLED
 from task_service.tasks.run_log import RunLog
-from task_service.tasks.runs import OWNER_DISABLED, Runs, cancel_runs_of
+from task_service.tasks.runs import Runs, cancel_runs_of
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import (
     MAX_ATTEMPTS,

@@ -123,7 +123,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
     return (
         health_router(it.db, it.metrics, it.run_counts, it.tokens),
         auth_router(auth, it.login, it.sessions, it.invitations),
-        *keys_routers(auth, it.keys),
+        *keys_routers(auth, it.keys, it.runs),
         key_audit_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry),
         runs_router(auth, it.runs, it.logs, stopping=it.stopping),

@@ -1,4 +1,7 @@
-"""The audit log's entries of keys: each is written by the store's `on_change`, in the transaction of its change."""
+"""The audit log's entries of keys: each is written by the store's `on_change`, in the transaction of its change.
+
+The same transaction ends the runs of a key that was found in public.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ from msk_auth import (
 )
 from task_service.db import schema
 from task_service.db.engine import Database
+from task_service.tasks.run_keys import KEY_LEAKED, of_key
+from task_service.tasks.runs import cancel_runs
 
 from .audit import Audit
 from .sessions import require_open
@@ -110,6 +115,9 @@ class KeyAudit:
     async def _leaked(
         self, connection: AsyncConnection, event: KeyLeaked, *, revoked: bool
     ) -> None:
+        # A stranger who found the key may have started them.
+        its_runs = of_key(event.record.owner_id, event.record.id)
+        await cancel_runs(connection, its_runs, event.at, error=KEY_LEAKED)
         known = select(_AUDIT.details).where(
             _AUDIT.action == "key.leaked", _AUDIT.target == event.record.id
         )

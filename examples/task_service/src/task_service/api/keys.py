@@ -1,21 +1,22 @@
-"""The list of one's own API keys. The library has the other routes under `/api/keys`."""
+"""The list of one's own API keys, and revoking one. The library has the other routes under `/api/keys`."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from datetime import datetime
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Response
-from pydantic import BaseModel, PlainSerializer, WithJsonSchema
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
-from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
+from msk_auth import ApiKey, KeyFormat, KeyNotFound, KeyStatus, Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
 from task_service.accounts.users import User
+from task_service.tasks.runs import Runs
 
 from .audit import rfc3339
 from .json_route import JsonRoute, Limit, Search
-from .openapi import UNCHANGED
+from .openapi import UNCHANGED, problems
 
 PREFIX: Final = "/api/keys"
 
@@ -56,11 +57,26 @@ class KeyPageSchema(BaseModel):
     counts: dict[KeyStatus, int] | None = None
 
 
-def keys_routers(auth: FastAPIAuth[User], keys: KeyList) -> tuple[APIRouter, APIRouter]:
-    """The library's key routes, with a list that is searched, sorted and counted in place of the library's."""
+class RevokeOptions(BaseModel):
+    """The body of `POST /api/keys/{keyId}/revoke`; optional.
+
+    With `cancel_runs` the runs that the key has started are cancelled as well. Otherwise they go on; those that wait are not
+    started in any case.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    cancel_runs: bool = False
+
+
+def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[APIRouter, APIRouter]:
+    """The library's key routes, but for two.
+
+    The list is searched, sorted and counted, and revoking a key may cancel the runs that it has started.
+    """
     others = auth.key_routes(
         prefix=PREFIX,
-        operations=["create_key", "get_key", "rotate_key", "revoke_key", "delete_key"],
+        operations=["create_key", "get_key", "rotate_key", "delete_key"],
     )
     router = APIRouter(prefix=PREFIX, tags=["API keys"], route_class=JsonRoute)
 
@@ -89,6 +105,25 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList) -> tuple[APIRouter, API
             next_cursor=page.next_cursor,
             **counts,
         )
+
+    @router.post("/{keyId}/revoke", responses=problems(KeyNotFound))
+    async def revoke_key(
+        response: Response,
+        principal: Annotated[Principal[User], auth.require_interactive()],
+        key_id: Annotated[str, Path(alias="keyId")],
+        options: RevokeOptions | None = None,
+    ) -> KeySchema:
+        """Revoke an API key, for good.
+
+        Runs that it has started go on, unless the body says `{"cancel_runs": true}`. Runs that wait for their start are
+        cancelled when their turn comes.
+        """
+        record = await auth.authenticator.revoke_key(principal, key_id)
+        # Only now: what the key queues at this moment is not started any more. If this fails, the client repeats the request.
+        if options is not None and options.cancel_runs:
+            await runs.cancel_of_key(principal, record.id)
+        response.headers["cache-control"] = "no-store"
+        return _document(record, auth.authenticator.clock.now())
 
     return router, others
 

@@ -20,16 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ScalarSelect, Select, and_, case, delete, func, select, text, update
+from sqlalchemy import ScalarSelect, Select, and_, case, delete, func, not_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from task_service.db.schema import runs, users, waiting_owners
 
 from .models import RunPriority, RunState
+from .run_keys import key_allows, key_of, of_key, why_key_refuses
 
 
 class Lane(IntEnum):
@@ -50,6 +52,22 @@ class RotationEnd:
 
     urgent: int
     normal: int
+
+
+OWNER_DISABLED: Final = "The account of the run's owner was disabled."
+"""The error of a run that ends because of that."""
+
+
+class RefusedRuns(NamedTuple):
+    """Runs that will never start.
+
+    Attributes:
+        which: A condition that selects them.
+        error: The reason, shown with each.
+    """
+
+    which: ColumnElement[bool]
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +153,8 @@ async def lock_next_turn(
     return None if row is None else OwnerTurn(row.owner_id, Lane(row.lane))
 
 
-def may_start(turn: OwnerTurn, limit: int) -> ColumnElement[bool]:
-    """That a run is the next of the owner whose turn is locked, and may be started now.
+def may_start(turn: OwnerTurn, limit: int, now: datetime) -> ColumnElement[bool]:
+    """That a run is the next of the owner whose turn is locked, and may be started now: by its owner and by its key.
 
     For the statement that starts it: what was true when the turn was found may have changed since.
     """
@@ -147,6 +165,7 @@ def may_start(turn: OwnerTurn, limit: int) -> ColumnElement[bool]:
         select(users.c.id)
         .where(users.c.id == turn.owner_id, users.c.disabled_at.is_(None))
         .exists(),
+        key_allows(now),
     ]
     if turn.lane is Lane.URGENT:
         conditions.append(runs.c.rank <= RunPriority.URGENT.rank)
@@ -158,19 +177,34 @@ async def end_turn(connection: AsyncConnection, turn: OwnerTurn) -> None:
     await _move(connection, turn.owner_id, await _next_rank(connection, turn.owner_id))
 
 
-async def correct_turn(connection: AsyncConnection, turn: OwnerTurn) -> bool:
+async def correct_turn(
+    connection: AsyncConnection, turn: OwnerTurn, now: datetime
+) -> RefusedRuns | None:
     """Correct a turn that led to no run.
 
     Returns:
-        True if its owner is disabled. They have left the rotation then, and their queued runs must end.
+        The queued runs that must end, if the owner is disabled, who has left the rotation then, or the key of their next run
+        does not work any more; None otherwise.
     """
     is_disabled = await connection.scalar(
         select(users.c.disabled_at.is_not(None)).where(users.c.id == turn.owner_id)
     )
-    rank = None if is_disabled else await _next_rank(connection, turn.owner_id)
+    if is_disabled:
+        await _move(connection, turn.owner_id, None)
+        return RefusedRuns(runs.c.owner_id == turn.owner_id, OWNER_DISABLED)
+    rank = await _next_rank(connection, turn.owner_id)
     if rank is None or Lane.of(rank) is not turn.lane:
         await _move(connection, turn.owner_id, rank)
-    return bool(is_disabled)
+        return None
+    key_id = await connection.scalar(
+        select(key_of(runs.c)).where(
+            runs.c.id == _next_of(turn.owner_id, "id"), not_(key_allows(now))
+        )
+    )
+    if key_id is None:
+        return None
+    queued = and_(of_key(turn.owner_id, key_id), runs.c.state == RunState.QUEUED.value)
+    return RefusedRuns(queued, await why_key_refuses(connection, key_id))
 
 
 async def owners_not_in_rotation(connection: AsyncConnection) -> Sequence[str]:

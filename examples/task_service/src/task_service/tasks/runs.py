@@ -28,7 +28,7 @@ from task_service.request_record import current_request
 from .interfaces import OnChange, RunConfig, ignore_change
 from .models import Run, RunPage, RunPriority, RunState
 from .notifications import LocalEvents, NullNotifier, WorkerNotifier
-from .owner_rotation import join_rotation
+from .owner_rotation import OWNER_DISABLED, join_rotation
 from .queries import (
     DEFAULT_PAGE,
     MAX_PAGE,
@@ -38,13 +38,13 @@ from .queries import (
     owned_by,
     visible_to,
 )
+from .run_keys import of_key
 
 MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
-OWNER_DISABLED: Final = "The account of the run's owner was disabled."
-"""The error of a run that ends because of that."""
 
+_WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
 _BY_ANOTHER = "An administrator cancelled the run."
 # Visible ASCII, as a header field's value can hold it without quoting.
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -314,6 +314,28 @@ class Runs:
             self._events.cancel_requested(run_id)
         self._events.run_changed(run_id)
         return run
+
+    async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:
+        """Cancel the unfinished runs that one of the principal's own keys has requested.
+
+        Call it after revoking the key: what a request with the key queues at the same time is not started then.
+
+        Returns:
+            The ids of the runs.
+        """
+        async with self._db.write() as connection:
+            ids = await cancel_runs(
+                connection,
+                of_key(principal.owner.id, key_id),
+                self._clock.now(),
+                error=_WITH_ITS_KEY,
+            )
+            for run_id in ids:
+                await self._on_change(connection, principal, "run.cancelled", run_id)
+        for run_id in ids:
+            self._events.cancel_requested(run_id)
+            self._events.run_changed(run_id)
+        return ids
 
     async def _earlier(
         self, connection: AsyncConnection, owner_id: str, key: str, task_id: str

@@ -39,7 +39,7 @@ from .owner_rotation import (
     rotation_end,
 )
 from .run_log import LogBatch
-from .runs import cancel_runs_of
+from .runs import cancel_runs
 
 MAX_ATTEMPTS: Final = 3
 """How many workers a run may outlive: one that brings down every worker must not be retried for ever."""
@@ -160,7 +160,7 @@ class WorkerRuns:
                 end = await rotation_end(connection, limit)
             if end is None:
                 return None
-            disabled = False
+            refused = None
             async with self._db.write() as connection:
                 turn = await lock_next_turn(connection, limit, end, skip_locked=skip_locked)
                 if turn is not None:
@@ -170,11 +170,13 @@ class WorkerRuns:
                         if not notified:
                             await self._notifier.withdraw(connection, run.run_id)
                         return run
-                    disabled = await correct_turn(connection, turn)
-            if turn is not None and disabled:
+                    refused = await correct_turn(connection, turn, self._clock.now())
+            if refused is not None:
                 # In another transaction: one that locks a turn must not lock runs.
                 async with self._db.write() as connection:
-                    await cancel_runs_of(connection, turn.owner_id, self._clock.now())
+                    await cancel_runs(
+                        connection, refused.which, self._clock.now(), error=refused.error
+                    )
             # Other workers have locked every turn: wait for one instead of polling.
             skip_locked = turn is not None
 
@@ -184,7 +186,7 @@ class WorkerRuns:
         now = self._clock.now()
         result = await connection.execute(
             update(runs)
-            .where(may_start(turn, limit))
+            .where(may_start(turn, limit, now))
             .values(
                 state=RunState.RUNNING,
                 attempt=runs.c.attempt + 1,

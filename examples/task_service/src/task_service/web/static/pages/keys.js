@@ -170,21 +170,25 @@ onSubmit(rotateForm, async () => {
   await reveal(created);
 });
 
-const end = (key, verb, text, method, path) => confirm({
+const end = (key, verb, text, method, path, body) => confirm({
   title: `${verb} ${key.name}?`,
   text,
   action: `${verb} key`,
   async act() {
-    await api(`/keys/${key.id}${path}`, { method });
+    await api(`/keys/${key.id}${path}`, { method, body: body?.() });
     await keys.refresh();
     say(`${key.name}: ${verb.toLowerCase()}d.`);
   },
 });
-const revoke = (key, first = null) => end(key, "Revoke", [
-  ...(first ? [first] : []),
-  [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
-  ["Last used: ", when(key.last_used_at, "never"), "."],
-], "POST", "/revoke");
+function revoke(key, first = null) {
+  const runs = h("input", { type: "checkbox" });
+  end(key, "Revoke", [
+    ...(first ? [first] : []),
+    [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
+    ["Last used: ", when(key.last_used_at, "never"), "."],
+    h("label", { class: "check" }, runs, "Also cancel its runs"),
+  ], "POST", "/revoke", () => ({ cancel_runs: runs.checked }));
+}
 const remove = (key) => end(key, "Delete", "delete", "DELETE", "");
 
 // The audit trail of one key.
