@@ -31,7 +31,7 @@ APPLICATIONS = {
     "flask_login": (42, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
     "litestar_alchemy": (
         60,
-        ["club/app.py", "club/auth.py", "club/controllers.py", "club/keys.py"],
+        ["club/app.py", "club/controllers.py", "club/keys.py"],
     ),
 }
 

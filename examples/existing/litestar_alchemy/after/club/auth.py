@@ -21,7 +21,7 @@ async def find_user(token: Token, connection: ASGIConnection[Any, Any, Any, Any]
 jwt_auth = JWTCookieAuth[User, Token](
     retrieve_user_handler=find_user,
     token_secret=SECRET,
-    exclude=["^/schema", "^/health", "^/api/books", "^/api/keys"],
+    exclude=["^/schema", "^/health"],
 )
 
 
