@@ -89,6 +89,7 @@ from .core.store import (
 from .redaction import RedactingFilter, redact
 from .tokens.profile import Claims, TokenProfile
 from .tokens.signing import AlgorithmName, KeyRing, SigningKey
+from .users import AsyncUsers, Users
 from .watch import AsyncWatch, Watch
 
 __version__ = "0.1.0"
@@ -101,6 +102,7 @@ __all__ = [
     "AsyncBatchStore",
     "AsyncKeyStore",
     "AsyncLeaseRegister",
+    "AsyncUsers",
     "AsyncWatch",
     "Authenticator",
     "Claims",
@@ -176,6 +178,7 @@ __all__ = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
+    "Users",
     "Watch",
     "any_credential",
     "immutable",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
@@ -32,6 +33,7 @@ from .core.steps import Flow, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
 from .leases.cache import LeaseCache, Leases
 from .leases.single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
+from .users import AsyncUsers, RequestSession, Users
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -146,6 +148,20 @@ class SyncPorts(Generic[UserT]):
     def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
         return [self.store.find(key_id) for key_id in key_ids]
 
+    def of_request(self, request: RequestSession | None) -> SyncPorts[UserT]:
+        """These ports for the verification of a request: where they may, they read the owner in its session.
+
+        They may not under a lease. A session answers with what it has read before, which can be older than the lease, and other
+        requests would get it.
+        """
+        users: object = self._find_owner
+        if request is None or self.leases.cache is not None or not isinstance(users, Users):
+            return self
+        ports = copy(self)
+        find = cast("Users[Any, Any, UserT]", users).find_in
+        ports._find_owner = partial(find, request)  # noqa: SLF001 - it is a copy of this object
+        return ports
+
     def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return self._find_owner(owner_id)
 
@@ -258,6 +274,16 @@ class AsyncPorts(Generic[UserT]):
         if self._find_many is None:
             return [await self.store.find(key_id) for key_id in key_ids]
         return await self._find_many(key_ids)
+
+    def of_request(self, request: RequestSession | None) -> AsyncPorts[UserT]:
+        """As :meth:`SyncPorts.of_request`."""
+        users: object = self._find_owner
+        if request is None or self.leases.cache is not None or not isinstance(users, AsyncUsers):
+            return self
+        ports = copy(self)
+        find = cast("AsyncUsers[Any, Any, UserT]", users).find_in
+        ports._find_owner = partial(find, request)  # noqa: SLF001 - it is a copy of this object
+        return ports
 
     async def find_owner(self, owner_id: str) -> Owner[UserT] | None:
         return await self._find_owner(owner_id)

@@ -39,6 +39,7 @@ from msk_auth.core.store import AsyncKeyStore
 from msk_auth.ports import AsyncPorts
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
+from msk_auth.users import RequestSession
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
@@ -96,7 +97,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
     Args:
         store: Stores the keys.
-        find_owner: Returns the application's user with an id, read anew on each call; None if there is none.
+        find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As
+            :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
             Opening this authenticator starts to fetch their keys.
@@ -193,7 +195,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         self._flusher: asyncio.Task[None] | None = None
 
     async def authenticate(
-        self, authorization: Sequence[str | bytes], elsewhere: RequestLogins | None = None
+        self,
+        authorization: Sequence[str | bytes],
+        elsewhere: RequestLogins | None = None,
+        request: RequestSession | None = None,
     ) -> Principal[UserT]:
         """As :meth:`Authenticator.authenticate`."""
         principal = None if self._cache is None else self._cache.find(authorization)
@@ -203,7 +208,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             try:
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
-                principal = await self._ports.run(self._verify(presented))
+                ports = self._ports.of_request(request)
+                principal = await ports.run(self._verify(presented))
             except Problem as problem:
                 if self._on_event is not None:
                     await self._emit(refusal(problem, self.clock.now()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import authentication, references
@@ -20,6 +20,7 @@ from msk_auth.core.steps import Flow
 from msk_auth.leases.cache import LeaseCache, Leases
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
+from msk_auth.users import AsyncUsers, Users, users_in
 
 from .usage import UsageBuffer
 from .validation import check_users_shareable, validate_components
@@ -107,13 +108,16 @@ class BaseAuthenticator(Generic[UserT]):
             shares_principals=lease is not None,
             delegates=may_act_for is not None,
         ).check()
+        self.users: Users[Any, Any, UserT] | AsyncUsers[Any, Any, UserT] | None = users_in(
+            find_owner
+        )
         self.realm = realm
         self.problem_base = problem_base
         self.clock: Clock = SystemClock() if clock is None else clock
         self._usage = UsageBuffer()
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
-            check_users_shareable(find_owner)
+            check_users_shareable(find_owner if self.users is None else self.users.owner_of)
             check_users_shareable(find_external_owner)
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
         self.cached_principal = (

@@ -36,6 +36,7 @@ from msk_auth.core.store import KeyStore
 from msk_auth.ports import SyncPorts
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
+from msk_auth.users import RequestSession
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
@@ -53,7 +54,8 @@ class Authenticator(BaseAuthenticator[UserT]):
 
     Args:
         store: Stores the keys.
-        find_owner: Returns the application's user with an id, read anew on each call; None if there is none.
+        find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As :class:`~msk_auth.Users` it
+            reads in the session of the request, where the adapter knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
             Opening this authenticator starts to fetch their keys.
@@ -144,7 +146,10 @@ class Authenticator(BaseAuthenticator[UserT]):
         self._last_flush = self.clock.monotonic()
 
     def authenticate(
-        self, authorization: Sequence[str | bytes], elsewhere: RequestLogins | None = None
+        self,
+        authorization: Sequence[str | bytes],
+        elsewhere: RequestLogins | None = None,
+        request: RequestSession | None = None,
     ) -> Principal[UserT]:
         """The principal of a request.
 
@@ -152,6 +157,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             authorization: The value of every `Authorization` header of the request.
             elsewhere: For adapters: what may find a login elsewhere in the request, such as in its session. Asked only if
                 there is no bearer credential.
+            request: For adapters: the session of the request, in which :class:`~msk_auth.Users` read the owner.
 
         Raises:
             TypeError: `authorization` is one value, not a list.
@@ -167,7 +173,8 @@ class Authenticator(BaseAuthenticator[UserT]):
             try:
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
-                principal = self._ports.run(self._verify(presented))
+                ports = self._ports.of_request(request)
+                principal = ports.run(self._verify(presented))
             except Problem as problem:
                 if self._on_event is not None:
                     self._emit(refusal(problem, self.clock.now()))

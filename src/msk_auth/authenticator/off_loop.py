@@ -28,7 +28,16 @@ RunInThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls a function in a thread, and returns an awaitable of its result, such as `anyio.to_thread.run_sync`."""
 
 
-_SHARED = ("profiles", "issuers", "rules", "realm", "problem_base", "clock", "cached_principal")
+_SHARED = (
+    "profiles",
+    "issuers",
+    "rules",
+    "users",
+    "realm",
+    "problem_base",
+    "clock",
+    "cached_principal",
+)
 
 
 class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
@@ -65,11 +74,11 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
         self._blocking.authorize(principal, policy)
 
     async def authenticate(
-        self, authorization: Sequence[str | bytes], *logins: Any, **named: Any
+        self, authorization: Sequence[str | bytes], *more: Any, **named: Any
     ) -> Principal[UserT]:
         principal = self.cached_principal(authorization)
         if principal is None:
-            principal = await self._call("authenticate", authorization, *logins, **named)
+            principal = await self._call("authenticate", authorization, *more, **named)
         return principal
 
     def reference(self, *args: Any, **kwargs: Any) -> str:

@@ -17,6 +17,7 @@ from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
 from msk_auth.redaction import RedactingFilter
+from msk_auth.users import RequestSession
 
 Memory: TypeAlias = MutableMapping[str, Any]
 """What lives exactly as long as a request: an ASGI scope or a WSGI environment."""
@@ -29,6 +30,7 @@ _Outcome: TypeAlias = tuple[object, Authorization, Principal[Any] | Problem]
 
 _OUTCOME: Final = "msk_auth.outcome"
 _USERS: Final = "msk_auth.users"
+_SESSION: Final = "msk_auth.session"
 
 _NAMED: Final = "msk_auth.named"
 
@@ -70,7 +72,11 @@ def admit(
         result: object
         try:
             # An application that overrides `authenticate` may know of headers alone.
-            more = () if elsewhere is None else (elsewhere,)
+            more: tuple[object, ...] = () if elsewhere is None else (elsewhere,)
+            # What is verified afresh is read afresh: a session answers with what it has read before.
+            request = None if afresh else session_of(memory, authenticator)
+            if request is not None:
+                more = (elsewhere, request)
             result = yield lambda authenticator: authenticator.authenticate(authorization, *more)
         except Problem as problem:
             result = problem
@@ -88,6 +94,29 @@ def admit(
     if not policy.is_bare and policy is not AUTHENTICATED:
         memory[_NAMED] = (authenticator, principal.key_id)
     return principal
+
+
+def keep_session(
+    memory: Memory, authenticator: BaseAuthenticator[Any], session: object
+) -> RequestSession:
+    """Keep the session of a request with the request; the first one, if it is given several.
+
+    Args:
+        memory: The request's.
+        authenticator: Whose users are read in it. A mounted application may have its own.
+        session: The application's.
+    """
+    kept = session_of(memory, authenticator)
+    if kept is None:
+        kept = RequestSession(session)
+        memory[_SESSION] = (authenticator, kept)
+    return kept
+
+
+def session_of(memory: Memory, authenticator: BaseAuthenticator[Any]) -> RequestSession | None:
+    """The session of a request, if the adapter knows it."""
+    kept: tuple[object, RequestSession] | None = memory.get(_SESSION)
+    return None if kept is None or kept[0] is not authenticator else kept[1]
 
 
 def known_principal(

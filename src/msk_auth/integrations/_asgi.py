@@ -28,6 +28,7 @@ from msk_auth.http.admission import AUTHENTICATED, Memory
 from msk_auth.http.answers import Answer, close_reason
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
 from msk_auth.ports import run_awaiting
+from msk_auth.users import AsyncUsers, Users
 from msk_auth.watch import AsyncWatch
 
 from ._adapter import Adapter, GuardT
@@ -263,6 +264,17 @@ class AsgiAuth(
         self._publish(scope, principal)
         return principal
 
+    async def _load_user(self, scope: Memory, principal: Principal[UserT], session: object) -> Any:
+        """The application's user of a request, in its session; the one that was read to verify the request."""
+        authenticator = self.authenticator
+        users = users_of(authenticator)
+        request = admission.keep_session(scope, authenticator, session)
+        owner_id = principal.owner.id
+        found = request.users.get(owner_id)
+        if found is None:
+            found = await call_awaited(users.load_in, request, owner_id)
+        return admission.loaded_user(principal, found)
+
     def _ask_elsewhere(self, scope: Memory) -> RequestLogins | None:
         if not self._login_sources.functions:
             return None
@@ -305,6 +317,17 @@ class AsgiAuth(
             throttle=None if throttle is None else partial(call_awaited, throttle, request),
         )
         return await run_awaiting(respond(route, exchange), exchange)
+
+
+def users_of(
+    authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT],
+) -> Users[Any, Any, UserT] | AsyncUsers[Any, Any, UserT]:
+    if authenticator.users is None:
+        raise ConfigurationError(
+            "user() without a function that loads the user needs an authenticator that knows how: give it"
+            " find_owner=Users(load_user, owner_of, new_session)."
+        )
+    return authenticator.users
 
 
 async def call_awaited(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:

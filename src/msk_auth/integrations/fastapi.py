@@ -57,13 +57,13 @@ from msk_auth.authenticator import AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
-from msk_auth.http.admission import loaded_user
+from msk_auth.http.admission import keep_session, loaded_user
 from msk_auth.http.answers import Answer
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import TAG, complete_document, requirement
 from msk_auth.http.routes import Route, check_path
 
-from ._asgi import LoginOf, Throttle
+from ._asgi import LoginOf, Throttle, users_of
 from ._public_routes import PublicRoutes
 from ._starlette import (
     RouteEntry,
@@ -85,6 +85,31 @@ _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _MAX_ERRORS: Final = 50
 
 
+# Since then a dependency that uses no scopes is called once per request, whatever the scopes of what depends on it.
+_SHARES_SESSIONS: Final = tuple(map(int, fastapi.__version__.split(".")[:2])) >= (0, 123)
+
+
+def _parameter(name: str, default: object) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Any
+    )
+
+
+_CONNECTION: Final = inspect.Parameter(
+    "connection", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection
+)
+
+
+def _session_dependency(session: object) -> Depends | None:
+    if session is None:
+        return None
+    if isinstance(session, Depends) or not callable(session):
+        raise ConfigurationError(
+            "session must be the function that gives the session of a request, such as session=get_session, without Depends(…)."
+        )
+    return Depends(session)
+
+
 class Guard(SecurityBase, Generic[UserT]):
     """A dependency that lets a request or a websocket pass, as its principal, or raises.
 
@@ -95,19 +120,32 @@ class Guard(SecurityBase, Generic[UserT]):
         policy: What it demands.
     """
 
-    def __init__(self, auth: "FastAPIAuth[UserT]", policy: Policy) -> None:
+    def __init__(
+        self, auth: "FastAPIAuth[UserT]", policy: Policy, session: Depends | None = None
+    ) -> None:
         # The finished document has other schemes: one guard may be passed with one of two.
         self.model: SecurityBaseModel = HTTPBearer()
         self.scheme_name: str = next(iter(requirement([policy])))
         self.policy = policy
         self._auth = auth
+        if session is not None:
+            # FastAPI reads it when a route is declared.
+            self.__signature__ = inspect.Signature([_CONNECTION, _parameter("session", session)])
 
-    async def __call__(self, connection: HTTPConnection) -> Principal[UserT]:
+    async def __call__(
+        self, connection: HTTPConnection, session: object = None
+    ) -> Principal[UserT]:
         """The principal.
+
+        Args:
+            connection: The request or websocket.
+            session: The application's session of the request, if the adapter was told which dependency gives it.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
+        if session is not None:
+            keep_session(connection.scope, self._auth.authenticator, session)
         if self.policy.is_bare:
             # The principal as a parameter, beside a guard of the route that says which keys may pass.
             for guard in _guards_of(connection.scope):
@@ -148,10 +186,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             the request. By default protection from cross-site request forgery is the application's own.
         login_scheme: How users log in, for the OpenAPI document: `OAuth2PasswordBearer(tokenUrl=…)` keeps the form behind the
             button "Authorize". By default a bearer token.
+        session: The application's dependency with the session of a request, such as `get_db`. The guards depend on it, so that
+            :class:`~msk_auth.Users` read the user in that session; a test replaces it in `app.dependency_overrides` as ever.
 
     Raises:
-        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, or `login_scheme` is
-            no scheme.
+        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, `login_scheme` is
+            no scheme, or `session` is no dependency.
     """
 
     def __init__(
@@ -161,14 +201,16 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         logins: Sequence[LoginOf[HTTPConnection]] = (),
         check_origin: bool = False,
         login_scheme: SecurityBase | None = None,
+        session: Callable[..., object] | None = None,
     ) -> None:
+        self._session = _session_dependency(session)
         super().__init__(authenticator, logins=logins, check_origin=check_origin)
         if login_scheme is not None and not isinstance(cast("object", login_scheme), SecurityBase):
             raise ConfigurationError(
                 f"login_scheme must be a scheme such as OAuth2PasswordBearer(tokenUrl=…), not {login_scheme!r}."
             )
         self._login_scheme = login_scheme
-        self._guards: dict[Policy, Security] = {}
+        self._guards: dict[tuple[Policy, bool], Security] = {}
         self._owner_id: Depends | None = None
 
     @property
@@ -196,11 +238,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             self._owner_id = Depends(owner_id)
         return self._owner_id
 
-    def user(self, load_user: Callable[..., object]) -> Depends:
-        """The application's user, for `CurrentUser = Annotated[User, auth.user(load_user)]`.
+    def user(self, load_user: Callable[..., object] | None = None) -> Depends:
+        """The application's user, for `CurrentUser = Annotated[User, auth.user()]`.
 
-        It demands what :attr:`principal` does. The user is loaded once per request, in the session that the function
-        depends on::
+        It demands what :attr:`principal` does. The user is loaded once per request, in the request's own session. It is the
+        one that :class:`~msk_auth.Users` have loaded to decide about the request, if the adapter has a `session`. Otherwise
+        write `auth.user(load_user)` with a dependency that loads it::
 
             def load_user(session: SessionDep, owner_id: Annotated[str, auth.owner_id]) -> User | None:
                 return session.get(User, int(owner_id))
@@ -209,12 +252,15 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         `token_revoked` for a login.
 
         Args:
-            load_user: A dependency of the application, `async` or not.
+            load_user: A dependency of the application, `async` or not. None: what the authenticator's `Users` load.
 
         Raises:
-            ConfigurationError: The function depends neither on :attr:`owner_id` nor on another guard, or takes `owner_id` from
+            ConfigurationError: There is no `load_user`, and the adapter has no `session` or its authenticator no `Users`. Or the
+                function depends neither on :attr:`owner_id` nor on another guard, or takes `owner_id` from
                 the query, where a client writes what it likes.
         """
+        if load_user is None:
+            return self._user_of_session()
         dependant = get_dependant(path="/", call=load_user)
         from_query = {field.name for field in dependant.query_params}
         if "owner_id" in from_query or next(_guards_in(dependant, ()), None) is None:
@@ -227,6 +273,23 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
         async def current_user(principal: Any = self.principal, loaded: Any = load) -> Any:
             return loaded_user(principal, loaded)
+
+        return Depends(current_user)
+
+    def _user_of_session(self) -> Depends:
+        session = self._session
+        if session is None:
+            raise ConfigurationError(
+                "auth.user() needs the session of a request. Write FastAPIAuth(authenticator, session=get_session) with the"
+                " dependency that gives it, or auth.user(load_user) with a dependency that loads the user."
+            )
+        if self._given is not None:
+            users_of(self._given)
+
+        async def current_user(
+            connection: HTTPConnection, principal: Any = self.principal, session: Any = session
+        ) -> Any:
+            return await self._load_user(connection.scope, principal, session)
 
         return Depends(current_user)
 
@@ -351,7 +414,10 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             methods=[row.method],
             name=row.name,
             # For the documentation and the route audit: the endpoint checks the policy by itself.
-            dependencies=None if row.policy is None else [self._guard(row.policy)],
+            # It holds no session of the application while the store waits for a connection of its own.
+            dependencies=None
+            if row.policy is None
+            else [self._guard(row.policy, in_session=False)],
             # The endpoint's own answer counts; these two keep the document to it.
             status_code=row.status,
             response_class=Response,
@@ -360,11 +426,15 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         )
         return router
 
-    def _guard(self, policy: Policy) -> Security:
+    def _guard(self, policy: Policy, *, in_session: bool = True) -> Security:
         # The same object for the same policy, so that FastAPI calls it once per request.
-        if policy not in self._guards:
-            self._guards[policy] = _Declared(Guard(self, policy), scopes=sorted(policy.permissions))
-        return self._guards[policy]
+        session = self._session if in_session else None
+        key = (policy, session is None)
+        if key not in self._guards:
+            # Older versions would make another session for each list of scopes above it.
+            scopes = sorted(policy.permissions) if session is None or _SHARES_SESSIONS else ()
+            self._guards[key] = _Declared(Guard(self, policy, session), scopes=scopes)
+        return self._guards[key]
 
 
 def _fields(errors: Sequence[Mapping[str, Any]]) -> list[FieldError]:

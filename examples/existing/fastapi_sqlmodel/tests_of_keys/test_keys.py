@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -5,8 +6,9 @@ import inventory.main
 from alembic import command
 from alembic.config import Config
 from fastapi.testclient import TestClient
+from inventory.deps import get_session
 from inventory.models import Item, User
-from sqlmodel import Session
+from sqlmodel import Session, SQLModel, create_engine
 
 
 def key_of(client: TestClient, login: dict[str, str], scopes: list[str]) -> dict[str, str]:
@@ -49,6 +51,31 @@ def test_a_revoked_key_is_refused_at_once(client: TestClient, login: dict[str, s
     (listed,) = client.get("/keys", headers=login).json()["items"]
     assert client.post(f"/keys/{listed['id']}/revoke", headers=login).is_success
     assert client.get("/items", headers=key).json()["code"] == "key_revoked"
+
+
+def test_a_session_of_a_test_reaches_keys_and_logins(
+    client: TestClient, user: User, login: dict[str, str], tmp_path: Path
+) -> None:
+    key = key_of(client, login, ["items:read"])
+    other = create_engine(f"sqlite:///{tmp_path / 'tests.db'}")
+    SQLModel.metadata.create_all(other)
+
+    def session_of_test() -> Iterator[Session]:
+        with Session(other) as session:
+            yield session
+
+    inventory.main.app.dependency_overrides[get_session] = session_of_test
+    try:
+        for credential in (key, login):
+            assert client.get("/items", headers=credential).status_code == 401
+        with Session(other) as session:
+            session.add(User(**user.model_dump()))
+            session.commit()
+        for credential in (key, login):
+            assert client.get("/items", headers=credential).json() == []
+    finally:
+        inventory.main.app.dependency_overrides.clear()
+        other.dispose()
 
 
 def test_the_migrations_are_complete() -> None:

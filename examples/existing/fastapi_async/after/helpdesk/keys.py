@@ -3,14 +3,15 @@ from typing import Annotated
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from helpdesk.database import DB, Base, engine, new_session
+from helpdesk.database import Base, engine, get_db, new_session
 from helpdesk.exceptions import NotAuthenticated, answer, on_app_error
 from helpdesk.users import service
 from helpdesk.users.dependencies import oauth2
 from helpdesk.users.models import User
 from helpdesk.users.security import decode_access_token
-from msk_auth import AsyncAuthenticator, Login, Owner, Principal, Problem
+from msk_auth import AsyncAuthenticator, AsyncUsers, Login, Owner, Principal, Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
 
@@ -18,14 +19,14 @@ api_keys = api_key_table(Base.metadata)
 PERMISSIONS = frozenset({"tickets:read", "tickets:write"})
 
 
-async def find_owner(user_id: str) -> Owner[None] | None:
-    async with new_session() as db:
-        user = await service.get(db, int(user_id))
-    if user is None:
-        return None
+async def load_user(db: AsyncSession, user_id: str) -> User | None:
+    return await service.get(db, int(user_id))
+
+
+def owner_of(user: User) -> Owner[None]:
     permissions = PERMISSIONS | {"tickets:close_any"} if user.role == "admin" else PERMISSIONS
     since = user.created_at.replace(tzinfo=UTC)
-    return Owner(user_id, permissions, None, disabled=not user.is_active, since=since)
+    return Owner(str(user.id), permissions, None, disabled=not user.is_active, since=since)
 
 
 def login_of_token(token: str) -> Login | None:
@@ -37,15 +38,11 @@ def login_of_token(token: str) -> Login | None:
 
 
 store = AsyncSQLAlchemyKeyStore(engine, api_keys)
-authenticator = AsyncAuthenticator(store, find_owner=find_owner, logins=[login_of_token])
-auth = FastAPIAuth(authenticator, login_scheme=oauth2)
+users = AsyncUsers(load_user, owner_of, new_session)
+authenticator = AsyncAuthenticator(store, find_owner=users, logins=[login_of_token])
+auth = FastAPIAuth(authenticator, login_scheme=oauth2, session=get_db)
 
-
-async def load_user(db: DB, owner_id: Annotated[str, auth.owner_id]) -> User | None:
-    return await service.get(db, int(owner_id))
-
-
-KeyUser = Annotated[User, auth.user(load_user)]
+KeyUser = Annotated[User, auth.user()]
 Writer = Annotated[Principal[None], auth.require("tickets:write")]
 
 

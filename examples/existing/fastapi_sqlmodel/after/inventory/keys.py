@@ -5,12 +5,12 @@ from uuid import UUID
 import jwt
 from sqlmodel import Session, SQLModel
 
-from msk_auth import Authenticator, Login, Owner, Principal
+from msk_auth import Authenticator, Login, Owner, Principal, Users
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
 
 from .db import engine
-from .deps import SessionDep, oauth2
+from .deps import get_session, oauth2
 from .models import User
 from .settings import settings
 
@@ -18,14 +18,14 @@ api_keys = api_key_table(SQLModel.metadata)
 PERMISSIONS = frozenset({"items:read", "items:write"})
 
 
-def find_owner(user_id: str) -> Owner[UUID] | None:
-    with Session(engine) as session:
-        user = session.get(User, UUID(user_id))
-    if user is None:
-        return None
+def load_user(session: Session, user_id: str) -> User | None:
+    return session.get(User, UUID(user_id))
+
+
+def owner_of(user: User) -> Owner[None]:
     permissions = PERMISSIONS | {"items:delete_any"} if user.is_superuser else PERMISSIONS
     since = user.created_at.replace(tzinfo=UTC)
-    return Owner(user_id, permissions, user.id, disabled=not user.is_active, since=since)
+    return Owner(str(user.id), permissions, None, disabled=not user.is_active, since=since)
 
 
 def login_of_token(token: str) -> Login | None:
@@ -39,14 +39,9 @@ def login_of_token(token: str) -> Login | None:
 
 
 store = SQLAlchemyKeyStore(engine, api_keys)
-auth = FastAPIAuth(
-    Authenticator(store, find_owner=find_owner, logins=[login_of_token]), login_scheme=oauth2
-)
+users = Users(load_user, owner_of, lambda: Session(engine))
+authenticator = Authenticator(store, find_owner=users, logins=[login_of_token])
+auth = FastAPIAuth(authenticator, login_scheme=oauth2, session=get_session)
 
-
-def load_user(session: SessionDep, owner_id: Annotated[str, auth.owner_id]) -> User | None:
-    return session.get(User, UUID(owner_id))
-
-
-KeyUser = Annotated[User, auth.user(load_user)]
-Writer = Annotated[Principal[UUID], auth.require("items:write")]
+KeyUser = Annotated[User, auth.user()]
+Writer = Annotated[Principal[None], auth.require("items:write")]

@@ -1,0 +1,165 @@
+"""The application's users, read in a session: the request's own where there is one, otherwise a new one.
+
+A user object belongs to one session, and so to one request. What outlives a request, a principal under a lease for example,
+has only the :class:`~msk_auth.Owner` that the application makes of the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
+
+from ._callables import returns_awaitable
+from .core.errors import ConfigurationError
+from .core.model import Owner, UserT
+
+SessionT = TypeVar("SessionT")
+LoadedT = TypeVar("LoadedT")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSession:
+    """The session of one request. It is kept with the request, and nowhere else.
+
+    Attributes:
+        session: The application's. It is neither committed nor closed here.
+        users: The users that were loaded in it, by the ids of their owners.
+    """
+
+    session: Any
+    users: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Users(Generic[SessionT, LoadedT, UserT]):
+    """A `find_owner` that reads the application's user in a session, for :class:`Authenticator`.
+
+    ::
+
+        def load_user(session: Session, user_id: str) -> User | None:
+            return session.get(User, int(user_id))
+
+
+        def owner_of(user: User) -> Owner[None]:
+            return Owner(str(user.id), permissions_of(user), None, disabled=not user.is_active)
+
+
+        users = Users(load_user, owner_of, sessionmaker(engine))
+        authenticator = Authenticator(store, find_owner=users)
+
+    An adapter that knows the session of a request reads the user there, once: the look-up that decides about the request also
+    loads the object that `user` of the adapter gives to its routes. Under a lease, which other requests share, and outside
+    of requests, the owner is read in a new session.
+
+    Args:
+        load_user: Returns the user with an id, None if there is none. Besides the id it takes the session.
+        owner_of: What decides about a user. Leave the user out of it.
+        new_session: Makes the session of a look-up outside of a request, such as `sessionmaker(engine)`. It is closed
+            afterwards.
+
+    Raises:
+        ConfigurationError: An argument is no function, or is async.
+    """
+
+    def __init__(
+        self,
+        load_user: Callable[[SessionT, str], LoadedT | None],
+        owner_of: Callable[[LoadedT], Owner[UserT]],
+        new_session: Callable[[], AbstractContextManager[SessionT]],
+    ) -> None:
+        _check(load_user, owner_of, new_session)
+        if returns_awaitable(load_user) is True:
+            raise ConfigurationError(
+                "load_user is async. Use AsyncUsers, or pass a plain function."
+            )
+        self._load_user = load_user
+        self.owner_of = owner_of
+        self._new_session = new_session
+
+    def __call__(self, owner_id: str) -> Owner[UserT] | None:
+        """The owner with an id, read in a new session."""
+        with self._new_session() as session:
+            user = self._load_user(session, owner_id)
+            return None if user is None else self.owner_of(user)
+
+    def find_in(self, request: RequestSession, owner_id: str) -> Owner[UserT] | None:
+        """The owner with an id, read anew in the session of a request, which keeps the user."""
+        user = request.users[owner_id] = self._load_user(request.session, owner_id)
+        return None if user is None else self.owner_of(user)
+
+    def load_in(self, request: RequestSession, owner_id: str) -> LoadedT | None:
+        """The user with an id, in the session of a request."""
+        user: LoadedT | None = request.users.get(owner_id)
+        if user is None:
+            user = request.users[owner_id] = self._load_user(request.session, owner_id)
+        return user
+
+
+class AsyncUsers(Generic[SessionT, LoadedT, UserT]):
+    """As :class:`Users`, for :class:`AsyncAuthenticator`.
+
+    Args:
+        load_user: As for `Users`, and async.
+        owner_of: As for `Users`. It is not async, so what it needs is loaded with the user.
+        new_session: As for `Users`, such as `async_sessionmaker(engine)`.
+
+    Raises:
+        ConfigurationError: An argument is no function, `load_user` is certainly not async, or `owner_of` is async.
+    """
+
+    def __init__(
+        self,
+        load_user: Callable[[SessionT, str], Awaitable[LoadedT | None]],
+        owner_of: Callable[[LoadedT], Owner[UserT]],
+        new_session: Callable[[], AbstractAsyncContextManager[SessionT]],
+    ) -> None:
+        _check(load_user, owner_of, new_session)
+        if returns_awaitable(load_user) is False:
+            raise ConfigurationError(
+                "load_user is not async. Use Users, or pass an async function."
+            )
+        self._load_user = load_user
+        self.owner_of = owner_of
+        self._new_session = new_session
+
+    async def __call__(self, owner_id: str) -> Owner[UserT] | None:
+        """As :meth:`Users.__call__`."""
+        async with self._new_session() as session:
+            user = await self._load_user(session, owner_id)
+            return None if user is None else self.owner_of(user)
+
+    async def find_in(self, request: RequestSession, owner_id: str) -> Owner[UserT] | None:
+        """As :meth:`Users.find_in`."""
+        user = request.users[owner_id] = await self._load_user(request.session, owner_id)
+        return None if user is None else self.owner_of(user)
+
+    async def load_in(self, request: RequestSession, owner_id: str) -> LoadedT | None:
+        """As :meth:`Users.load_in`."""
+        user: LoadedT | None = request.users.get(owner_id)
+        if user is None:
+            user = request.users[owner_id] = await self._load_user(request.session, owner_id)
+        return user
+
+
+AnyUsers: TypeAlias = Users[Any, Any, Any] | AsyncUsers[Any, Any, Any]
+
+
+def users_in(find_owner: object) -> AnyUsers | None:
+    """The users that a `find_owner` is, or None if it is another function."""
+    return find_owner if _is_users(find_owner) else None
+
+
+def _is_users(value: object) -> TypeGuard[AnyUsers]:
+    return isinstance(value, Users | AsyncUsers)
+
+
+def _check(load_user: object, owner_of: object, new_session: object) -> None:
+    functions = {"load_user": load_user, "owner_of": owner_of, "new_session": new_session}
+    for name, function in functions.items():
+        if not callable(function):
+            raise ConfigurationError(f"{name} must be a function, not {type(function).__name__}.")
+    if returns_awaitable(owner_of) is True:
+        raise ConfigurationError(
+            "owner_of is async. Pass a plain function: what it needs belongs into load_user."
+        )

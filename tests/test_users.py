@@ -1,0 +1,224 @@
+"""`Users`: the application's users as a `find_owner`, in the session of a request or in a new one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from msk_auth import (
+    AsyncAuthenticator,
+    AsyncUsers,
+    Authenticator,
+    ConfigurationError,
+    Login,
+    Owner,
+    OwnerDisabled,
+    StoreUnavailable,
+    TokenRevoked,
+    Users,
+    local_principal,
+)
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.users import RequestSession
+
+pytestmark = pytest.mark.anyio
+
+
+class User:
+    def __init__(self, user_id: str) -> None:
+        self.id = user_id
+        self.disabled = False
+
+
+class Session:
+    """A session of users that notes what is asked of it."""
+
+    def __init__(self, rows: dict[str, User]) -> None:
+        self.rows = rows
+        self.loaded: list[str] = []
+        self.closed = False
+
+    def load(self, user_id: str) -> User | None:
+        assert not self.closed
+        self.loaded.append(user_id)
+        return self.rows.get(user_id)
+
+
+class Database:
+    def __init__(self) -> None:
+        self.rows = {"ada": User("ada")}
+        self.sessions: list[Session] = []
+
+    @contextmanager
+    def new_session(self) -> Iterator[Session]:
+        session = Session(self.rows)
+        self.sessions.append(session)
+        yield session
+        session.closed = True
+
+    @asynccontextmanager
+    async def new_async_session(self) -> AsyncIterator[Session]:
+        with self.new_session() as session:
+            yield session
+
+
+def load_user(session: Session, user_id: str) -> User | None:
+    return session.load(user_id)
+
+
+async def load_user_async(session: Session, user_id: str) -> User | None:
+    return session.load(user_id)
+
+
+def owner_of(user: User) -> Owner[None]:
+    return Owner(user.id, frozenset({"tasks:read"}), None, disabled=user.disabled)
+
+
+def find_login(token: str) -> Login:
+    return Login(token)
+
+
+class Subject:
+    """An authenticator of either kind, called in the same way."""
+
+    def __init__(self, *, awaits: bool) -> None:
+        self.database = Database()
+        self.authenticator: Any
+        if awaits:
+            self.authenticator = AsyncAuthenticator(
+                AsyncMemoryKeyStore(),
+                find_owner=AsyncUsers(load_user_async, owner_of, self.database.new_async_session),
+                logins=[find_login],
+            )
+        else:
+            self.authenticator = Authenticator(
+                MemoryKeyStore(),
+                find_owner=Users(load_user, owner_of, self.database.new_session),
+                logins=[find_login],
+            )
+        self.users = self.authenticator.users
+
+    async def call(self, result: Any) -> Any:
+        return await result if hasattr(result, "__await__") else result
+
+    async def authenticate(self, credential: str, request: RequestSession | None = None) -> Any:
+        more = () if request is None else (None, request)
+        return await self.call(self.authenticator.authenticate([f"Bearer {credential}"], *more))
+
+    async def key(self) -> str:
+        principal = local_principal(
+            owner_of(self.database.rows["ada"]), at=self.authenticator.clock.now()
+        )
+        created = await self.call(self.authenticator.create_key(principal, name="a script"))
+        key: str = created.value.reveal()
+        return key
+
+
+@pytest.fixture(params=[False, True], ids=["blocking", "awaiting"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return Subject(awaits=request.param)
+
+
+async def test_without_a_request_a_new_session_is_opened_and_closed(subject: Subject) -> None:
+    for n in range(1, 3):
+        principal = await subject.authenticate("ada")
+        assert (principal.owner.id, principal.user) == ("ada", None)
+        assert [session.loaded for session in subject.database.sessions] == [["ada"]] * n
+        assert all(session.closed for session in subject.database.sessions)
+
+
+@pytest.mark.parametrize("kind", ["key", "login"])
+async def test_with_a_request_the_user_is_read_in_its_session(subject: Subject, kind: str) -> None:
+    credential = "ada" if kind == "login" else await subject.key()
+    session = Session(subject.database.rows)
+    request = RequestSession(session)
+    principal = await subject.authenticate(credential, request)
+    assert principal.user is None
+    assert await subject.call(subject.users.load_in(request, "ada")) is session.rows["ada"]
+    assert session.loaded == ["ada"]
+    assert not session.closed
+    assert subject.database.sessions == []
+
+
+async def test_a_request_keeps_its_session_to_itself(subject: Subject) -> None:
+    one, other = (RequestSession(Session({"ada": User("ada")})) for _ in range(2))
+    await subject.authenticate("ada", one)
+    await subject.authenticate("ada", other)
+    assert one.users["ada"] is not other.users["ada"]
+    await subject.authenticate("ada")
+    assert [session.loaded for session in subject.database.sessions] == [["ada"]]
+
+
+async def test_a_user_is_loaded_once(subject: Subject) -> None:
+    request = RequestSession(Session(subject.database.rows))
+    for _ in range(2):
+        user = await subject.call(subject.users.load_in(request, "ada"))
+        assert user is subject.database.rows["ada"]
+    assert request.session.loaded == ["ada"]
+
+
+@pytest.mark.parametrize("in_request", [True, False], ids=["in a request", "without"])
+async def test_whoever_is_gone_or_disabled_is_refused(
+    subject: Subject, *, in_request: bool
+) -> None:
+    key = await subject.key()
+    request = RequestSession(Session(subject.database.rows)) if in_request else None
+    subject.database.rows["ada"].disabled = True
+    with pytest.raises(OwnerDisabled):
+        await subject.authenticate(key, request)
+    del subject.database.rows["ada"]
+    with pytest.raises(OwnerDisabled):
+        await subject.authenticate(key, request)
+    with pytest.raises(TokenRevoked):
+        await subject.authenticate("ada", request)
+
+
+async def test_a_user_with_another_id_is_refused(subject: Subject) -> None:
+    subject.database.rows["eve"] = subject.database.rows["ada"]
+    with pytest.raises(StoreUnavailable):
+        await subject.authenticate("eve", RequestSession(Session(subject.database.rows)))
+
+
+class TestArgumentsThatCannotWork:
+    def test_something_else_than_a_function(self) -> None:
+        given: Any = None
+        for kind in (Users, AsyncUsers):
+            for arguments in ((given, owner_of, Database), (load_user_async, given, Database)):
+                with pytest.raises(ConfigurationError, match="must be a function, not NoneType"):
+                    kind(*arguments)
+            with pytest.raises(ConfigurationError, match="new_session must be"):
+                kind(load_user, owner_of, given)
+
+    def test_functions_of_the_other_kind(self) -> None:
+        given: Any = load_user_async
+        with pytest.raises(ConfigurationError, match="Use AsyncUsers"):
+            Users(given, owner_of, Database().new_session)
+        given = load_user
+        with pytest.raises(ConfigurationError, match="Use Users"):
+            AsyncUsers(given, owner_of, Database().new_async_session)
+        given = load_user_async
+        with pytest.raises(ConfigurationError, match="owner_of is async"):
+            Users(load_user, given, Database().new_session)
+
+    def test_users_of_the_other_kind(self) -> None:
+        given: Any = AsyncUsers(load_user_async, owner_of, Database().new_async_session)
+        with pytest.raises(ConfigurationError, match="find_owner is async"):
+            Authenticator(MemoryKeyStore(), find_owner=given)
+        given = Users(load_user, owner_of, Database().new_session)
+        with pytest.raises(ConfigurationError, match="find_owner is not async"):
+            AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=given)
+
+    def test_under_a_lease_an_owner_that_holds_a_user(self) -> None:
+        def owner_with_user(user: User) -> Owner[bytearray]:
+            return Owner(user.id, frozenset(), bytearray())
+
+        with pytest.raises(ConfigurationError, match=r"Owner\.user"):
+            Authenticator(
+                MemoryKeyStore(),
+                find_owner=Users(load_user, owner_with_user, Database().new_session),
+                lease=timedelta(seconds=1),
+            )
