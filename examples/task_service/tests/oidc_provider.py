@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
+import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import ClientMixin
 from authlib.oauth2.rfc6749.grants import AuthorizationCodeGrant
@@ -26,6 +27,8 @@ from flask import Flask, redirect, request
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from task_service.accounts import oidc
 
 CLIENT_ID, CLIENT_SECRET = "tasks", "a secret of the service"
 _COOKIE = "provider_session"
@@ -277,6 +280,13 @@ class _Quiet(WSGIRequestHandler):
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
+
+
+def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the service wait as long for the provider as a machine with more to do may take."""
+    monkeypatch.setattr(oidc, "_TIMEOUT_SECONDS", 60.0)
+    for name in ("_FETCH_SECONDS", "_WAIT_SECONDS"):
+        monkeypatch.setattr(f"msk_auth.tokens.keysets.{name}", 60.0)
 
 
 @contextmanager

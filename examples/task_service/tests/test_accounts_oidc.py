@@ -19,6 +19,7 @@ from examples.task_service.tests.oidc_provider import (
     CLIENT_SECRET,
     TestProvider,
     running_provider,
+    wait_for_a_busy_machine,
 )
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
@@ -46,7 +47,8 @@ _PAGE = {"sec-fetch-site": "same-origin"}
 
 
 @pytest.fixture
-def provider() -> Iterator[TestProvider]:
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
+    wait_for_a_busy_machine(monkeypatch)
     with running_provider(BASE_URL + CALLBACK) as running:
         yield running
 

@@ -20,6 +20,7 @@ from examples.task_service.tests.oidc_provider import (
     LOGOUT_EVENT,
     TestProvider,
     running_provider,
+    wait_for_a_busy_machine,
 )
 from examples.task_service.tests.service_support import (
     BASE_URL,
@@ -44,7 +45,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def provider() -> Iterator[TestProvider]:
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
+    wait_for_a_busy_machine(monkeypatch)
     with running_provider(BASE_URL + CALLBACK) as running:
         yield running
 
