@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from unittest import mock
@@ -14,6 +13,7 @@ from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     USER_PASSWORD,
     Caller,
+    LoggedIn,
     Service,
     make_template,
     run_elsewhere,
@@ -63,25 +63,33 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def logged_in(template: Path) -> LoggedIn:
+    return LoggedIn(template)
+
+
 @pytest.fixture
-async def service(template: Path) -> AsyncIterator[Service]:
+async def service(logged_in: LoggedIn, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     """A service with an administrator and a user; always in the same place, for its engine's sake."""
-    folder = template.with_name("of one test")
-    shutil.rmtree(folder, ignore_errors=True)
-    async with running_service(template, folder, shared_routes=True) as running:
+    wanted = {"admin": ("ada", ADMIN_PASSWORD), "user": ("ulf", USER_PASSWORD)}
+    # In the order of the fixtures, which is that of the logins.
+    people = tuple(wanted[name] for name in request.fixturenames if name in wanted)
+    logins = await logged_in.template(*people)
+    async with running_service(logins.folder, logged_in.place(), shared_routes=True) as running:
+        running.tokens.update(logins.tokens)
         yield running
 
 
 @pytest.fixture
 async def admin(service: Service) -> Caller:
     """The administrator, logged in."""
-    return await service.log_in("ada", ADMIN_PASSWORD)
+    return await service.person("ada", ADMIN_PASSWORD)
 
 
 @pytest.fixture
 async def user(service: Service) -> Caller:
     """A user, logged in."""
-    return await service.log_in("ulf", USER_PASSWORD)
+    return await service.person("ulf", USER_PASSWORD)
 
 
 @pytest.fixture

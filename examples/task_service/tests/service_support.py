@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import re
 import shutil
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -109,7 +111,7 @@ class Caller:
 
     async def wait_for_run(self, run_id: str) -> dict[str, Any]:
         """The run, once it is over."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 run = expect(await self.get(f"/api/runs/{run_id}"), 200)
                 if run["finished_at"] is not None:
@@ -149,6 +151,8 @@ class Service:
     clock: ShiftedClock
     services: Services
     callers: list[httpx2.AsyncClient] = field(default_factory=list)
+    # Of those who are logged in from the start, by username.
+    tokens: dict[str, str] = field(default_factory=dict)
 
     def caller(self, credential: str | None = None, **headers: str) -> Caller:
         """A client with this credential."""
@@ -168,6 +172,12 @@ class Service:
         body = {"username": username, "password": password}
         answered = expect(await self.caller().post("/api/auth/login", body), 200)
         return self.caller(answered["access_token"])
+
+    async def person(self, username: str, password: str) -> Caller:
+        """A client with the login from the start, or with a fresh one."""
+        if username in self.tokens:
+            return self.caller(self.tokens[username])
+        return await self.log_in(username, password)
 
     async def key_for(self, person: Caller, **body: Any) -> Caller:
         """A program with a new key of this person."""
@@ -214,6 +224,56 @@ async def make_template(folder: Path, **settings: Any) -> None:
     await services.users.create("ada", ["admin"], password=ADMIN_PASSWORD)
     await services.users.create("ulf", ["user"], password=USER_PASSWORD)
     await services.close()
+
+
+@dataclass(frozen=True)
+class Logins:
+    """A data folder with open sessions, and the token of each person."""
+
+    folder: Path
+    tokens: dict[str, str]
+    made_at: float
+
+
+class LoggedIn:
+    """Copies of a template whose people have logged in at a service: that takes longer than most tests.
+
+    One that is older than five minutes is made again, for what asks for a login of the last fifteen.
+    """
+
+    def __init__(self, template: Path) -> None:
+        self._template = template
+        self._made: dict[tuple[tuple[str, str], ...], Logins] = {}
+
+    def place(self) -> Path:
+        """Where the data of one service after the other is. It is not there yet."""
+        folder = self._template.with_name("of one test")
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
+
+    async def template(self, *people: tuple[str, str]) -> Logins:
+        """A template in which these people have logged in, in this order.
+
+        Args:
+            people: Username and password of each.
+        """
+        found = self._made.get(people)
+        if found is None or time.monotonic() - found.made_at > 300:
+            found = self._made[people] = await self._make(people)
+        return found
+
+    async def _make(self, people: Sequence[tuple[str, str]]) -> Logins:
+        made_at = time.monotonic()
+        if not people:
+            return Logins(self._template, {}, math.inf)
+        place, tokens = self.place(), {}
+        async with running_service(self._template, place, shared_routes=True) as service:
+            for username, password in people:
+                caller = await service.log_in(username, password)
+                tokens[username] = caller.http.headers["authorization"].removeprefix("Bearer ")
+        folder = self._template.with_name("with " + " and ".join(tokens))
+        shutil.rmtree(folder, ignore_errors=True)
+        return Logins(place.rename(folder), tokens, made_at)
 
 
 @asynccontextmanager
