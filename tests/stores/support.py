@@ -8,16 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, MetaData, create_engine, event
+from sqlalchemy import URL, Engine, MetaData, NullPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
 
 METADATA = MetaData()
 TABLE = api_key_table(METADATA)
-
-_MADE: set[URL] = set()
-"""The databases on a server in which the tables are."""
 
 
 def empty_tables(url: URL) -> None:
@@ -26,14 +23,17 @@ def empty_tables(url: URL) -> None:
         if url.database is not None:
             Path(url.database).write_bytes(_empty_sqlite())
         return
-    engine = create_engine(url)
-    if url not in _MADE:
-        METADATA.create_all(engine)
-        _MADE.add(url)
-    with engine.begin() as connection:
+    with _emptying(url).begin() as connection:
         for table in METADATA.sorted_tables:
             connection.execute(table.delete())
-    engine.dispose()
+
+
+@cache
+def _emptying(url: URL) -> Engine:
+    """What empties the tables of a database on a server, where they are. Each connection is closed after its use."""
+    engine = create_engine(url, poolclass=NullPool)
+    METADATA.create_all(engine)
+    return engine
 
 
 @cache

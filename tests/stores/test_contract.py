@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import URL, Engine, StaticPool
@@ -15,6 +15,7 @@ from tests.stores.support import (
     async_engine_on,
     begin_deferred,
     begin_nothing,
+    empty_tables,
     engine_on,
     prepared,
     sqlite_url,
@@ -147,22 +148,61 @@ class TestAsyncSQLiteInMemory(AsyncStoreContract):
         return AsyncSQLAlchemyKeyStore(engine, TABLE, on_change=on_change)
 
 
-class TestPostgres(StoreContract):
-    @pytest.fixture
-    def store(self, postgres_url: URL) -> Iterator[KeyStore]:
-        with engine_on(postgres_url) as engine:
-            yield SQLAlchemyKeyStore(engine)
+class OnServer(StoreContract):
+    """The contract on one engine for all tests: what it compiles for the first one takes longer than a test.
+
+    Attributes:
+        server: The fixture of the database's URL.
+    """
+
+    server: ClassVar[str]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, request: pytest.FixtureRequest) -> Iterator[Engine]:
+        with engine_on(request.getfixturevalue(cls.server)) as engine:
+            yield engine
 
     @pytest.fixture
-    def audited_store(self, postgres_url: URL, on_change: ChangeRecorder) -> Iterator[KeyStore]:
-        with engine_on(postgres_url) as engine:
-            yield SQLAlchemyKeyStore(engine, on_change=on_change)
+    def store(self, engine: Engine) -> Iterator[KeyStore]:
+        empty_tables(engine.url)
+        store = SQLAlchemyKeyStore(engine)
+        yield store
+        store.close()
 
-
-class TestAsyncPostgres(AsyncStoreContract):
     @pytest.fixture
-    def async_store(self, postgres_url: URL, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
-        engine = async_engine_on(postgres_url)
+    def audited_store(self, engine: Engine, on_change: ChangeRecorder) -> Iterator[KeyStore]:
+        empty_tables(engine.url)
+        store = SQLAlchemyKeyStore(engine, on_change=on_change)
+        yield store
+        store.close()
+
+
+class OnAsyncServer(AsyncStoreContract):
+    """As above. Each test has an event loop, so the connections are closed after each.
+
+    Attributes:
+        server: The fixture of the database's URL.
+    """
+
+    server: ClassVar[str]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, request: pytest.FixtureRequest) -> URL:
+        url: URL = request.getfixturevalue(cls.server)
+        return url
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, url: URL) -> AsyncEngine:
+        return async_engine_on(url)
+
+    @pytest.fixture
+    def async_store(
+        self, url: URL, engine: AsyncEngine, loop: BackgroundLoop
+    ) -> Iterator[AsyncKeyStore]:
+        empty_tables(url)
         store = AsyncSQLAlchemyKeyStore(engine)
         yield store
         loop.run(store.aclose())
@@ -170,38 +210,39 @@ class TestAsyncPostgres(AsyncStoreContract):
 
     @pytest.fixture
     def async_audited_store(
-        self, postgres_url: URL, loop: BackgroundLoop, on_change: AsyncChangeRecorder
+        self, url: URL, engine: AsyncEngine, loop: BackgroundLoop, on_change: AsyncChangeRecorder
     ) -> Iterator[AsyncKeyStore]:
-        engine = async_engine_on(postgres_url)
+        empty_tables(url)
         store = AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
         yield store
         loop.run(store.aclose())
         loop.run(engine.dispose())
 
 
-class TestMariaDB(StoreContract):
-    @pytest.fixture
-    def store(self, mysql_url: URL) -> Iterator[KeyStore]:
-        with engine_on(mysql_url) as engine:
-            yield SQLAlchemyKeyStore(engine)
-
-    @pytest.fixture
-    def audited_store(self, mysql_url: URL, on_change: ChangeRecorder) -> Iterator[KeyStore]:
-        with engine_on(mysql_url) as engine:
-            yield SQLAlchemyKeyStore(engine, on_change=on_change)
+class TestPostgres(OnServer):
+    server = "postgres_url"
 
 
-class TestAsyncMariaDB(AsyncStoreContract):
-    @pytest.fixture
-    def async_store(self, mysql_url: URL, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
-        engine = async_engine_on(mysql_url)
-        yield AsyncSQLAlchemyKeyStore(engine)
-        loop.run(engine.dispose())
+class TestAsyncPostgres(OnAsyncServer):
+    server = "postgres_url"
 
-    @pytest.fixture
-    def async_audited_store(
-        self, mysql_url: URL, loop: BackgroundLoop, on_change: AsyncChangeRecorder
-    ) -> Iterator[AsyncKeyStore]:
-        engine = async_engine_on(mysql_url)
-        yield AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
-        loop.run(engine.dispose())
+
+class TestMariaDB(OnServer):
+    server = "mysql_url"
+
+
+class TestMariaDBUnderTheNameOfMySQL(OnServer):
+    """As most URLs have it."""
+
+    server = "mysql_url"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, request: pytest.FixtureRequest) -> Iterator[Engine]:
+        url: URL = request.getfixturevalue(cls.server)
+        with engine_on(url.set(drivername="mysql+pymysql")) as engine:
+            yield engine
+
+
+class TestAsyncMariaDB(OnAsyncServer):
+    server = "mysql_url"

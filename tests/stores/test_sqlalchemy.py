@@ -325,26 +325,6 @@ def test_ids_compare_exactly_in_every_database(dialect: Any, expected: str) -> N
     assert keys.c.id.type.compile(dialect) == expected
 
 
-class TestMariaDBUnderTheNameOfMySQL(StoreContract):
-    """As most URLs have it."""
-
-    @pytest.fixture
-    def store(self, mysql_url: URL) -> Iterator[SQLAlchemyKeyStore]:
-        with engine_on(mysql_url) as engine:
-            other = create_engine(engine.url.set(drivername="mysql+pymysql"))
-            yield SQLAlchemyKeyStore(other)
-            other.dispose()
-
-    @pytest.fixture
-    def audited_store(
-        self, mysql_url: URL, on_change: ChangeRecorder
-    ) -> Iterator[SQLAlchemyKeyStore]:
-        with engine_on(mysql_url) as engine:
-            other = create_engine(engine.url.set(drivername="mysql+pymysql"))
-            yield SQLAlchemyKeyStore(other, on_change=on_change)
-            other.dispose()
-
-
 @pytest.mark.parametrize("state", ["1,0", "0,1", "ON,OFF", "OFF,ON", "READ_ONLY,OFF"])
 def test_a_replica_of_mariadb_is_neither_read_nor_written_to(
     mysql_url: URL, monkeypatch: pytest.MonkeyPatch, state: str
