@@ -83,7 +83,7 @@ async def test_a_runner_that_failed_is_started_again(
     monkeypatch.setattr(worker_module, "_RUNNER_PAUSE_SECONDS", 0.0)
     runner, stop = FailingRunner(), asyncio.Event()
     worker = dataclasses.replace(service.services.worker, runner=runner)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         working = asyncio.create_task(worker.execute_runs(stop))
         await runner.runs.wait()
         stop.set()
@@ -180,7 +180,7 @@ async def test_old_sessions_are_purged_even_after_a_failure(
     monkeypatch.setattr(service.services.sessions, "purge", purge)
     it = service.services
     task = asyncio.create_task(app_module.purge_periodically(it))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await purged.wait()
     task.cancel()
     # Without a retention the audit log is kept.

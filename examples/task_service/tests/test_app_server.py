@@ -111,13 +111,13 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not happened():  # noqa: ASYNC110 - uvicorn sets a flag
             await asyncio.sleep(0.01)
 
 
 async def everything(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await reader.read()
 
 
@@ -381,7 +381,7 @@ class Ask:
 
     async def answer(self) -> bytes:
         """All that comes until the server closes the connection."""
-        self._socket.settimeout(5)
+        self._socket.settimeout(30)
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> bytes:
@@ -396,7 +396,7 @@ class Ask:
 
     async def one_answer(self) -> bytes:
         """The answer to the one request that was sent."""
-        self._socket.settimeout(5)
+        self._socket.settimeout(30)
         received = b""
         while not received.endswith(b"ok"):
             received += await asyncio.to_thread(self._socket.recv, 65_536)
@@ -496,7 +496,7 @@ async def test_no_client_connects_while_the_service_stops() -> None:
         connected_before.send()
         accepted, _ = listener.accept()
         with accepted:
-            accepted.settimeout(5)
+            accepted.settimeout(30)
             assert accepted.recv(4) == b"GET "
         connected_before.close()
         assert server_module.waiting_connections(listener) == 0
@@ -513,7 +513,7 @@ async def test_where_the_kernel_has_no_part_in_stopping_it_stops_all_the_same(
             assert server_module.waiting_connections(listener) == 0
         monkeypatch.setattr(server_module, "_SO_ATTACH_FILTER", -1)
         server_module.refuse_connections(listener)
-        socket.create_connection(listener.getsockname(), 5).close()
+        socket.create_connection(listener.getsockname(), 30).close()
         waiting.close()
     assert server_module.waiting_connections(listener) == 0
 

@@ -169,7 +169,7 @@ async def test_the_status_decides_the_outcome(status: str, result: HandlerResult
 async def test_a_long_response_is_truncated() -> None:
     async with serving(lambda _: answer("200 OK", b"x" * (10 * MAX_LOGGED_BODY))) as server:
         result, log = await run(handler(), url=f"http://127.0.0.1:{server.port}")
-        await asyncio.wait_for(server.closed.wait(), 5)
+        await asyncio.wait_for(server.closed.wait(), 30)
     assert result.exit_code == 0
     assert len(log.text("stdout")) == MAX_LOGGED_BODY
     assert "Only the first" in log.text("system")
@@ -223,14 +223,14 @@ async def test_cancelling_closes_the_connection() -> None:
     async with serving(wait) as server:
         url = f"http://127.0.0.1:{server.port}"
         task = asyncio.create_task(run(handler(), url=url))
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert server.reader is not None
-        assert await asyncio.wait_for(server.reader.read(), 5) == b""
+        assert await asyncio.wait_for(server.reader.read(), 30) == b""
         finish.set()
-        await asyncio.wait_for(server.closed.wait(), 5)
+        await asyncio.wait_for(server.closed.wait(), 30)
 
 
 # Addresses

@@ -136,12 +136,12 @@ async def test_only_the_latest_of_many_reports_is_written() -> None:
     it = RunProgress(save, pause=0)
     keeping = asyncio.create_task(it.keep_saving())
     it.report(Progress(0.1))
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 30)
     begun.clear()
     for percent in range(11, 100):
         it.report(Progress(percent / 100))
     go_on.set()
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 30)
     it.report(Progress(0.99))  # nothing new
     for _ in range(5):
         await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def test_a_report_is_retried_while_the_database_does_not_answer() -> None:
     it = RunProgress(save, pause=0)
     keeping = asyncio.create_task(it.keep_saving())
     it.report(Progress(0.5, "half"))
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 30)
     keeping.cancel()
     assert tries == [Progress(0.5, "half")] * 3
 

@@ -337,16 +337,16 @@ async def test_a_log_is_followed_to_its_end(world: World) -> None:
 
     await append(world, run, 1, "a", "b")
     task = asyncio.create_task(follow())
-    await asyncio.wait_for(more.wait(), 5)
+    await asyncio.wait_for(more.wait(), 30)
     assert seen == ["b"]
     more.clear()
     await append(world, run, 3, "c")
     world.events.run_changed(run.id)
-    await asyncio.wait_for(more.wait(), 5)
+    await asyncio.wait_for(more.wait(), 30)
     await append(world, run, 4, "d")
     await world.set(run, state="succeeded")
     world.events.run_changed(run.id)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
     assert seen == ["b", "c", "d"]
     # No subscription is left.
     assert world.events._subscribers == {}
@@ -359,12 +359,12 @@ async def test_a_run_of_another_process_is_followed_by_polling(world: World) -> 
     nothing = asyncio.create_task(anext(items))
     await asyncio.sleep(0.05)
     await append(world, run, 1, "a")
-    line = await asyncio.wait_for(nothing, 5)
+    line = await asyncio.wait_for(nothing, 30)
     assert isinstance(line, LogLine)
     assert line.text == "a"
     await world.set(run, state="failed")
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(anext(items), 5)
+        await asyncio.wait_for(anext(items), 30)
 
 
 async def test_a_silent_run_gives_heartbeats(world: World) -> None:
@@ -376,7 +376,7 @@ async def test_a_silent_run_gives_heartbeats(world: World) -> None:
         await asyncio.sleep(0.03)
         assert not waiting.done()
         world.clock.advance(15)
-        assert isinstance(await asyncio.wait_for(waiting, 5), Heartbeat)
+        assert isinstance(await asyncio.wait_for(waiting, 30), Heartbeat)
     await items.aclose()
     assert world.events._subscribers == {}
 
