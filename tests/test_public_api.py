@@ -20,8 +20,12 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "PROBLEM_BASE",
+    "AdminKeys",
+    "AdminStore",
     "AlgorithmName",
     "ApiKey",
+    "AsyncAdminKeys",
+    "AsyncAdminStore",
     "AsyncAuthenticator",
     "AsyncBatchStore",
     "AsyncKeyStore",
@@ -49,6 +53,7 @@ PUBLIC = [
     "KeyEvent",
     "KeyExpired",
     "KeyExpirySet",
+    "KeyFilter",
     "KeyFormat",
     "KeyHasher",
     "KeyLeaked",

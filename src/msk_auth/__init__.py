@@ -7,7 +7,13 @@ framework nor a database library.
 """
 
 from ._route_audit.own_guard import own_guard
-from .authenticator import PROBLEM_BASE, AsyncAuthenticator, Authenticator
+from .authenticator import (
+    PROBLEM_BASE,
+    AdminKeys,
+    AsyncAdminKeys,
+    AsyncAuthenticator,
+    Authenticator,
+)
 from .clock import Clock, SystemClock
 from .core.credentials import read_bearer
 from .core.cursor import PageCursor
@@ -65,6 +71,7 @@ from .core.model import (
     ApiKey,
     CredentialKind,
     ExternalIdentity,
+    KeyFilter,
     KeyLimits,
     KeyPage,
     KeyQuery,
@@ -78,6 +85,8 @@ from .core.model import (
 from .core.policy import Policy, any_credential, require, require_interactive, require_key
 from .core.revocation import LeakedKey
 from .core.store import (
+    AdminStore,
+    AsyncAdminStore,
     AsyncBatchStore,
     AsyncKeyStore,
     AsyncLeaseRegister,
@@ -96,8 +105,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PROBLEM_BASE",
+    "AdminKeys",
+    "AdminStore",
     "AlgorithmName",
     "ApiKey",
+    "AsyncAdminKeys",
+    "AsyncAdminStore",
     "AsyncAuthenticator",
     "AsyncBatchStore",
     "AsyncKeyStore",
@@ -125,6 +138,7 @@ __all__ = [
     "KeyEvent",
     "KeyExpired",
     "KeyExpirySet",
+    "KeyFilter",
     "KeyFormat",
     "KeyHasher",
     "KeyLeaked",

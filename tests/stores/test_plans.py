@@ -153,6 +153,20 @@ def test_a_page_is_read_off_the_index_without_sorting(database: Database, after:
     assert step.index == "ix_msk_auth_api_keys_listed"
 
 
+@pytest.mark.parametrize(
+    "after",
+    [None, (OWNER, NOW, "zzz"), ("o777", NOW, "f141")],
+    ids=["first", "next", "among others"],
+)
+def test_a_page_of_all_owners_is_read_off_the_index_without_sorting(
+    database: Database, after: Any
+) -> None:
+    (step,) = database.steps_of(lambda store: store.list_all(after=after, limit=501))  # type: ignore[attr-defined]
+    assert step.index == "ix_msk_auth_api_keys_listed"
+    # The first page has no beginning; each of the others begins where the one before it ended.
+    assert after is None or (step.what == "search" and "owner_id" in step.detail)
+
+
 @pytest.mark.parametrize("owner_id", [OWNER, "o7"])
 @pytest.mark.parametrize("status", [None, *KeyStatus])
 def test_no_page_reads_a_whole_table(

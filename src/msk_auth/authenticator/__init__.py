@@ -18,8 +18,9 @@ A failure of the store or of a look-up becomes :class:`~msk_auth.StoreUnavailabl
 
 from __future__ import annotations
 
+from .administration import AdminKeys, AsyncAdminKeys
 from .awaiting import AsyncAuthenticator
 from .base import PROBLEM_BASE
 from .blocking import Authenticator
 
-__all__ = ["PROBLEM_BASE", "AsyncAuthenticator", "Authenticator"]
+__all__ = ["PROBLEM_BASE", "AdminKeys", "AsyncAdminKeys", "AsyncAuthenticator", "Authenticator"]

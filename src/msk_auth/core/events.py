@@ -63,12 +63,14 @@ class RevocationCause(StrEnum):
     Attributes:
         OWNER: Its owner revoked it in an interactive login.
         DELEGATE: A person who may act for its owner revoked it, with `on_behalf_of`.
+        ADMINISTRATOR: An administrator revoked it, through `AdminKeys`.
         POSSESSION: A client presented the key itself.
         FORGOTTEN: The application called `forget_owner`.
     """
 
     OWNER = "owner"
     DELEGATE = "delegate"
+    ADMINISTRATOR = "administrator"
     POSSESSION = "possession"
     FORGOTTEN = "forgotten"
 

@@ -336,9 +336,13 @@ def _make_key(
     return CreatedKey(ApiKey(value.id, name, owner_id, digest, scopes, made_at, expires_at), value)
 
 
+def is_key_id(text: str) -> bool:
+    """True if a key can have this id. Other texts are not looked up: the store never gets a NUL or a megabyte."""
+    return re.fullmatch(_KEY_ID, text) is not None
+
+
 def _checked_id(key_id: str) -> str:
-    # A text that cannot be an id is not found. The store is not read, and never gets a NUL or a megabyte.
-    if re.fullmatch(_KEY_ID, key_id) is None:
+    if not is_key_id(key_id):
         raise KeyNotFound
     return key_id
 

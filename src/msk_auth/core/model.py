@@ -311,6 +311,39 @@ class KeyQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """Which keys an administrator lists. A key has to meet all that is given; by default every key does.
+
+    Attributes:
+        owner_id: Keys of this owner.
+        status: Keys in this state.
+        created_before: Keys that are older.
+        unused_since: Keys that were not used at this moment or later, also those that never were.
+        expires_before: Keys that expire earlier. A key that does not expire never matches.
+    """
+
+    owner_id: str | None = None
+    status: KeyStatus | None = None
+    created_before: datetime | None = None
+    unused_since: datetime | None = None
+    expires_before: datetime | None = None
+
+    def matches(self, record: ApiKey, now: datetime) -> bool:
+        """True if the key, at `now`, is one of them."""
+        used_at, ends_at = record.last_used_at, record.expires_at
+        return (
+            (self.owner_id is None or record.owner_id == self.owner_id)
+            and (self.status is None or record.status(now) is self.status)
+            and (self.created_before is None or record.created_at < self.created_before)
+            and (self.unused_since is None or used_at is None or used_at < self.unused_since)
+            and (
+                self.expires_before is None
+                or (ends_at is not None and ends_at < self.expires_before)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class KeyPage:
     """One page of a listing.
 

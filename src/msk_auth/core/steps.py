@@ -25,6 +25,7 @@ class StorePort(Protocol):
         self, record: ApiKey, *, max_active: int | None, now: datetime, change: KeyChange
     ) -> Any: ...
     def list(self, query: KeyQuery) -> Any: ...
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Any: ...
     def revoke(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
     def delete(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
     def expire(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
@@ -142,6 +143,12 @@ def verify_off_loop(key: str, encoded: str) -> Flow[bool]:
 
 def list_keys(query: KeyQuery) -> Flow[Sequence[ApiKey]]:
     answer: Sequence[ApiKey] = yield lambda ports: ports.store.list(query)
+    return answer
+
+
+def list_all_keys(after: tuple[str, datetime, str] | None, limit: int) -> Flow[Sequence[ApiKey]]:
+    # Only `AdminKeys` runs this, which has asked the store for the method.
+    answer: Sequence[ApiKey] = yield lambda ports: ports.store.list_all(after=after, limit=limit)
     return answer
 
 

@@ -196,6 +196,35 @@ class KeyStore(Protocol):
         ...
 
 
+class AdminStore(Protocol):
+    """What a store adds so that administrators may list the keys of all owners (:class:`~msk_auth.AdminKeys`).
+
+    A store without it works, and cannot be used with `AdminKeys`.
+    """
+
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        """The keys of all owners that are not deleted, ordered by `(owner_id, created_at, id)`, the greatest first.
+
+        Owners and ids are compared by their code points. The time must not grow with the number of keys.
+
+        Args:
+            after: Where the previous page ended: `(owner_id, created_at, id)` of its last record, which need not be there
+                any more. None means from the start.
+            limit: How many at most.
+        """
+        ...
+
+
+class AsyncAdminStore(Protocol):
+    """:class:`AdminStore` with an `async` method."""
+
+    async def list_all(
+        self, *, after: tuple[str, datetime, str] | None, limit: int
+    ) -> Sequence[ApiKey]:
+        """As :meth:`AdminStore.list_all`."""
+        ...
+
+
 class RecordedLease(NamedTuple):
     """What the register holds of one process that uses leases.
 

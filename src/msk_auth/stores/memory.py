@@ -57,6 +57,14 @@ class _Records:
         found = [record for record in self._records.values() if _is_listed(record, query)]
         return sorted(found, key=_position, reverse=True)[: query.limit]
 
+    def _list_all(self, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        found = [
+            record
+            for record in self._records.values()
+            if record.deleted_at is None and (after is None or _position_of_all(record) < after)
+        ]
+        return sorted(found, key=_position_of_all, reverse=True)[:limit]
+
     def _insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> _Planned:
         return record, self._added(record, max_active=max_active, now=now)
 
@@ -189,6 +197,11 @@ class MemoryKeyStore(_Records):
         with self._lock:
             return self._list(query)
 
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AdminStore`."""
+        with self._lock:
+            return self._list_all(after, limit)
+
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
@@ -301,6 +314,13 @@ class AsyncMemoryKeyStore(_Records):
         async with self._turn():
             return self._list(query)
 
+    async def list_all(
+        self, *, after: tuple[str, datetime, str] | None, limit: int
+    ) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AsyncAdminStore`."""
+        async with self._turn():
+            return self._list_all(after, limit)
+
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
@@ -396,6 +416,10 @@ def _events(
     record: ApiKey | None, changes: Mapping[str, ApiKey], change: KeyChange | None
 ) -> Sequence[KeyEvent]:
     return () if record is None or change is None or not changes else change(record)
+
+
+def _position_of_all(record: ApiKey) -> tuple[str, datetime, str]:
+    return record.owner_id, record.created_at, record.id
 
 
 def _position(record: ApiKey) -> tuple[datetime, str]:

@@ -784,6 +784,48 @@ class StoreContract:
         register.forget_lease(lease)
         assert list(register.recorded_leases()) == [other]
 
+    # Listing the keys of all owners, if the store can (AdminStore)
+
+    def test_the_keys_of_all_owners_are_in_one_order(self, store: KeyStore) -> None:
+        list_all = admin_lister(store)
+        owners = ["b", "a", "A", "a b", "ab", "é", "ß", "org:1", "\U0001f5dd"]
+        for number, owner_id in enumerate(owners):
+            for age in (2, 1, 1, 3):
+                key_id = f"k{len(list_all(after=None, limit=99))}"
+                add(store, key_id, owner_id=owner_id, created_at=NOW - (age + number % 2) * SECOND)
+        add(store, "deleted", owner_id="zz", revoked_at=NOW, deleted_at=NOW)
+        add(store, "revoked", owner_id="a", revoked_at=NOW)
+        found = [(key.owner_id, key.created_at, key.id) for key in list_all(after=None, limit=99)]
+        assert found == sorted(found, reverse=True)
+        assert {key_id for _, _, key_id in found} == {f"k{n}" for n in range(36)} | {"revoked"}
+
+    @pytest.mark.parametrize("size", [1, 2, 5, 37, 99])
+    def test_the_pages_of_all_owners_hold_every_key_once(self, store: KeyStore, size: int) -> None:
+        list_all = admin_lister(store)
+        for number in range(37):
+            # Several keys share an owner and a moment, so that pages end in the middle of both.
+            created_at = NOW - (number // 9) * MICROSECOND
+            add(store, f"k{number}", owner_id=f"owner-{number % 4}", created_at=created_at)
+        whole = list(list_all(after=None, limit=99))
+        paged: list[ApiKey] = []
+        while page := list_all(
+            after=(paged[-1].owner_id, paged[-1].created_at, paged[-1].id) if paged else None,
+            limit=size,
+        ):
+            assert len(page) <= size
+            paged += page
+        assert paged == whole
+        assert len({key.id for key in whole}) == 37
+
+    def test_a_page_goes_on_where_a_key_is_gone(self, store: KeyStore) -> None:
+        list_all = admin_lister(store)
+        for key_id, owner_id in (("k1", "a"), ("k2", "b"), ("k3", "b"), ("k4", "c")):
+            add(store, key_id, owner_id=owner_id, created_at=NOW)
+        store.delete("k3", owner_id="b", at=NOW)
+        assert [key.id for key in list_all(after=("b", NOW, "k3"), limit=9)] == ["k2", "k1"]
+        assert [key.id for key in list_all(after=("bb", NOW, "k3"), limit=9)] == ["k2", "k1"]
+        assert list(list_all(after=("a", NOW, "k1"), limit=9)) == []
+
 
 class AsyncStoreContract(StoreContract):
     """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and override the fixture that makes your store.
@@ -896,6 +938,14 @@ def batch_finder(store: KeyStore) -> Callable[[Sequence[str]], Sequence[ApiKey]]
         find_many: Callable[[Sequence[str]], Sequence[ApiKey]] = cast("Any", store).find_many
         return find_many
     return lambda key_ids: [record for record in map(store.find, key_ids) if record is not None]
+
+
+def admin_lister(store: KeyStore) -> Callable[..., Sequence[ApiKey]]:
+    """The store's `list_all`; skips the test if it has none."""
+    if not hasattr(store, "list_all"):
+        pytest.skip("this store does not list the keys of all owners")
+    list_all: Callable[..., Sequence[ApiKey]] = cast("Any", store).list_all
+    return list_all
 
 
 def lease_register(store: KeyStore) -> LeaseRegister:

@@ -124,6 +124,38 @@ class KeyOperations:
         rows = connection.execute(self._page(query)).all()
         return [read_record(row) for row in rows]
 
+    def list_all(
+        self,
+        connection: Connection,
+        *,
+        after: tuple[str, datetime, str] | None,
+        limit: int,
+    ) -> Sequence[ApiKey]:
+        keys = self._keys
+        listed: ColumnElement[bool] = keys.deleted_at.is_(None)
+        if connection.dialect.name == "sqlite":
+            # After `IS NULL` it takes the column out of the order, and sorts each owner's keys by itself.
+            listed = func.coalesce(keys.deleted_at, 0) == 0
+        # Read backwards off the index of listings, from where the last page ended.
+        order = (keys.owner_id, keys.deleted_at, keys.created_at, keys.id)
+        page = (
+            select(self.table)
+            .where(listed)
+            .order_by(*(column.desc() for column in order))
+            .limit(limit)
+        )
+        if after is not None:
+            owner_id, created_at, key_id = after
+            moment = to_microseconds(created_at)
+            within = or_(
+                keys.created_at < moment, and_(keys.created_at == moment, keys.id < key_id)
+            )
+            page = page.where(
+                keys.owner_id <= owner_id,  # bounds the stretch of the index
+                or_(keys.owner_id < owner_id, within),
+            )
+        return [read_record(row) for row in connection.execute(page).all()]
+
     def revoke(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
     ) -> Written:

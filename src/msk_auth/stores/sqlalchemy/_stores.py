@@ -292,6 +292,10 @@ class SQLAlchemyKeyStore(_Shared):
         """See :class:`~msk_auth.KeyStore`."""
         return self._read(self._operations.list, query)
 
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AdminStore`."""
+        return self._read(self._operations.list_all, after=after, limit=limit)
+
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
@@ -610,6 +614,12 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.KeyStore`."""
         return await self._read(self._operations.list, query)
+
+    async def list_all(
+        self, *, after: tuple[str, datetime, str] | None, limit: int
+    ) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AsyncAdminStore`."""
+        return await self._read(self._operations.list_all, after=after, limit=limit)
 
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None

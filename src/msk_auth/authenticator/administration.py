@@ -1,0 +1,175 @@
+"""Everybody's keys, for administrators: beside the authenticators, so that an application has these operations only if it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, Generic, cast
+
+from msk_auth.core import administration
+from msk_auth.core.errors import ConfigurationError, KeyNotFound
+from msk_auth.core.model import ApiKey, KeyFilter, KeyPage, Principal, UserT
+from msk_auth.core.policy import Policy, require_interactive
+from msk_auth.core.revocation import Ended
+from msk_auth.core.steps import Flow
+from msk_auth.core.store import offered
+
+from .awaiting import AsyncAuthenticator
+from .blocking import Authenticator
+
+EVERY_KEY: Final = KeyFilter()
+
+
+class AdminKeys(Generic[UserT]):
+    """Lists and revokes the keys of all owners. It makes no key, extends none, and shows no value.
+
+    Args:
+        authenticator: Whose keys.
+        permission: What an administrator needs, besides an interactive login.
+        max_age: The greatest age of that login; None means any.
+
+    Raises:
+        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.AdminStore`), the permission
+            cannot be one, or this is no `Authenticator`.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator[UserT],
+        permission: str,
+        *,
+        max_age: timedelta | None = None,
+    ) -> None:
+        # It is an operation of the authenticator like all others, in a class of its own.
+        parts: Any = authenticator
+        if not isinstance(cast("object", authenticator), Authenticator):
+            raise ConfigurationError("AdminKeys takes an Authenticator. Use AsyncAdminKeys.")
+        _check_store(parts._ports.store)  # noqa: SLF001
+        self._run: Callable[[Flow[KeyPage]], KeyPage] = parts._ports.run  # noqa: SLF001
+        self._end: Callable[[Flow[Ended]], tuple[ApiKey | None, ...]] = parts._end  # noqa: SLF001
+        self._clock = authenticator.clock
+        self.policy: Policy = require_interactive(permission, max_age=max_age)
+
+    def list_keys(
+        self,
+        principal: Principal[UserT],
+        wanted: KeyFilter = EVERY_KEY,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> KeyPage:
+        """A page of the keys that match, by owner, and each owner's newest first.
+
+        A page reads at most 10,000 records. Where few of them match it has fewer items than `limit`, possibly none, and a
+        `next_cursor` all the same: go on until that is None.
+
+        Args:
+            principal: The administrator.
+            wanted: Which keys; by default all that are not deleted.
+            cursor: The `next_cursor` of the page before.
+            limit: 1 to 200.
+
+        Raises:
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
+            InputInvalid: The filter, the cursor or the limit is not acceptable.
+            StoreUnavailable: The store did not answer.
+        """
+        now = self._clock.now()
+        flow = administration.list_keys(
+            self.policy, principal, wanted, cursor=cursor, limit=limit, now=now
+        )
+        return self._run(flow)
+
+    def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """Revoke a key of any owner, for good. No verification that starts after this returned succeeds.
+
+        Raises:
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
+            KeyNotFound: There is no such key, or it is deleted.
+            StoreUnavailable: The store did not answer. The key may be revoked; try again.
+        """
+        return _only(self.revoke_keys(principal, [key_id]))
+
+    def revoke_keys(
+        self, principal: Principal[UserT], key_ids: Sequence[str]
+    ) -> tuple[ApiKey | None, ...]:
+        """As :meth:`revoke_key`, for up to 200 keys of any owners. Safe to repeat; waits for leases once.
+
+        Returns:
+            For each id the revoked record, or None if there is no such key.
+
+        Raises:
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
+            InputInvalid: There is no id, or too many.
+            StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
+        """
+        now = self._clock.now()
+        flow = administration.revoke_keys(self.policy, principal, key_ids, now)
+        return self._end(flow)
+
+
+class AsyncAdminKeys(Generic[UserT]):
+    """:class:`AdminKeys` for an :class:`~msk_auth.AsyncAuthenticator`. Arguments and errors are the same."""
+
+    def __init__(
+        self,
+        authenticator: AsyncAuthenticator[UserT],
+        permission: str,
+        *,
+        max_age: timedelta | None = None,
+    ) -> None:
+        parts: Any = authenticator
+        # What an adapter makes of an `Authenticator` has no ports of its own.
+        if not isinstance(cast("object", authenticator), AsyncAuthenticator) or not hasattr(
+            parts, "_ports"
+        ):
+            raise ConfigurationError(
+                "AsyncAdminKeys takes an AsyncAuthenticator. Give an Authenticator to AdminKeys, and call that in a thread."
+            )
+        _check_store(parts._ports.store)  # noqa: SLF001
+        self._run: Callable[[Flow[KeyPage]], Awaitable[KeyPage]] = parts._ports.run  # noqa: SLF001
+        self._end: Callable[[Flow[Ended]], Awaitable[tuple[ApiKey | None, ...]]] = parts._end  # noqa: SLF001
+        self._clock = authenticator.clock
+        self.policy: Policy = require_interactive(permission, max_age=max_age)
+
+    async def list_keys(
+        self,
+        principal: Principal[UserT],
+        wanted: KeyFilter = EVERY_KEY,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> KeyPage:
+        """As :meth:`AdminKeys.list_keys`."""
+        now = self._clock.now()
+        flow = administration.list_keys(
+            self.policy, principal, wanted, cursor=cursor, limit=limit, now=now
+        )
+        return await self._run(flow)
+
+    async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
+        """As :meth:`AdminKeys.revoke_key`."""
+        return _only(await self.revoke_keys(principal, [key_id]))
+
+    async def revoke_keys(
+        self, principal: Principal[UserT], key_ids: Sequence[str]
+    ) -> tuple[ApiKey | None, ...]:
+        """As :meth:`AdminKeys.revoke_keys`."""
+        now = self._clock.now()
+        flow = administration.revoke_keys(self.policy, principal, key_ids, now)
+        return await self._end(flow)
+
+
+def _check_store(store: Any) -> None:
+    if offered(store, "list_all") is None:
+        raise ConfigurationError(
+            f"{type(store).__name__} cannot list the keys of all owners. Add list_all to it, as in AdminStore, and run"
+            " StoreContract."
+        )
+
+
+def _only(revoked: tuple[ApiKey | None, ...]) -> ApiKey:
+    (record,) = revoked
+    if record is None:
+        raise KeyNotFound
+    return record
