@@ -264,9 +264,11 @@ class Principal(Generic[UserT]):
 
 
 def local_principal(owner: Owner[UserT], *, at: datetime) -> Principal[UserT]:
-    """A principal for code that acts without a request: scripts, consoles, migrations.
+    """A principal for a command that an operator runs on the server: a script, a console, a migration.
 
-    It counts as interactive, so it can create keys. Never build one from the contents of a request.
+    Nothing was verified. It has all permissions of the owner, even of a disabled one, and counts as interactive, so it can
+    create keys. Never make one of the contents of a request, nor in a worker or a scheduled task for what a request has
+    queued: that is what :meth:`Authenticator.reference` and :meth:`Authenticator.resume` are for.
 
     Args:
         owner: On whose behalf the code acts.

@@ -125,8 +125,8 @@ class Policy:
         if not isinstance(cast("object", principal), Principal):
             # Its value may be a secret.
             raise ConfigurationError(
-                f"A {type(principal).__name__} is not a Principal. Authenticate a request to get one; commands of your own"
-                " use local_principal(…)."
+                f"A {type(principal).__name__} is not a Principal. Authenticate a request, or resume a reference, to"
+                " get one."
             )
         if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind):
             raise InteractiveRequired
