@@ -70,6 +70,21 @@ def token_of(caller: Caller) -> str:
     return caller.http.headers["authorization"].removeprefix("Bearer ")
 
 
+async def test_the_end_of_a_long_output_is_kept_and_the_rest_said_to_be_missing(
+    user: Caller,
+) -> None:
+    run_id = await start(user, "head -c 500000 /dev/zero | tr '\\0' '\\n'; echo the end")
+    run = await user.wait_for_run(run_id)
+    missing = run["log_missing_bytes"]
+    assert missing == run["log_missing_lines"]
+    answered = await user.get(f"/api/runs/{run_id}/log", headers={"Accept": "text/plain"})
+    first, _, rest = answered.text.partition("\n")
+    assert first == f"[The first {missing:,} bytes of the output are not kept.]"
+    assert rest.endswith("\nthe end\n")
+    assert len(rest) + missing == 500_000 + len("the end\n")
+    assert len(rest) >= 256 * 1024
+
+
 async def test_the_log_comes_as_it_is_written_and_ends_with_the_run(
     service: Service, user: Caller
 ) -> None:

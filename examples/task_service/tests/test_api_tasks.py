@@ -40,6 +40,8 @@ RUN_MEMBERS = {
     "finished_at",
     "exit_code",
     "error",
+    "log_missing_bytes",
+    "log_missing_lines",
 }
 
 

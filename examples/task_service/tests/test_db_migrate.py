@@ -293,6 +293,57 @@ async def test_sessions_of_the_provider_stay_when_their_sessions_there_get_a_col
         assert await connection.run_sync(_differences) == []
 
 
+async def test_runs_keep_their_output_when_the_end_of_it_begins_to_be_kept(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0008 to 0009, with an older process beside."""
+    alembic_upgrade = migrate_module.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0008")
+        )
+        async with db.write() as connection:
+            await connection.run_sync(migrate_module._upgrade)
+    run = (
+        "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
+        " timeout_seconds, created_at, log_bytes, log_truncated)"
+        " VALUES ('{}', 'tsk_1', 'usr_1', 'running', '{{}}', 'command', '{{}}', 1, 0, 3, true)"
+    )
+    before = (
+        "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)",
+        (
+            "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
+            " VALUES ('tsk_1', 'usr_1', 'a', 'command', '{}', 0, 0)"
+        ),
+        run.format("run_before"),
+        (
+            "INSERT INTO run_log (run_id, seq, at, stream, text)"
+            " VALUES ('run_before', 1, 0, 'stdout', 'abc')"
+        ),
+    )
+    async with db.write() as connection:
+        for statement in before:
+            await connection.exec_driver_sql(statement)
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(run.format("run_after"))
+        columns = schema.runs.c
+        found = await connection.execute(
+            select(
+                columns.id, columns.log_bytes, columns.log_missing_bytes, columns.log_missing_lines
+            ).order_by(columns.id)
+        )
+        assert [tuple(row) for row in found] == [("run_after", 3, 0, 0), ("run_before", 3, 0, 0)]
+        assert await connection.scalar(select(schema.run_log.c.text)) == "abc"
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0009"
+            )
+        )
+        assert set(works) == {f"000{code}" for code in range(1, 9)}
+        assert await connection.run_sync(_differences) == []
+
+
 async def test_the_queues_own_migrations_are_applied(
     url: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

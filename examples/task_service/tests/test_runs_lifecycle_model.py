@@ -294,7 +294,7 @@ class Lifecycle(RuleBasedStateMachine):
         if acquired is None:
             return False
         self.check_turn(self.requested[acquired.run_id].requested_by.user_id, waiting)
-        log = RunLog(self.clock, last_seq=acquired.last_seq, size=acquired.log_bytes)
+        log = RunLog(self.clock, saved=acquired.log)
         worker.executions.append(Execution(acquired, began, log))
         return True
 

@@ -95,6 +95,8 @@ async def test_a_run_is_queued_and_returned(world: World) -> None:
         "finished_at": None,
         "exit_code": None,
         "error": None,
+        "log_missing_bytes": 0,
+        "log_missing_lines": 0,
     }
 
 

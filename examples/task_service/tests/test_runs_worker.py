@@ -30,7 +30,7 @@ from task_service.db.schema import users as users_table
 from task_service.db.schema import waiting_owners
 from task_service.tasks.models import NewTask, Run, RunPriority, RunState
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.run_log import LogBatch, RunLog
+from task_service.tasks.run_log import MAX_LOG_BYTES, LogBatch, RunLog, SavedLine, SavedLog
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import (
@@ -100,11 +100,8 @@ async def acquire(worker: WorkerRuns) -> AcquiredRun:
 
 
 def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> LogBatch:
-    log = RunLog(
-        clock,
-        last_seq=after.lines[-1].seq if after else 0,
-        size=after.size_after if after else 0,
-    )
+    saved = () if after is None else (SavedLine(after.lines[-1].seq, after.size_after, 0),)
+    log = RunLog(clock, saved=SavedLog(saved))
     for text in texts:
         log.write("stdout", text)
     batch = log.next_batch()
@@ -174,9 +171,7 @@ async def test_the_oldest_is_acquired_first(world: World) -> None:
     first, second = await world.queue(), await world.queue("bob")
     worker = world.worker("w1")
     acquired = await acquire(worker)
-    assert acquired == AcquiredRun(
-        first.id, "w1", 1, "anything", {"do": "x"}, 7, 0, 0, log_truncated=False
-    )
+    assert acquired == AcquiredRun(first.id, "w1", 1, "anything", {"do": "x"}, 7, SavedLog())
     run = await world.get(first.id)
     assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
     assert (await acquire(worker)).run_id == second.id
@@ -387,7 +382,7 @@ async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     again = await world.get(run.id)
     assert (again.state, again.attempt, again.started_at) == (RunState.QUEUED, 1, None)
     second = await acquire(living)
-    assert (second.attempt, second.last_seq, second.log_bytes) == (2, 1, 6)
+    assert (second.attempt, second.log) == (2, SavedLog((SavedLine(1, 6, 0),)))
     # Whatever the first does now changes nothing.
     late = written("late", clock=world.clock, after=batch)
     assert not await killed.append_log(acquired, late)
@@ -399,6 +394,41 @@ async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     assert await text_of(world, run.id) == "before"
     assert await living.finish(second, Outcome(RunState.SUCCEEDED, 0), None)
     assert (await world.get(run.id)).attempt == 2
+
+
+async def test_only_the_end_of_a_long_output_stays_in_the_database(world: World) -> None:
+    run = await world.queue()
+    worker = world.worker("w1")
+    acquired = await acquire(worker)
+    log = RunLog(world.clock, saved=acquired.log)
+    whole = ""
+    for number in range(60):
+        text = f"{number} " + "x" * 10_000 + "\n"
+        whole += text
+        log.write("stdout", text)
+        batch = log.next_batch()
+        assert batch is not None
+        # Twice, as when the answer to the commit is lost.
+        assert await worker.append_log(acquired, batch)
+        assert await worker.append_log(acquired, batch)
+        log.acknowledge()
+    kept = await text_of(world, run.id)
+    shown = await world.get(run.id)
+    assert whole.endswith(kept)
+    assert len(kept) >= MAX_LOG_BYTES
+    assert shown.log_missing_bytes == len(whole) - len(kept) > 0
+    assert shown.log_missing_lines == whole.count("\n") - kept.count("\n")
+    # The next attempt continues it.
+    other = world.worker("w2")
+    await other.reclaim(await other.observed_leases(except_for=[]))
+    second = await acquire(other)
+    assert second.log.missing_bytes == shown.log_missing_bytes
+    assert second.log.missing_lines == shown.log_missing_lines
+    assert sum(line.size for line in second.log.lines) == len(kept)
+    log = RunLog(world.clock, saved=second.log)
+    log.write("stdout", "y" * 20_000)
+    assert await other.finish(second, Outcome(RunState.SUCCEEDED), log.next_batch())
+    assert (whole + "y" * 20_000).endswith(await text_of(world, run.id))
 
 
 async def test_a_worker_does_not_hold_its_own_earlier_attempt(world: World) -> None:
@@ -473,7 +503,7 @@ async def test_a_released_run_keeps_its_attempt_and_its_log(world: World) -> Non
     assert (waiting.state, waiting.attempt, waiting.started_at) == (RunState.QUEUED, 0, None)
     assert await text_of(world, run.id) == "some"
     again = await acquire(other)
-    assert (again.attempt, again.last_seq) == (1, 1)
+    assert (again.attempt, again.log) == (1, SavedLog((SavedLine(1, 4, 0),)))
     # The same attempt, and yet not its run.
     assert not await stopping.finish(acquired, Outcome(RunState.SUCCEEDED), None)
 

@@ -386,6 +386,29 @@ async def test_tabs_that_follow_runs_do_not_block_another(open_page: Open) -> No
     await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
 
 
+async def test_the_end_of_a_long_output_is_shown_and_the_beginning_said_to_be_missing(
+    open_page: Open,
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    script = "i=0; while [ $i -lt 4000 ]; do i=$((i+1)); printf '%099d\\n' $i; done"
+    await _new_task(page, "Long output", "sh", "-c", script)
+    await page.get_by_role("link", name="Long output", exact=True).click()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
+    await page.reload()
+    # A line's number is that which it has in the whole output.
+    last = page.locator("#L4000")
+    await expect(last).to_contain_text("0004000")
+    await expect(page.locator("#L4001")).to_have_count(0)
+    missing = page.get_by_text(
+        re.compile(r"^The first \d+ KiB of the output \(lines: [\d,]+\) are not kept\.$")
+    )
+    await expect(missing).to_be_visible()
+    assert await page.locator("#L1").count() == 0
+
+
 async def test_the_live_end_is_in_view_at_900_pixels(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")

@@ -76,10 +76,14 @@ def runs_router(
         accept: Annotated[str, Header()] = "*/*",
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
-        """Read the log of a run, or follow it."""
-        await runs.get(principal, run_id)
+        """Read the log of a run, or follow it.
+
+        The last 256 KiB of the output are kept. The size of what came before is `log_missing_bytes` of the run, and stands in
+        the first line of a text.
+        """
+        run = await runs.get(principal, run_id)
         if "text/plain" in accept and "text/event-stream" not in accept:
-            return PlainTextResponse(await _whole_log(logs, run_id), headers={"vary": "accept"})
+            return PlainTextResponse(await _whole_log(logs, run), headers={"vary": "accept"})
         reader_at = _parse_last_event_id(last_event_id)
 
         async def produce(write: Write) -> None:
@@ -122,10 +126,12 @@ def _progress_event(progress: Progress) -> ServerEvent:
     return ServerEvent("progress", json.dumps(asdict(progress)))
 
 
-async def _whole_log(logs: LogReader, run_id: str) -> str:
+async def _whole_log(logs: LogReader, run: Run) -> str:
     texts: list[str] = []
+    if run.log_missing_bytes:
+        texts.append(f"[The first {run.log_missing_bytes:,} bytes of the output are not kept.]\n")
     seq = 0
-    while lines := await logs.read(run_id, seq):
+    while lines := await logs.read(run.id, seq):
         texts += [line.text for line in lines]
         seq = lines[-1].seq
     return "".join(texts)

@@ -213,7 +213,12 @@ runs = Table(
     # The worker that holds it, and until when; other workers reclaim a dead worker's run.
     Column("claimed_by", String(64)),
     Column("lease_expires_at", UtcMicroseconds),
+    # The size of what is in `run_log`.
     Column("log_bytes", Integer, nullable=False, server_default=text("0")),
+    # The beginning of the output, which is not kept.
+    Column("log_missing_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("log_missing_lines", BigInteger, nullable=False, server_default=text("0")),
+    # Of the first eight revisions, which kept the beginning and not the end.
     Column("log_truncated", Boolean, nullable=False, server_default=text("false")),
     # Of an owner's own runs the lowest is acquired first, then the oldest.
     Column("rank", Integer, nullable=False, server_default=text("0")),

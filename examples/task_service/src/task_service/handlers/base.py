@@ -105,7 +105,7 @@ class LogSink(Protocol):
 
     @property
     def full(self) -> bool:
-        """True once the log has reached its bound and drops further output."""
+        """True while more output waits to be saved than is kept."""
         ...
 
     def write(self, stream: Stream, text: str) -> None:
@@ -135,7 +135,7 @@ class RunContext:
     traceparent: str | None = None
 
     def log(self, stream: Stream, text: str) -> None:
-        """Append text, with its own line ends, to the run's log. Never waits; what exceeds the bound is dropped."""
+        """Append text, with its own line ends, to the run's log. Never waits; the end of the output is kept."""
         self.sink.write(stream, text)
 
     def report_progress(self, fraction: float, text: str | None = None) -> None:
@@ -167,7 +167,7 @@ class RunContext:
 
     @property
     def log_full(self) -> bool:
-        """True once further output is dropped, so that a handler can stop producing it."""
+        """True while output comes faster than it is saved, so that a handler can pause."""
         return self.sink.full
 
 

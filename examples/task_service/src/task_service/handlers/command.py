@@ -48,8 +48,8 @@ MAX_ARGUMENT_BYTES = 64 * 1024
 # The clock that the supervisor reads; the run may have another one.
 _MACHINE = SystemClock()
 _READ_BYTES = 64 * 1024
-# Output beyond the log's bound is still read, so that the command can finish, but with this pause.
-_DISCARD_PAUSE = 0.01
+# Output that comes faster than it is saved is still read, so that the command can finish, but with this pause.
+_FLOOD_PAUSE = 0.01
 _PROGRESS_MARK: Final = "::progress "
 _PROGRESS_LINE: Final = re.compile(
     r"^::progress (?P<percent>[0-9]{1,3}(?:\.[0-9]{1,6})?)%?(?: (?P<text>[^\n]*))?(?:\n|\Z)",
@@ -238,10 +238,9 @@ async def _copy(source: asyncio.StreamReader, stream: Stream, context: RunContex
         text = decoder.decode(chunk)
         if lines is not None:
             text = lines.feed(text)
+        context.log(stream, text)
         if context.log_full:
-            await asyncio.sleep(_DISCARD_PAUSE)
-        else:
-            context.log(stream, text)
+            await asyncio.sleep(_FLOOD_PAUSE)
     rest = decoder.decode(b"", final=True)
     context.log(stream, rest if lines is None else lines.feed(rest) + lines.rest())
 

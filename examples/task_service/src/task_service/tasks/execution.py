@@ -33,6 +33,8 @@ STOP_SECONDS: Final = 5.0
 MAX_BACKOFF_SECONDS: Final = 5.0
 
 _LOG_PAUSE: Final = 0.1
+# Each save of a flood replaces all that is kept.
+_OVERFLOW_PAUSE: Final = 1.0
 _MAX_ERROR: Final = 500
 
 
@@ -78,9 +80,7 @@ class Execution:
         self._registry = registry
         self._clock = clock
         self._events = events
-        self._log = RunLog(
-            clock, last_seq=run.last_seq, size=run.log_bytes, truncated=run.log_truncated
-        )
+        self._log = RunLog(clock, saved=run.log)
         self._progress = RunProgress(self._save_progress)
         self._stop_reason: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
 
@@ -167,7 +167,7 @@ class Execution:
             except StoreUnavailable:
                 pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
             else:
-                pause = _LOG_PAUSE
+                pause = _OVERFLOW_PAUSE if log.overflows else _LOG_PAUSE
 
     async def _save_batch(self) -> None:
         batch = self._log.next_batch()

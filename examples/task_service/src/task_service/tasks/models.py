@@ -82,6 +82,8 @@ class Run(_Output):
         started_at: The start of the present attempt.
         exit_code: The handler's exit code; None if it has none.
         error: One line with the reason why the run did not succeed.
+        log_missing_bytes: The size of the beginning of the output, which is not kept; the last 256 KiB are.
+        log_missing_lines: The lines in that.
     """
 
     id: str
@@ -94,6 +96,8 @@ class Run(_Output):
     finished_at: datetime | None
     exit_code: int | None
     error: str | None
+    log_missing_bytes: int
+    log_missing_lines: int
 
 
 class Task(_Output):

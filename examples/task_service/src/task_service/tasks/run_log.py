@@ -1,8 +1,11 @@
 """The log and the progress of a run: from its handler into the database, and from there to readers.
 
-:class:`RunLog` collects what a handler prints, bounded, cleaned and in batches. A batch that was handed out stays the same
-until it is acknowledged. The database recognises a batch that it has already by the size of the log before and after it.
-So writing a batch again is harmless, as happens when the answer to a commit is lost.
+:class:`RunLog` collects what a handler prints, cleaned and in batches. A batch that was handed out stays the same until it is
+acknowledged. The database recognises a batch that it has already by the size of the output before and after it. So writing a
+batch again is harmless, as happens when the answer to a commit is lost.
+
+The end of the output is kept, since that is where a run says why it failed. Each batch names the beginning that it pushes out,
+and the run has the size of what is missing.
 
 :class:`RunProgress` keeps the latest report of a handler, which may report as often as it likes.
 
@@ -12,6 +15,7 @@ So writing a batch again is harmless, as happens when the answer to a commit is 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,10 +32,11 @@ from .models import LogLine, RunState
 from .notifications import LocalEvents, wait_for_event
 
 MAX_LOG_BYTES: Final = 256 * 1024
-"""How much of a run's output is kept, over all its attempts, in bytes of UTF-8."""
-TRUNCATION_NOTE: Final = (
-    f"\nThe output is longer than {MAX_LOG_BYTES // 1024} KiB. The rest is not kept.\n"
-)
+"""How much of the end of a run's output is kept at least, over all its attempts, in bytes of UTF-8."""
+MAX_LINE_BYTES: Final = 16 * 1024
+"""The size of a stored line at most, and so of what is kept beyond :data:`MAX_LOG_BYTES`."""
+MAX_LINES: Final = 10_000
+"""How many lines are kept at most, for output that changes its stream with every word."""
 READ_LINES: Final = 500
 """How many lines :meth:`LogReader.read` returns at most."""
 PROGRESS_PAUSE: Final = 1.0
@@ -39,22 +44,54 @@ PROGRESS_PAUSE: Final = 1.0
 
 _MAX_PROGRESS_PAUSE: Final = 5.0
 _MAX_SEQ: Final = 2**31 - 1
+_MAX_CHARACTERS: Final = MAX_LINE_BYTES // 4
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLine:
+    """The number of a line in the database, its size in bytes of UTF-8, and how many line ends it has."""
+
+    seq: int
+    size: int
+    ends: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLog:
+    """What the database has of a log.
+
+    Attributes:
+        lines: In their order.
+        missing_bytes: The size of the output before them, which is not kept.
+        missing_lines: The line ends in that.
+    """
+
+    lines: tuple[SavedLine, ...] = ()
+    missing_bytes: int = 0
+    missing_lines: int = 0
+
+
+_NOTHING: Final = SavedLog()
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Consecutive lines of a log.
+    """Consecutive lines of a log, and which earlier ones they push out.
 
     Attributes:
-        size_before: The size of the log (`runs.log_bytes`) that the lines are appended to.
-        size_after: Its size with them.
-        truncated: True if nothing follows, because the log is full.
+        size_before: The size of all output before the lines, kept or not.
+        size_after: The size with them.
+        missing_bytes: As :attr:`SavedLog.missing_bytes`, once the batch is saved.
+        missing_lines: As :attr:`SavedLog.missing_lines`, once the batch is saved.
+        delete_through: The number of the last line that is deleted; 0 for none.
     """
 
     lines: tuple[LogLine, ...]
     size_before: int
     size_after: int
-    truncated: bool
+    missing_bytes: int
+    missing_lines: int
+    delete_through: int
 
 
 @dataclass(slots=True)
@@ -62,6 +99,8 @@ class _Piece:
     stream: Stream
     at: datetime
     texts: list[str]
+    size: int
+    ends: int
 
 
 class RunLog:
@@ -69,46 +108,46 @@ class RunLog:
 
     Args:
         clock: For the time of each line.
-        last_seq: The number of the last line in the database.
-        size: The size of the log in the database, in bytes.
-        truncated: True if an earlier attempt has filled the log.
+        saved: What earlier attempts have left in the database.
 
     Attributes:
         written: Set when there is something to save, or the run is over.
         closed: Set when the run is over.
     """
 
-    def __init__(
-        self, clock: Clock, *, last_seq: int = 0, size: int = 0, truncated: bool = False
-    ) -> None:
+    def __init__(self, clock: Clock, *, saved: SavedLog = _NOTHING) -> None:
         self._clock = clock
-        self._next_seq = last_seq + 1
-        self._size = size
-        self._truncated = truncated
-        self._batched_size = size
-        self._pieces: list[_Piece] = []
+        self._saved = deque(saved.lines)
+        self._next_seq = saved.lines[-1].seq + 1 if saved.lines else 1
+        self._kept_bytes = sum(line.size for line in saved.lines)
+        self._missing_bytes = saved.missing_bytes
+        self._missing_lines = saved.missing_lines
+        self._delete_through = 0
+        self._batched_size = self._size
+        self._pieces: deque[_Piece] = deque()
         self._batch: LogBatch | None = None
         self.written = asyncio.Event()
         self.closed = asyncio.Event()
 
     @property
     def full(self) -> bool:
-        """True once further output is dropped."""
-        return self._truncated
+        """True while more waits to be saved than is kept, so that a handler should pause."""
+        return not self._saved and self._missing_bytes > 0
+
+    @property
+    def overflows(self) -> bool:
+        """True once the beginning is not kept."""
+        return self._missing_bytes > 0
 
     def write(self, stream: Stream, text: str) -> None:
-        """Take text. What a database cannot hold (NUL, lone surrogates) is replaced; what exceeds the bound is dropped."""
-        if self._truncated or not text:
-            return
-        data = text.replace("\x00", "\ufffd").encode("utf-8", "replace")
-        room = MAX_LOG_BYTES - self._size
-        if len(data) > room:
-            self._add(stream, data[:room])
-            self._add("system", TRUNCATION_NOTE.encode())
-            self._truncated = True
-        else:
-            self._add(stream, data)
-        self.written.set()
+        """Take text. What a database cannot hold (NUL, lone surrogates) is replaced."""
+        clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        # A character has four bytes at most.
+        for start in range(0, len(clean), _MAX_CHARACTERS):
+            self._add(stream, clean[start : start + _MAX_CHARACTERS])
+            self._push_out()
+        if clean:
+            self.written.set()
 
     def close(self) -> None:
         """Declare the run over: nothing more is written."""
@@ -118,19 +157,25 @@ class RunLog:
     def next_batch(self) -> LogBatch | None:
         """The batch to save next; the same again until it is acknowledged, and None if there is nothing to save."""
         if self._batch is None and self._pieces:
-            lines = tuple(
-                LogLine(
-                    seq=self._next_seq + index,
-                    at=piece.at,
-                    stream=piece.stream,
-                    text="".join(piece.texts),
+            lines: list[LogLine] = []
+            for piece in self._pieces:
+                text = "".join(piece.texts)
+                lines.append(
+                    LogLine(seq=self._next_seq, at=piece.at, stream=piece.stream, text=text)
                 )
-                for index, piece in enumerate(self._pieces)
+                self._saved.append(SavedLine(self._next_seq, piece.size, piece.ends))
+                self._next_seq += 1
+            self._batch = LogBatch(
+                lines=tuple(lines),
+                size_before=self._batched_size,
+                size_after=self._size,
+                missing_bytes=self._missing_bytes,
+                missing_lines=self._missing_lines,
+                delete_through=self._delete_through,
             )
-            self._batch = LogBatch(lines, self._batched_size, self._size, self._truncated)
-            self._next_seq += len(lines)
             self._batched_size = self._size
-            self._pieces = []
+            self._delete_through = 0
+            self._pieces.clear()
         return self._batch
 
     @property
@@ -144,16 +189,35 @@ class RunLog:
         if not self._pieces and not self.closed.is_set():
             self.written.clear()
 
-    def _add(self, stream: Stream, data: bytes) -> None:
-        # Cutting at a byte may leave the beginning of a character.
-        text = data.decode("utf-8", "ignore")
-        if not text:
-            return
-        self._size += len(data)
-        if self._pieces and self._pieces[-1].stream == stream:
-            self._pieces[-1].texts.append(text)
+    @property
+    def _size(self) -> int:
+        return self._missing_bytes + self._kept_bytes
+
+    def _add(self, stream: Stream, text: str) -> None:
+        size, ends = len(text.encode()), text.count("\n")
+        self._kept_bytes += size
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and last.stream == stream and last.size + size <= MAX_LINE_BYTES:
+            last.texts.append(text)
+            last.size += size
+            last.ends += ends
         else:
-            self._pieces.append(_Piece(stream, self._clock.now(), [text]))
+            self._pieces.append(_Piece(stream, self._clock.now(), [text], size, ends))
+
+    def _push_out(self) -> None:
+        """Drop lines from the beginning, saved or not, as long as enough is kept without them."""
+        while True:
+            oldest = self._saved[0] if self._saved else self._pieces[0]
+            is_one_too_many = len(self._saved) + len(self._pieces) > MAX_LINES
+            if self._kept_bytes - oldest.size < MAX_LOG_BYTES and not is_one_too_many:
+                return
+            if self._saved:
+                self._delete_through = self._saved.popleft().seq
+            else:
+                self._pieces.popleft()
+            self._kept_bytes -= oldest.size
+            self._missing_bytes += oldest.size
+            self._missing_lines += oldest.ends
 
 
 class RunProgress:

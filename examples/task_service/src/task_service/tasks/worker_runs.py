@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, case, func, insert, literal, null, select, update
+from sqlalchemy import Row, and_, case, delete, insert, literal, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -38,7 +38,7 @@ from .owner_rotation import (
     owners_not_in_rotation,
     rotation_end,
 )
-from .run_log import LogBatch
+from .run_log import LogBatch, SavedLine, SavedLog
 from .runs import cancel_runs
 
 MAX_ATTEMPTS: Final = 3
@@ -60,9 +60,7 @@ class AcquiredRun:
     handler: str
     params: Any
     timeout_seconds: int
-    last_seq: int
-    log_bytes: int
-    log_truncated: bool
+    log: SavedLog
     waited: timedelta = field(default=timedelta(0), compare=False)
     request: RequestRecord | None = field(default=None, compare=False)
 
@@ -203,7 +201,8 @@ class WorkerRuns:
                 runs.c.params,
                 runs.c.timeout_seconds,
                 runs.c.log_bytes,
-                runs.c.log_truncated,
+                runs.c.log_missing_bytes,
+                runs.c.log_missing_lines,
                 runs.c.created_at,
                 runs.c.requested_by,
             )
@@ -211,10 +210,6 @@ class WorkerRuns:
         row = result.one_or_none()
         if row is None:
             return None
-        # A run without output has no line to continue from.
-        last_seq = row.log_bytes and await connection.scalar(
-            select(func.max(run_log.c.seq)).where(run_log.c.run_id == row.id)
-        )
         return AcquiredRun(
             run_id=row.id,
             worker_id=self._worker_id,
@@ -222,9 +217,8 @@ class WorkerRuns:
             handler=row.handler,
             params=row.params,
             timeout_seconds=row.timeout_seconds,
-            last_seq=last_seq or 0,
-            log_bytes=row.log_bytes,
-            log_truncated=row.log_truncated,
+            # A run without output has no line to continue from.
+            log=await _saved_log(connection, row) if row.log_bytes else SavedLog(),
             waited=now - row.created_at,
             request=_request_of(row.requested_by),
         )
@@ -443,6 +437,10 @@ def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
     return RequestRecord(request["id"], address=None, traceparent=request["traceparent"])
 
 
+# The size of all output, whether it is kept or not: it grows with each batch.
+_output_bytes: Final = runs.c.log_bytes + runs.c.log_missing_bytes
+
+
 def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
     """That a run is running, and held by this worker in this attempt."""
     return and_(
@@ -453,12 +451,29 @@ def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
     )
 
 
+async def _saved_log(connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> SavedLog:
+    """What earlier attempts of a run have left: 272 KiB at most."""
+    result = await connection.execute(
+        select(run_log.c.seq, run_log.c.text)
+        .where(run_log.c.run_id == row.id)
+        .order_by(run_log.c.seq)
+    )
+    lines = tuple(
+        SavedLine(line.seq, len(line.text.encode()), line.text.count("\n")) for line in result
+    )
+    return SavedLog(lines, row.log_missing_bytes, row.log_missing_lines)
+
+
 async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch) -> bool:
     held = _held_by(run)
     result = await connection.execute(
         update(runs)
-        .where(held, runs.c.log_bytes == batch.size_before)
-        .values(log_bytes=batch.size_after, log_truncated=batch.truncated)
+        .where(held, _output_bytes == batch.size_before)
+        .values(
+            log_bytes=batch.size_after - batch.missing_bytes,
+            log_missing_bytes=batch.missing_bytes,
+            log_missing_lines=batch.missing_lines,
+        )
     )
     if result.rowcount == 1:
         await connection.execute(
@@ -474,7 +489,13 @@ async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch
                 for line in batch.lines
             ],
         )
+        if batch.delete_through:
+            await connection.execute(
+                delete(run_log).where(
+                    run_log.c.run_id == run.run_id, run_log.c.seq <= batch.delete_through
+                )
+            )
         return True
     # Either the batch is there already, or the worker does not hold the run.
-    size = await connection.scalar(select(runs.c.log_bytes).where(held))
+    size = await connection.scalar(select(_output_bytes).where(held))
     return size == batch.size_after

@@ -10,7 +10,7 @@ const MOST_LINES = 10_000;
 const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)/;
 const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b]*)?$/;
 
-let runId, line, count, stream, held, style;
+let runId, line, first, count, stream, held, style;
 
 /** The state of the text after a sequence such as `1;31`. */
 function styled(before, codes) {
@@ -39,7 +39,7 @@ function newLine(at) {
   line.id = id;
   view.append(line);
   if (view.childElementCount > MOST_LINES) view.firstChild.remove();
-  $("#log-cut").hidden = count <= MOST_LINES;
+  $("#log-cut").hidden = count - first <= MOST_LINES;
   if (location.hash === `#${id}`) point(line);
 }
 
@@ -85,9 +85,18 @@ export function write({ at, stream: from, text }) {
 /** Say something in the place of output. */
 export const note = (text) => view.append(h("span", { class: "system" }, text));
 
-/** Begin with the output of a run. */
-export function clear(id) {
-  [runId, line, count, stream, held, style] = [id, null, 0, null, "", { colour: null, marks: [] }];
+/** Say how much of the beginning the service has not kept. */
+export function showMissing({ log_missing_bytes: bytes, log_missing_lines: lines }) {
+  const missing = $("#log-missing");
+  missing.hidden = !bytes;
+  missing.textContent = `The first ${inBytes(bytes)} of the output (lines: ${lines.toLocaleString("en")}) are not kept.`;
+}
+
+const inBytes = (size) => (size < 2 ** 20 ? `${Math.ceil(size / 1024)} KiB` : `${(size / 2 ** 20).toFixed(1)} MiB`);
+
+/** Begin with the output of a run. Its lines are counted from the one that was written first, kept or not. */
+export function clear({ id, log_missing_lines: missing }) {
+  [runId, line, first, count, stream, held, style] = [id, null, missing, missing, null, "", { colour: null, marks: [] }];
   view.replaceChildren();
   $("#log-cut").hidden = true;
   tools.follow.checked = true;

@@ -3,7 +3,7 @@ import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, state
 import { confirm } from "../dialogs.js";
 import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
-import { clear, isEmpty, note, write } from "../log-view.js";
+import { clear, isEmpty, note, showMissing, write } from "../log-view.js";
 import { followLog, isActive, startRun } from "../runs.js";
 import { allHandlers, openTask, taskForm } from "../task-dialog.js";
 import { took, when } from "../time.js";
@@ -100,16 +100,22 @@ function drawRun(run) {
         await runs.refresh();
       })),
     run.error && h("p", { class: "notice bad" }, run.error));
+  showMissing(run);
   if (followed === run.id) return;
   stopFollowing();
   followed = run.id;
   progress.hidden = true;
-  clear(run.id);
+  clear(run);
+  let isWhole = true;
   // The end of what is being written stays in view.
   $("#log").classList.toggle("live", isActive(run));
   if (isActive(run)) $("#selected").scrollIntoView({ block: "nearest" });
   stopFollowing = followLog(run.id, {
     wrote: write,
+    skipped() {
+      if (isWhole) note("Output comes faster than it can be shown. What is kept is shown at the end.\n");
+      isWhole = false;
+    },
     failed: (problem) => note(problem.message),
     progressed({ fraction, text }) {
       progress.hidden = false;
@@ -121,6 +127,7 @@ function drawRun(run) {
       if (isEmpty()) note("No output.");
       if (isActive(run)) say(`${task.name}: ${stateWords(last.state)}.`);
       if (run.id === selected) shown = last;
+      if (!isWhole && followed === run.id) followed = null;
       runs.refresh().then(drawRuns).catch(() => {});
     },
   });
