@@ -357,7 +357,7 @@ class RemoteKeySet:
         except Exception as error:  # noqa: BLE001 - whatever it is, the last good set stays
             self._discovered = None
             self._state = self._state._replace(tried_at=began)
-            # A set that was closed meanwhile has nobody to tell.
+            # After close() its authenticator is closed too, and the application no longer asks for keys.
             if not stop.is_set():
                 _log.warning(
                     "the keys of the issuer %r could not be fetched: %s", self.issuer, error

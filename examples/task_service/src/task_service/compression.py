@@ -6,7 +6,7 @@ for a password are answers of other methods. These answers of GET are left out a
 
 - Tasks: their parameters may hold credentials, and an administrator's list has tasks that other users named.
 - A run, its parameters and its log: a program prints what it likes. The live log would also be held back by compression.
-- The audit log: anybody chooses the name of a login that fails, and it stands beside the addresses of others.
+- The audit log: anyone chooses the name of a login that fails, and it stands beside the addresses of others.
 
 Scripts and styles are compressed by :mod:`task_service.web.assets`, once.
 """
