@@ -130,7 +130,8 @@ class Guard(SecurityBase, Generic[UserT]):
         self._auth = auth
         if session is not None:
             # FastAPI reads it when a route is declared.
-            self.__signature__ = inspect.Signature([_CONNECTION, _parameter("session", session)])
+            parameters = [_CONNECTION, _parameter("session", session)]
+            self.__signature__: inspect.Signature = inspect.Signature(parameters)
 
     async def __call__(
         self, connection: HTTPConnection, session: object = None
