@@ -69,7 +69,7 @@ def operations(engine: Engine, filled: Filled) -> Iterator[Operations]:
     auth = Authenticator(store, find_owner=find_owner, hasher=subjects.hasher())
     limited = Authenticator(store, find_owner=find_owner, key_limits=KeyLimits(max_active=LIMIT))
     owner: Owner[str] = Owner(BIG_OWNER, frozenset(), BIG_OWNER)
-    who = local_principal(owner, at=SystemClock().now())
+    who = local_principal(owner, at=SystemClock().now(), interactive=True)
     keys = cycle(filled.keys)
     created: list[str] = []
 

@@ -66,7 +66,7 @@ def async_authenticator(
 
 def interactive() -> Principal[str]:
     """Who may make keys."""
-    return local_principal(OWNER, at=SystemClock().now())
+    return local_principal(OWNER, at=SystemClock().now(), interactive=True)
 
 
 @contextmanager

@@ -34,7 +34,9 @@ def check_none() -> None:
     for module in ("msk_auth.cli", "msk_auth.leaks"):
         importlib.import_module(module)
     authenticator = Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN)
-    created = authenticator.create_key(local_principal(ANN, at=datetime.now(UTC)), name="ci")
+    created = authenticator.create_key(
+        local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
+    )
     principal: Principal[str] = authenticator.authenticate([f"Bearer {created.value.reveal()}"])
     assert principal.user == "Ann"
 
@@ -53,7 +55,9 @@ def check_sqlalchemy() -> None:
         engine = create_engine(f"sqlite:///{Path(folder) / 'keys.sqlite3'}")
         upgrade(engine)
         authenticator = Authenticator(SQLAlchemyKeyStore(engine), find_owner=lambda _: ANN)
-        created = authenticator.create_key(local_principal(ANN, at=datetime.now(UTC)), name="ci")
+        created = authenticator.create_key(
+            local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
+        )
         authenticator.authenticate([f"Bearer {created.value.reveal()}"])
         engine.dispose()
 
@@ -85,7 +89,7 @@ def check_asgi(make: Callable[[AsyncAuthenticator[str]], Any]) -> None:
     async def check() -> None:
         authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
         created = await authenticator.create_key(
-            local_principal(ANN, at=datetime.now(UTC)), name="ci"
+            local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
         )
         app = make(authenticator)
         assert await ask(app, None) == 401
@@ -158,7 +162,9 @@ def check_flask() -> None:
     from msk_auth.integrations.flask import FlaskAuth
 
     authenticator = Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN)
-    created = authenticator.create_key(local_principal(ANN, at=datetime.now(UTC)), name="ci")
+    created = authenticator.create_key(
+        local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
+    )
     app = Flask("smoke")
     auth = FlaskAuth(authenticator, app)
 

@@ -457,7 +457,7 @@ async def find_owner(owner_id: str) -> Owner[str]:
 async def test_64_verifications_that_arrive_together_take_two_round_trips() -> None:
     store = Batching()
     authenticator = AsyncAuthenticator(store, find_owner=find_owner)
-    ada = local_principal(await find_owner("ada"), at=NOW)
+    ada = local_principal(await find_owner("ada"), at=NOW, interactive=True)
     keys = [(await authenticator.create_key(ada, name="ci")).value for _ in range(64)]
     principals = await asyncio.gather(
         *(authenticator.authenticate([f"Bearer {key.reveal()}"]) for key in keys)
@@ -469,7 +469,7 @@ async def test_64_verifications_that_arrive_together_take_two_round_trips() -> N
 async def test_every_request_of_a_failed_shared_read_gets_503() -> None:
     store = Batching()
     authenticator = AsyncAuthenticator(store, find_owner=find_owner)
-    ada = local_principal(await find_owner("ada"), at=NOW)
+    ada = local_principal(await find_owner("ada"), at=NOW, interactive=True)
     keys = [(await authenticator.create_key(ada, name="ci")).value for _ in range(5)]
     store.fails = True
     errors = await asyncio.gather(

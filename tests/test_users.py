@@ -111,7 +111,9 @@ class Subject:
 
     async def key(self) -> str:
         principal = local_principal(
-            owner_of(self.database.rows["ada"]), at=self.authenticator.clock.now()
+            owner_of(self.database.rows["ada"]),
+            at=self.authenticator.clock.now(),
+            interactive=True,
         )
         created = await self.call(self.authenticator.create_key(principal, name="a script"))
         key: str = created.value.reveal()

@@ -81,7 +81,9 @@ async def ask_msk_auth() -> dict[str, Any]:
         @app.get("/guarded", dependencies=[auth.require()])
         async def guarded() -> None: ...
 
-        principal = local_principal(await find_owner("ada"), at=SystemClock().now())
+        principal = local_principal(
+            await find_owner("ada"), at=SystemClock().now(), interactive=True
+        )
         key = await authenticator.create_key(principal, name="probe")
         bearer = f"Bearer {key.value.reveal()}"
         other = AsyncAuthenticator(store, find_owner=find_owner, lease=timedelta(milliseconds=250))

@@ -120,7 +120,7 @@ def test_a_login_of_any_age_manages_keys(world: World) -> None:
 
 
 def test_local_code_manages_keys(world: World) -> None:
-    caller = local_principal(world.owners["ann"], at=NOW)
+    caller = local_principal(world.owners["ann"], at=NOW, interactive=True)
     assert world.call("create_key", caller, name="ci").record.owner_id == "ann"
 
 

@@ -244,12 +244,23 @@ def test_the_text_of_a_policy_names_its_requirements() -> None:
     assert Policy() == require()
 
 
-def test_a_local_principal_is_interactive_and_fresh() -> None:
+def test_a_local_principal_has_all_permissions_and_is_no_person() -> None:
     owner = Owner("ann", frozenset({"write"}), "Ann")
     caller = local_principal(owner, at=NOW)
+    assert caller == Principal(owner, TOKEN, owner.permissions, NOW)
+    assert (caller.user, caller.is_interactive, caller.key_id) == ("Ann", False, None)
+    assert outcome(require("write"), caller) is None
+    assert outcome(LOGIN, caller) is InteractiveRequired
+
+
+def test_a_local_principal_is_interactive_where_the_command_says_so() -> None:
+    owner = Owner("ann", frozenset({"write"}), "Ann")
+    caller = local_principal(owner, at=NOW, interactive=True)
     assert outcome(FRESH_WRITE, caller) is None
     assert caller == Principal(owner, INTERACTIVE, owner.permissions, NOW)
-    assert (caller.user, caller.is_interactive, caller.key_id) == ("Ann", True, None)
+    # Only the value True: a text from a setting is none.
+    no_person: Any = "false"
+    assert not local_principal(owner, at=NOW, interactive=no_person).is_interactive
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ def nothing() -> dict[str, Any]:
 
 def alice() -> Principal[User]:
     permissions = frozenset({"tasks:read", "tasks:run"})
-    return local_principal(Owner("alice", permissions, User("Alice")), at=START)
+    return local_principal(Owner("alice", permissions, User("Alice")), at=START, interactive=True)
 
 
 def app_with(adapter: str, auth: Any, route: Any) -> Any:

@@ -167,7 +167,7 @@ class Site:
             owner = owner_of(session.get_one(User, owner_id))
         now = self.auth.authenticator.clock.now()
         created = await self.auth.authenticator.create_key(
-            local_principal(owner, at=now), name="a script"
+            local_principal(owner, at=now, interactive=True), name="a script"
         )
         self.queries.clear()
         return created.value.reveal()

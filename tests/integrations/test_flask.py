@@ -67,7 +67,9 @@ def test_ten_lines_protect_a_route() -> None:
     refused = client.get("/tasks")
     assert (refused.status_code, refused.json["code"]) == (401, "credentials_missing")
     ada = Owner("ada", frozenset({"tasks:read"}), "ada")
-    created = authenticator.create_key(local_principal(ada, at=datetime.now(UTC)), name="a script")
+    created = authenticator.create_key(
+        local_principal(ada, at=datetime.now(UTC), interactive=True), name="a script"
+    )
     bearer = {"Authorization": f"Bearer {created.value.reveal()}"}
     assert client.get("/tasks", headers=bearer).json == ["water the plants"]
 

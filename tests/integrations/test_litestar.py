@@ -136,7 +136,7 @@ from datetime import UTC, datetime
 from litestar.testing import TestClient
 from msk_auth import Owner, local_principal
 names = runpy.run_path({str(SNIPPET)!r})
-principal = local_principal(Owner("ada", frozenset({{"tasks:read"}}), "ada"), at=datetime.now(UTC))
+principal = local_principal(Owner("ada", frozenset({{"tasks:read"}}), "ada"), at=datetime.now(UTC), interactive=True)
 created = asyncio.run(names["auth"].authenticator.create_key(principal, name="a script"))
 bearer = {{"Authorization": "Bearer " + created.value.reveal()}}
 with TestClient(names["app"]) as client:

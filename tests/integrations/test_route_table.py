@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 FORMAT = KeyFormat()
 VALUE = FORMAT.generate()
 RECORD = ApiKey(VALUE.id, "name", "alice", "digest", None, START, None)
-PRINCIPAL = local_principal(PEOPLE["alice"], at=START)
+PRINCIPAL = local_principal(PEOPLE["alice"], at=START, interactive=True)
 ANSWERS: dict[str, object] = {
     "list_keys": KeyPage((RECORD,), None),
     "create_key": CreatedKey(RECORD, VALUE),

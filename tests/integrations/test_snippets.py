@@ -32,7 +32,7 @@ async def test_ten_lines_protect_a_route(name: str) -> None:
 
     owner = Owner("ada", frozenset({"tasks:read"}), "ada")
     created = await authenticator.create_key(
-        local_principal(owner, at=datetime.now(UTC)), name="a script"
+        local_principal(owner, at=datetime.now(UTC), interactive=True), name="a script"
     )
     bearer = [(b"authorization", b"Bearer " + created.value.reveal().encode())]
     async with app.router.lifespan_context(app):

@@ -127,7 +127,7 @@ def key(engine: Engine) -> str:
     with closing(SQLAlchemyKeyStore(engine, TABLE)) as store:
         authenticator = Authenticator(store, find_owner=PEOPLE.get)
         created = authenticator.create_key(
-            local_principal(PEOPLE["alice"], at=datetime.now(UTC)), name="laptop"
+            local_principal(PEOPLE["alice"], at=datetime.now(UTC), interactive=True), name="laptop"
         )
     return created.value.reveal()
 

@@ -123,7 +123,9 @@ class World:
 
     def create(self) -> tuple[str, str]:
         """The id and the value of a fresh key."""
-        created = self.blocking.create_key(local_principal(ANN, at=self.clock.now()), name="ci")
+        created = self.blocking.create_key(
+            local_principal(ANN, at=self.clock.now(), interactive=True), name="ci"
+        )
         self.events.clear()
         return created.record.id, created.value.reveal()
 

@@ -70,7 +70,7 @@ class DeploymentProcess:
         mine = iter(enumerate(self.shares[self.number]))
 
         async def revoke() -> None:
-            principal = local_principal(OWNER, at=datetime.now(UTC))
+            principal = local_principal(OWNER, at=datetime.now(UTC), interactive=True)
             for index, key in mine:
                 self.frontier[self.number] = index
                 key_id = key[4:16]

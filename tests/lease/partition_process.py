@@ -96,7 +96,7 @@ class PartitionProcess:
 
     async def revoke(self, key_id: str) -> None:
         """Retry until it returns: after an error it is not known whether the key was revoked."""
-        principal = local_principal(OWNER, at=datetime.now(UTC))
+        principal = local_principal(OWNER, at=datetime.now(UTC), interactive=True)
         began = now()
         while not self.done.is_set():
             try:

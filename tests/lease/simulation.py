@@ -204,7 +204,9 @@ class Process:
         owner = Owner(OWNER_ID, frozenset({"run"}), OWNER_ID)
         restores = self.world.restores
         try:
-            await self.authenticator.revoke_key(local_principal(owner, at=self.now()), KEY.id)
+            await self.authenticator.revoke_key(
+                local_principal(owner, at=self.now(), interactive=True), KEY.id
+            )
         except Problem:
             return  # not known whether it was revoked: nothing is promised
         self.world.revoked |= restores == self.world.restores

@@ -34,7 +34,7 @@ def a_cache() -> LeaseCache[str]:
 
 
 def principal(name: str) -> Principal[str]:
-    return local_principal(Owner(name, frozenset(), name), at=NOW)
+    return local_principal(Owner(name, frozenset(), name), at=NOW, interactive=True)
 
 
 def fill(cache: LeaseCache[str], header: str | bytes, name: str, *, began: float) -> None:

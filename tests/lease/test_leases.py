@@ -23,7 +23,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND, MICROSECOND = timedelta(seconds=1), timedelta(microseconds=1)
 LEASE = timedelta(seconds=2)
 KEY = KeyFormat().generate()
-ANN: Principal[str] = local_principal(Owner("ann", frozenset(), "Ann"), at=NOW)
+ANN: Principal[str] = local_principal(Owner("ann", frozenset(), "Ann"), at=NOW, interactive=True)
 HEADERS = ["Bearer one", "Bearer two", "Bearer three", "Bearer four"]
 
 

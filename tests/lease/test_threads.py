@@ -28,7 +28,10 @@ def test_eight_threads_get_their_own_principals_and_no_revoked_key_is_accepted()
         MemoryKeyStore(), find_owner=find_owner, lease=LEASE, lease_entries=8
     )
     now = datetime.now(UTC)
-    owners = [local_principal(find_owner(f"owner{number}"), at=now) for number in range(16)]
+    owners = [
+        local_principal(find_owner(f"owner{number}"), at=now, interactive=True)
+        for number in range(16)
+    ]
     keys = [authenticator.create_key(owner, name="k", lifetime="unlimited") for owner in owners]
     victims = keys[:REVOCATIONS]
     all_running = threading.Barrier(THREADS)

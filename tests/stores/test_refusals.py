@@ -40,7 +40,7 @@ def test_an_unknown_id_and_a_wrong_secret_take_the_same_steps(
     with engine_on(sqlite_url(tmp_path)) as engine:
         store = SQLAlchemyKeyStore(engine)
         authenticator = Authenticator(store, find_owner=lambda _: ADA)
-        owner = local_principal(ADA, at=NOW)
+        owner = local_principal(ADA, at=NOW, interactive=True)
         ids = sorted(authenticator.create_key(owner, name="ci").record.id for _ in range(2))
         # Between the two, so that there is a key that comes next.
         unknown = key_with_id(ids[0][:-1] + chr(ord(ids[0][-1]) + 1))

@@ -89,7 +89,7 @@ class Site:
 
     def key(self, owner_id: str = "ann", **options: Any) -> Principal[str]:
         """The principal of a new key."""
-        maker = local_principal(self.owners[owner_id], at=self.clock.now())
+        maker = local_principal(self.owners[owner_id], at=self.clock.now(), interactive=True)
         created = self.blocking.create_key(maker, name="a", **options)
         principal = self.blocking.authenticate([f"Bearer {created.value.reveal()}"])
         self.reads.clear()

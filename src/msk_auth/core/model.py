@@ -263,18 +263,22 @@ class Principal(Generic[UserT]):
         return self.kind is CredentialKind.INTERACTIVE
 
 
-def local_principal(owner: Owner[UserT], *, at: datetime) -> Principal[UserT]:
+def local_principal(
+    owner: Owner[UserT], *, at: datetime, interactive: bool = False
+) -> Principal[UserT]:
     """A principal for a command that an operator runs on the server: a script, a console, a migration.
 
-    Nothing was verified. It has all permissions of the owner, even of a disabled one, and counts as interactive, so it can
-    create keys. Never make one of the contents of a request, nor in a worker or a scheduled task for what a request has
-    queued: that is what :meth:`Authenticator.reference` and :meth:`Authenticator.resume` are for.
+    Nothing was verified. It has all permissions of the owner, even of a disabled one. Never make one of the contents of a
+    request, nor in a worker or a scheduled task for what a request has queued: that is what
+    :meth:`Authenticator.reference` and :meth:`Authenticator.resume` are for.
 
     Args:
-        owner: On whose behalf the code acts.
+        owner: On whose behalf the command acts.
         at: Now.
+        interactive: Whether the command may do what only a person may, such as create a key.
     """
-    return Principal(owner, CredentialKind.INTERACTIVE, owner.permissions, at)
+    kind = CredentialKind.INTERACTIVE if interactive is True else CredentialKind.TOKEN
+    return Principal(owner, kind, owner.permissions, at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,9 @@ class AdapterContract:
     def test_two_requests_are_verified_twice(self, world: World, driver: AdapterDriver) -> None:
         assert driver.send("GET", b"/me", world.bearer("key"), b"").json["owner"] == "alice"
         assert driver.send("GET", b"/me", world.bearer("key_bob"), b"").json["owner"] == "bob"
-        world.blocking.revoke_key(local_principal(PEOPLE["alice"], at=START), world.names["key_id"])
+        world.blocking.revoke_key(
+            local_principal(PEOPLE["alice"], at=START, interactive=True), world.names["key_id"]
+        )
         assert driver.send("GET", b"/me", world.bearer("key"), b"").json["code"] == "key_revoked"
 
     @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
 
 def _make_keys(world: World) -> None:
     def make(name: str, owner: Owner[User], **more: Any) -> None:
-        principal = local_principal(owner, at=START)
+        principal = local_principal(owner, at=START, interactive=True)
         created = world.blocking.create_key(principal, name=name, **more)
         world.names[name] = created.value.reveal()
         world.names[f"{name}_id"] = created.record.id

@@ -132,7 +132,9 @@ def key_headers(
         make = partial(async_key_headers, authenticator, owner, scopes=scopes)
         headers: dict[str, str] = portal.call(make)
         return headers
-    principal = local_principal(_owner_of_key(owner, scopes), at=authenticator.clock.now())
+    principal = local_principal(
+        _owner_of_key(owner, scopes), at=authenticator.clock.now(), interactive=True
+    )
     return _of_key(authenticator.create_key(principal, name="a test", scopes=scopes))
 
 
@@ -143,7 +145,9 @@ async def async_key_headers(
     scopes: Collection[str] | None = None,
 ) -> dict[str, str]:
     """As :func:`key_headers`, for an asynchronous authenticator."""
-    principal = local_principal(_owner_of_key(owner, scopes), at=authenticator.clock.now())
+    principal = local_principal(
+        _owner_of_key(owner, scopes), at=authenticator.clock.now(), interactive=True
+    )
     return _of_key(await authenticator.create_key(principal, name="a test", scopes=scopes))
 
 

@@ -32,7 +32,7 @@ def _own_key(principal: Principal[Any]) -> tuple[Principal[Any], str]:
     assert principal.key_id is not None, "send the request with a key"
     at = principal.authenticated_at
     assert at is not None
-    return local_principal(principal.owner, at=at), principal.key_id
+    return local_principal(principal.owner, at=at, interactive=True), principal.key_id
 
 
 async def outstay(authenticator: AsyncAuthenticator[Any], principal: Principal[Any]) -> None:
