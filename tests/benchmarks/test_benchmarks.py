@@ -231,7 +231,8 @@ def test_an_application_that_exists_is_compared_with_itself_before() -> None:
     assert before == "before: its own JWT"
     assert after == [
         f"{credential}, {way}"
-        for way in ("no lease", "leased", "no lease, snapshot", "leased, snapshot")
+        for how in ("user", "read twice", "snapshot")
+        for way in (f"no lease, {how}", f"leased, {how}")
         for credential in ("its own JWT", "a key")
     ]
     assert {row.against for row in result.rows} == {"", before}

@@ -375,6 +375,25 @@ async def test_key_routes_hold_no_session(site: Site) -> None:
     assert site.sessions == []
 
 
+async def test_a_client_chooses_no_session(site: Site) -> None:
+    """What FastAPI does not know as a dependency it takes from the query."""
+    app, auth = FastAPI(), FastAPIAuth(site.auth.authenticator)
+
+    @app.get("/principal")
+    def principal(principal: Annotated[Principal[None], auth.principal]) -> str:
+        return principal.owner.id
+
+    app.include_router(auth.key_routes(prefix="/keys"))
+    auth.install(app)
+    header = (b"authorization", b"Bearer session-of-ada")
+    for each, path in ((app, "/principal"), (app, "/keys"), (site.app, "/keys")):
+        reply = await send(each, "GET", f"{path}?session=mine".encode(), [header])
+        assert reply.status == 200
+        document = await send(each, "GET", b"/openapi.json")
+        operation = document.json["paths"][path]["get"]
+        assert "session" not in {one["name"] for one in operation.get("parameters", [])}
+
+
 async def test_the_document_names_the_permissions(site: Site) -> None:
     reply = await send(site.app, "GET", b"/openapi.json")
     operation = reply.json["paths"]["/me"]["get"]

@@ -128,10 +128,10 @@ class Guard(SecurityBase, Generic[UserT]):
         self.scheme_name: str = next(iter(requirement([policy])))
         self.policy = policy
         self._auth = auth
-        if session is not None:
-            # FastAPI reads it when a route is declared.
-            parameters = [_CONNECTION, _parameter("session", session)]
-            self.__signature__: inspect.Signature = inspect.Signature(parameters)
+        # FastAPI reads it when a route is declared. Without a dependency `session` must not be in it: FastAPI would take it from
+        # the query, where a client chooses it.
+        more = [] if session is None else [_parameter("session", session)]
+        self.__signature__: inspect.Signature = inspect.Signature([_CONNECTION, *more])
 
     async def __call__(
         self, connection: HTTPConnection, session: object = None
