@@ -75,7 +75,8 @@ async def service(logged_in: LoggedIn, request: pytest.FixtureRequest) -> AsyncI
     # In the order of the fixtures, which is that of the logins.
     people = tuple(wanted[name] for name in request.fixturenames if name in wanted)
     logins = await logged_in.template(*people)
-    async with running_service(logins.folder, logged_in.place(), shared_routes=True) as running:
+    begun = running_service(logins.folder, logged_in.place(), shared_routes=True, behind=logins.age)
+    async with begun as running:
         running.tokens.update(logins.tokens)
         yield running
 

@@ -234,11 +234,17 @@ class Logins:
     tokens: dict[str, str]
     made_at: float
 
+    @property
+    def age(self) -> float:
+        """In seconds."""
+        return max(0.0, time.monotonic() - self.made_at)
+
 
 class LoggedIn:
     """Copies of a template whose people have logged in at a service: that takes longer than most tests.
 
-    One that is older than five minutes is made again, for what asks for a login of the last fifteen.
+    The clock of a service that begins with one begins when the people had just logged in. One that is older than five minutes is
+    made again.
     """
 
     def __init__(self, template: Path) -> None:
@@ -258,12 +264,11 @@ class LoggedIn:
             people: Username and password of each.
         """
         found = self._made.get(people)
-        if found is None or time.monotonic() - found.made_at > 300:
+        if found is None or found.age > 300:
             found = self._made[people] = await self._make(people)
         return found
 
     async def _make(self, people: Sequence[tuple[str, str]]) -> Logins:
-        made_at = time.monotonic()
         if not people:
             return Logins(self._template, {}, math.inf)
         place, tokens = self.place(), {}
@@ -273,23 +278,30 @@ class LoggedIn:
                 tokens[username] = caller.http.headers["authorization"].removeprefix("Bearer ")
         folder = self._template.with_name("with " + " and ".join(tokens))
         shutil.rmtree(folder, ignore_errors=True)
-        return Logins(place.rename(folder), tokens, made_at)
+        return Logins(place.rename(folder), tokens, time.monotonic())
 
 
 @asynccontextmanager
 async def running_service(
-    template: Path, folder: Path, *, shared_routes: bool = False, **settings: Any
+    template: Path,
+    folder: Path,
+    *,
+    shared_routes: bool = False,
+    behind: float = 0,
+    **settings: Any,
 ) -> AsyncIterator[Service]:
     """A service on a copy of the template, in this process.
 
     Args:
         template: The data folder that is copied.
         folder: Where its copy goes.
+        behind: By how many seconds its clock is behind the machine's.
         shared_routes: Whether it answers with the routes of :class:`SharedRoutes`, which one service at a time can.
         settings: Those that are not as by default.
     """
     shutil.copytree(template, folder)
     clock = ShiftedClock()
+    clock.advance(seconds=-behind)
     kept = mock.patch.multiple(engine_module, _sqlite_engine=_sqlite_engine)
     known = mock.patch.object(registry_module, "entry_points", _entry_points)
     with kept, known, mock.patch.object(assets, "lean", lean_once):

@@ -126,9 +126,9 @@ async def test_an_expired_key(service: Service, admin: Caller) -> None:
     expect(await admin.patch("/api/admin/config", {"session_lifetime_minutes": 43_200}), 200)
     created = await admin.new_key(expires_in_days=1)
     program = service.caller(created["key"])
-    service.clock.advance(days=1, seconds=-5)
+    service.clock.advance(days=1, minutes=-5)
     expect(await program.get("/api/tasks"), 200)
-    service.clock.advance(seconds=5)
+    service.clock.advance(minutes=5)
     response = await program.get("/api/tasks")
     assert problem(response) == (401, "key_expired")
     assert challenge(response) == INVALID_TOKEN
