@@ -25,7 +25,8 @@ if not INSTALLED:
         "test_streams.py",
     ]
 if INSTALLED != FRAMEWORKS:
-    collect_ignore += ["test_servers.py", "test_way.py"]
+    # These need SQLAlchemy as well.
+    collect_ignore += ["test_fastapi_session.py", "test_servers.py", "test_way.py"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
