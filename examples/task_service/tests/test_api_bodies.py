@@ -64,6 +64,15 @@ async def test_a_hostile_body_is_invalid_input(admin: Caller, route: tuple[str, 
     expect(await admin.get("/api/tasks"), 200)
 
 
+async def test_a_body_that_may_be_absent_is_never_null(user: Caller) -> None:
+    task, key = (await user.new_task())["id"], (await user.new_key())["id"]
+    for path in (f"/api/tasks/{task}/run", f"/api/keys/{key}/revoke"):
+        response = await user.post(path, content=b" null", headers=JSON)
+        assert problem(response) == (422, "input_invalid")
+        assert "The body is null." in response.json()["detail"]
+    assert expect(await user.get(f"/api/keys/{key}"), 200)["status"] == "active"
+
+
 @pytest.mark.parametrize("route", ROUTES[:6], ids=" ".join)
 async def test_unauthenticated_requests_are_refused_before_their_body_is_read(
     service: Service, admin_key: Caller, route: tuple[str, str]

@@ -154,11 +154,15 @@ class _StrictRequest(Request):
 
     async def json(self) -> Any:
         try:
-            return json.loads(
+            found = json.loads(
                 (await self.body()).decode("utf-8"),
                 object_pairs_hook=_checked,
                 parse_constant=_refuse_constant,
             )
+            if found is not None:
+                return found
+            # FastAPI would take it for a body that is absent.
+            self.complaint = "The body is null. Send a JSON object."
         except _Refused as refused:
             self.complaint = str(refused)
         except (ValueError, RecursionError):
