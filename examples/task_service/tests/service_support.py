@@ -316,6 +316,9 @@ async def running_service(
         for http in service.callers:
             await http.aclose()
     await sqlite_connections.join(folder)
+    # What was opened after the service had closed its engine is stopped now. The next service in this place has the same
+    # engine, and must not find it in the pool.
+    await service.services.db.engine.dispose()
 
 
 lean_once = functools.cache(assets.lean)
