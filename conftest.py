@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -26,6 +27,10 @@ hypothesis.settings.register_profile(
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# The certificate of nothing, in place of the machine's roots: reading those takes a client 27 ms of the processor, and a
+# client of MariaDB reads them for each connection.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "tests" / "roots.pem")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -89,8 +94,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is collected becomes garbage, and looking for some takes an eighth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """Whoever collects garbage in a test need not look through all tests, which takes a third of a second each time."""
+    """Keep the tests themselves out of garbage collections, where they would take a third of a second each time."""
     # Hypothesis looks for what holds its random numbers, and does not find it among what is frozen.
     _use_hypothesis()
     gc.collect()

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "PROBLEM_BASE",
+    "UNCHANGED",
+    "AddressNotAllowed",
     "AdminKeys",
     "AdminStore",
     "AlgorithmName",
@@ -72,6 +74,8 @@ PUBLIC = [
     "KeyStatus",
     "KeyStore",
     "KeyUnknown",
+    "KeyUpdate",
+    "KeyUpdated",
     "KeyValue",
     "LeakLocation",
     "LeakedKey",
@@ -107,6 +111,7 @@ PUBLIC = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
+    "Unchanged",
     "Users",
     "Watch",
     "any_credential",
@@ -234,7 +239,7 @@ ANSWERS = {
 
 def test_every_error_has_a_code_of_its_own() -> None:
     with_code = [value for value in ERRORS.values() if "code" in vars(value)]
-    assert len(ANSWERS) == len(with_code) == 26
+    assert len(ANSWERS) == len(with_code) == 27
 
 
 @pytest.mark.parametrize("code", ANSWERS)

@@ -131,9 +131,13 @@ SHARED = {
     "GET /api/keys": "any credential",
     "POST /api/keys": "interactive",
     "GET /api/keys/{}": "any credential",
+    "PATCH /api/keys/{}": "interactive",
     "DELETE /api/keys/{}": "interactive",
     "POST /api/keys/{}/rotate": "interactive",
     "POST /api/keys/{}/revoke": "interactive",
+    "GET /api/admin/keys": "interactive; permissions: admin:config; login at most 900 s old",
+    "POST /api/admin/keys/revoke": "interactive; permissions: admin:config; login at most 900 s old",
+    "POST /api/admin/keys/{}/revoke": "interactive; permissions: admin:config; login at most 900 s old",
 }
 WEBSOCKETS = {
     "WEBSOCKET /ws": "authenticated",

@@ -78,6 +78,11 @@ def owner_of(user: User) -> Owner[None]:
     return Owner(user.id, frozenset({"tasks:read"}), None, disabled=user.disabled)
 
 
+def session_in(rows: dict[str, User]) -> RequestSession:
+    session = Session(rows)
+    return RequestSession(lambda: session)
+
+
 def find_login(token: str) -> Login:
     return Login(token)
 
@@ -137,17 +142,17 @@ async def test_without_a_request_a_new_session_is_opened_and_closed(subject: Sub
 async def test_with_a_request_the_user_is_read_in_its_session(subject: Subject, kind: str) -> None:
     credential = "ada" if kind == "login" else await subject.key()
     session = Session(subject.database.rows)
-    request = RequestSession(session)
+    request = RequestSession(lambda: session)
     principal = await subject.authenticate(credential, request)
     assert principal.user is None
-    assert await subject.call(subject.users.load_in(request, "ada")) is session.rows["ada"]
+    assert request.users == {"ada": session.rows["ada"]}
     assert session.loaded == ["ada"]
     assert not session.closed
     assert subject.database.sessions == []
 
 
 async def test_a_request_keeps_its_session_to_itself(subject: Subject) -> None:
-    one, other = (RequestSession(Session({"ada": User("ada")})) for _ in range(2))
+    one, other = (session_in({"ada": User("ada")}) for _ in range(2))
     await subject.authenticate("ada", one)
     await subject.authenticate("ada", other)
     assert one.users["ada"] is not other.users["ada"]
@@ -155,20 +160,12 @@ async def test_a_request_keeps_its_session_to_itself(subject: Subject) -> None:
     assert [session.loaded for session in subject.database.sessions] == [["ada"]]
 
 
-async def test_a_user_is_loaded_once(subject: Subject) -> None:
-    request = RequestSession(Session(subject.database.rows))
-    for _ in range(2):
-        user = await subject.call(subject.users.load_in(request, "ada"))
-        assert user is subject.database.rows["ada"]
-    assert request.session.loaded == ["ada"]
-
-
 @pytest.mark.parametrize("in_request", [True, False], ids=["in a request", "without"])
 async def test_whoever_is_gone_or_disabled_is_refused(
     subject: Subject, *, in_request: bool
 ) -> None:
     key = await subject.key()
-    request = RequestSession(Session(subject.database.rows)) if in_request else None
+    request = session_in(subject.database.rows) if in_request else None
     subject.database.rows["ada"].disabled = True
     with pytest.raises(OwnerDisabled):
         await subject.authenticate(key, request)
@@ -182,7 +179,7 @@ async def test_whoever_is_gone_or_disabled_is_refused(
 async def test_a_user_with_another_id_is_refused(subject: Subject) -> None:
     subject.database.rows["eve"] = subject.database.rows["ada"]
     with pytest.raises(StoreUnavailable):
-        await subject.authenticate("eve", RequestSession(Session(subject.database.rows)))
+        await subject.authenticate("eve", session_in(subject.database.rows))
 
 
 class TestArgumentsThatCannotWork:

@@ -19,6 +19,7 @@ from .core.credentials import read_bearer
 from .core.cursor import PageCursor
 from .core.digest import KeyHasher, PepperRing, SlowDigest
 from .core.errors import (
+    AddressNotAllowed,
     ConfigurationError,
     CredentialRefused,
     CredentialsMissing,
@@ -60,6 +61,7 @@ from .core.events import (
     KeyLeaked,
     KeyRevocation,
     KeyRotated,
+    KeyUpdated,
     LeakLocation,
     Refusal,
     RevocationCause,
@@ -68,6 +70,7 @@ from .core.immutability import immutable
 from .core.key_management import CreatedKey, Lifetime
 from .core.keys import KeyFormat, KeyValue
 from .core.model import (
+    UNCHANGED,
     ApiKey,
     CredentialKind,
     ExternalIdentity,
@@ -80,6 +83,7 @@ from .core.model import (
     Owner,
     Principal,
     Session,
+    Unchanged,
     local_principal,
 )
 from .core.policy import Policy, any_credential, require, require_interactive, require_key
@@ -92,6 +96,7 @@ from .core.store import (
     AsyncLeaseRegister,
     KeyChange,
     KeyStore,
+    KeyUpdate,
     LeaseRegister,
     RecordedLease,
 )
@@ -105,6 +110,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PROBLEM_BASE",
+    "UNCHANGED",
+    "AddressNotAllowed",
     "AdminKeys",
     "AdminStore",
     "AlgorithmName",
@@ -157,6 +164,8 @@ __all__ = [
     "KeyStatus",
     "KeyStore",
     "KeyUnknown",
+    "KeyUpdate",
+    "KeyUpdated",
     "KeyValue",
     "LeakLocation",
     "LeakedKey",
@@ -192,6 +201,7 @@ __all__ = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
+    "Unchanged",
     "Users",
     "Watch",
     "any_credential",

@@ -33,7 +33,7 @@ from .core.steps import Flow, WrongRecord
 from .core.store import AsyncKeyStore, AsyncLeaseRegister, KeyStore, LeaseRegister, offered
 from .leases.cache import LeaseCache, Leases
 from .leases.single_flight import MAX_WAIT_SECONDS, Flight, SingleFlight
-from .users import AsyncUsers, RequestSession, Users
+from .users import RequestSession, in_session_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -154,12 +154,11 @@ class SyncPorts(Generic[UserT]):
         They may not under a lease. A session answers with what it has read before, which can be older than the lease, and other
         requests would get it.
         """
-        users: object = self._find_owner
-        if request is None or self.leases.cache is not None or not isinstance(users, Users):
+        if request is None or self.leases.cache is not None:
             return self
         ports = copy(self)
-        find = cast("Users[Any, Any, UserT]", users).find_in
-        ports._find_owner = partial(find, request)  # noqa: SLF001 - it is a copy of this object
+        ports._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
+        ports._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
         return ports
 
     def find_owner(self, owner_id: str) -> Owner[UserT] | None:
@@ -277,12 +276,11 @@ class AsyncPorts(Generic[UserT]):
 
     def of_request(self, request: RequestSession | None) -> AsyncPorts[UserT]:
         """As :meth:`SyncPorts.of_request`."""
-        users: object = self._find_owner
-        if request is None or self.leases.cache is not None or not isinstance(users, AsyncUsers):
+        if request is None or self.leases.cache is not None:
             return self
         ports = copy(self)
-        find = cast("AsyncUsers[Any, Any, UserT]", users).find_in
-        ports._find_owner = partial(find, request)  # noqa: SLF001 - it is a copy of this object
+        ports._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
+        ports._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
         return ports
 
     async def find_owner(self, owner_id: str) -> Owner[UserT] | None:

@@ -9,30 +9,38 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
+from functools import cached_property, partial
+from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar, cast
 
 from ._callables import returns_awaitable
 from .core.errors import ConfigurationError
-from .core.model import Owner, UserT
+from .core.model import ExternalIdentity, Owner, UserT
 
 SessionT = TypeVar("SessionT")
+SubjectT = TypeVar("SubjectT", bound=str | ExternalIdentity)
 LoadedT = TypeVar("LoadedT")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class RequestSession:
     """The session of one request. It is kept with the request, and nowhere else.
 
     Attributes:
-        session: The application's. It is neither committed nor closed here.
+        find: Finds the application's session of the request. Called once, when something is read in it.
         users: The users that were loaded in it, by the ids of their owners.
     """
 
-    session: Any
+    find: Callable[[], Any]
     users: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    @cached_property
+    def session(self) -> Any:
+        """The application's session. It is neither committed nor closed here."""
+        return self.find()
 
-class Users(Generic[SessionT, LoadedT, UserT]):
+
+class Users(Generic[SessionT, SubjectT, LoadedT, UserT]):
     """A `find_owner` that reads the application's user in a session, for :class:`Authenticator`.
 
     ::
@@ -52,6 +60,9 @@ class Users(Generic[SessionT, LoadedT, UserT]):
     loads the object that `user` of the adapter gives to its routes. Under a lease, which other requests share, and outside
     of requests, the owner is read in a new session.
 
+    It is a `find_external_owner` as well, where `load_user` takes the :class:`~msk_auth.ExternalIdentity` in place of the id. One
+    that creates the user commits the session: a new one is closed without that.
+
     Args:
         load_user: Returns the user with an id, None if there is none. Besides the id it takes the session.
         owner_of: What decides about a user. Leave the user out of it.
@@ -64,7 +75,7 @@ class Users(Generic[SessionT, LoadedT, UserT]):
 
     def __init__(
         self,
-        load_user: Callable[[SessionT, str], LoadedT | None],
+        load_user: Callable[[SessionT, SubjectT], LoadedT | None],
         owner_of: Callable[[LoadedT], Owner[UserT]],
         new_session: Callable[[], AbstractContextManager[SessionT]],
     ) -> None:
@@ -73,30 +84,23 @@ class Users(Generic[SessionT, LoadedT, UserT]):
             raise ConfigurationError(
                 "load_user is async. Use AsyncUsers, or pass a plain function."
             )
-        self._load_user = load_user
+        self.load_user = load_user
         self.owner_of = owner_of
         self._new_session = new_session
 
-    def __call__(self, owner_id: str) -> Owner[UserT] | None:
-        """The owner with an id, read in a new session."""
+    def __call__(self, subject: SubjectT) -> Owner[UserT] | None:
+        """The owner with an id or an external identity, read in a new session."""
         with self._new_session() as session:
-            user = self._load_user(session, owner_id)
+            user = self.load_user(session, subject)
             return None if user is None else self.owner_of(user)
 
-    def find_in(self, request: RequestSession, owner_id: str) -> Owner[UserT] | None:
-        """The owner with an id, read anew in the session of a request, which keeps the user."""
-        user = request.users[owner_id] = self._load_user(request.session, owner_id)
-        return None if user is None else self.owner_of(user)
-
-    def load_in(self, request: RequestSession, owner_id: str) -> LoadedT | None:
-        """The user with an id, in the session of a request."""
-        user: LoadedT | None = request.users.get(owner_id)
-        if user is None:
-            user = request.users[owner_id] = self._load_user(request.session, owner_id)
-        return user
+    def find_in(self, request: RequestSession, subject: SubjectT) -> Owner[UserT] | None:
+        """As :meth:`__call__`, read anew in the session of a request, which keeps the user."""
+        user = self.load_user(request.session, subject)
+        return None if user is None else _keep(request, user, self.owner_of(user))
 
 
-class AsyncUsers(Generic[SessionT, LoadedT, UserT]):
+class AsyncUsers(Generic[SessionT, SubjectT, LoadedT, UserT]):
     """As :class:`Users`, for :class:`AsyncAuthenticator`.
 
     Args:
@@ -110,7 +114,7 @@ class AsyncUsers(Generic[SessionT, LoadedT, UserT]):
 
     def __init__(
         self,
-        load_user: Callable[[SessionT, str], Awaitable[LoadedT | None]],
+        load_user: Callable[[SessionT, SubjectT], Awaitable[LoadedT | None]],
         owner_of: Callable[[LoadedT], Owner[UserT]],
         new_session: Callable[[], AbstractAsyncContextManager[SessionT]],
     ) -> None:
@@ -119,35 +123,38 @@ class AsyncUsers(Generic[SessionT, LoadedT, UserT]):
             raise ConfigurationError(
                 "load_user is not async. Use Users, or pass an async function."
             )
-        self._load_user = load_user
+        self.load_user = load_user
         self.owner_of = owner_of
         self._new_session = new_session
 
-    async def __call__(self, owner_id: str) -> Owner[UserT] | None:
+    async def __call__(self, subject: SubjectT) -> Owner[UserT] | None:
         """As :meth:`Users.__call__`."""
         async with self._new_session() as session:
-            user = await self._load_user(session, owner_id)
+            user = await self.load_user(session, subject)
             return None if user is None else self.owner_of(user)
 
-    async def find_in(self, request: RequestSession, owner_id: str) -> Owner[UserT] | None:
+    async def find_in(self, request: RequestSession, subject: SubjectT) -> Owner[UserT] | None:
         """As :meth:`Users.find_in`."""
-        user = request.users[owner_id] = await self._load_user(request.session, owner_id)
-        return None if user is None else self.owner_of(user)
-
-    async def load_in(self, request: RequestSession, owner_id: str) -> LoadedT | None:
-        """As :meth:`Users.load_in`."""
-        user: LoadedT | None = request.users.get(owner_id)
-        if user is None:
-            user = request.users[owner_id] = await self._load_user(request.session, owner_id)
-        return user
+        user = await self.load_user(request.session, subject)
+        return None if user is None else _keep(request, user, self.owner_of(user))
 
 
-AnyUsers: TypeAlias = Users[Any, Any, Any] | AsyncUsers[Any, Any, Any]
+AnyUsers: TypeAlias = Users[Any, Any, Any, Any] | AsyncUsers[Any, Any, Any, Any]
 
 
-def users_in(find_owner: object) -> AnyUsers | None:
-    """The users that a `find_owner` is, or None if it is another function."""
-    return find_owner if _is_users(find_owner) else None
+def users_in(look_up: object) -> AnyUsers | None:
+    """The users that a `find_owner` or `find_external_owner` is, or None if it is another function."""
+    return look_up if _is_users(look_up) else None
+
+
+def in_session_of(request: RequestSession, look_up: T) -> T:
+    """A `find_owner` or `find_external_owner` for one request: what reads users reads them in its session."""
+    return cast("T", partial(look_up.find_in, request)) if _is_users(look_up) else look_up
+
+
+def _keep(request: RequestSession, user: object, owner: Owner[UserT]) -> Owner[UserT]:
+    request.users[owner.id] = user
+    return owner
 
 
 def _is_users(value: object) -> TypeGuard[AnyUsers]:

@@ -26,8 +26,15 @@ OPERATIONS = [
     "verification",
     "list a page",
     "list active keys",
+    "list all keys, first page",
+    "list all keys, deep page",
+    "list all keys, of one owner",
+    "list all keys, revoked",
+    "list all keys, unused",
+    "list all keys, none matches",
     "create",
     "revoke",
+    "create, revoke as administrator",
     "refuse, limit reached",
 ]
 ROWS = {

@@ -269,6 +269,8 @@ def test_a_page_reads_a_bounded_number_of_records(
         ({"owner_id": ""}, {}, "owner_id"),
         ({"owner_id": "\x00"}, {}, "owner_id"),
         ({"owner_id": "x" * 256}, {}, "owner_id"),
+        ({"label": "A"}, {}, "label"),
+        ({"label": ""}, {}, "label"),
         ({"created_before": datetime(2026, 1, 1)}, {}, "created_before"),  # noqa: DTZ001
         ({"unused_since": datetime(2026, 1, 1)}, {}, "unused_since"),  # noqa: DTZ001
         ({"expires_before": datetime(2026, 1, 1)}, {}, "expires_before"),  # noqa: DTZ001
@@ -282,6 +284,15 @@ def test_what_cannot_be_listed_is_refused(
         office.call("list_keys", KeyFilter(**wanted), **options)
     assert [error.field for error in refused.value.errors] == [field]
     assert office.world.store.calls == []
+
+
+@pytest.mark.parametrize("owner_id", ["ann", None])
+def test_keys_are_listed_by_label(office: Office, owner_id: str | None) -> None:
+    office.put("a1", labels=frozenset({"env:prod", "b"}))
+    office.put("a2", labels=frozenset({"env"}))
+    office.put("a3")
+    assert office.ids(owner_id=owner_id, label="env:prod") == {"a1"}
+    assert office.ids(owner_id=owner_id, label="prod") == set()
 
 
 # Revoking

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from msk_auth import (
+    AddressNotAllowed,
     CredentialRefused,
     CredentialsMissing,
     CrossOriginRefused,
@@ -63,6 +64,7 @@ TABLE = [
     (CrossOriginRefused(), 403, None, "cross_origin_refused", None),
     (InteractiveRequired(), 403, {"error": USER_AUTHENTICATION}, "interactive_required", None),
     (KeyRequired(), 403, None, "key_required", None),
+    (AddressNotAllowed(key_id="k"), 403, None, "address_not_allowed", None),
     (
         LoginTooOld(timedelta(minutes=5)),
         401,

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.core.support import NOW, SECOND, World, profile, token
+from tests.core.support import (
+    ANN,
+    NOW,
+    PROVIDER,
+    SECOND,
+    StubIssuer,
+    World,
+    external_token,
+    profile,
+    token,
+)
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -25,47 +35,12 @@ from msk_auth import (
     require,
     require_interactive,
 )
-from msk_auth.core.compact import ParsedToken
 from msk_auth.core.immutability import NotShareable
-from msk_auth.core.issuer import VerifiedToken
-from msk_auth.core.steps import Flow
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.watch._rounds import Round
 from msk_auth.watch._verdict import Watched
 
-PROVIDER = "https://login.example"
-ANN = ExternalIdentity(PROVIDER, "00u1", {"email": "ann@example.com"})
 MakeWorld = Callable[..., World]
-
-
-class StubIssuer:
-    """Accepts every token that names the provider as its issuer."""
-
-    names: Collection[str] = (PROVIDER,)
-
-    def __init__(
-        self,
-        authenticated_at: datetime | None = NOW,
-        *,
-        interactive: bool = True,
-        subject: str | ExternalIdentity = ANN,
-    ) -> None:
-        self.authenticated_at = authenticated_at
-        self.interactive = interactive
-        self.subject = subject
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
-        yield from ()
-        if token.claims["iss"] != PROVIDER:
-            return None
-        expires_at = now + timedelta(hours=1)
-        return VerifiedToken(
-            self.subject, expires_at, self.authenticated_at, None, False, self.interactive
-        )
 
 
 def external_world(
@@ -95,10 +70,6 @@ def external_world(
         issuers=[issuer or StubIssuer()], find_external_owner=make(probe.driver), **options
     )
     return world, table, looked_up
-
-
-def external_token() -> str:
-    return token(iss=PROVIDER, sub="00u1")
 
 
 def test_the_owner_is_found_by_issuer_and_subject_and_never_by_the_subject_alone(

@@ -31,6 +31,7 @@ from msk_auth import (
     KeyRevoked,
     KeyRotated,
     KeyStatus,
+    KeyUpdated,
     Owner,
     PageCursor,
     Problem,
@@ -46,7 +47,7 @@ def wrong_fields(world: World, method: str, *args: Any, **options: Any) -> tuple
     world.forget_calls()
     with pytest.raises(InputInvalid) as refused:
         world.call(method, world.login(), *args, **options)
-    assert not {"insert", "revoke", "delete", "expire", "rotate"} & set(world.store.calls)
+    assert not {"insert", "revoke", "delete", "expire", "rotate", "update"} & set(world.store.calls)
     assert world.events == []
     return refused.value.errors
 
@@ -64,6 +65,7 @@ MANAGE: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "revoke_key": lambda key_id: ((key_id,), {}),
     "delete_key": lambda key_id: ((key_id,), {}),
     "expire_key": lambda key_id: ((key_id,), {"at": NOW + DAY}),
+    "update_key": lambda key_id: ((key_id,), {"name": "edited"}),
 }
 READ: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "get_key": lambda key_id: ((key_id,), {}),
@@ -97,6 +99,7 @@ def test_a_key_is_refused_before_its_input_is_validated(world: World, method: st
         "revoke_key": {"key_id": "\x00"},
         "delete_key": {"key_id": "\x00"},
         "expire_key": {"key_id": "\x00", "at": NOW.replace(tzinfo=None)},
+        "update_key": {"key_id": "\x00", "name": "", "labels": "x"},
     }
     caller = replace(world.login(), kind=CredentialKind.API_KEY)
     with pytest.raises(InteractiveRequired):
@@ -505,6 +508,120 @@ def test_an_end_without_a_time_zone_is_refused(world: World) -> None:
     assert wrong_field(world, "expire_key", created.record.id, at=naive) == "expires_at"
 
 
+# Editing.
+
+
+def test_an_edit_changes_what_is_given_and_nothing_else(world: World) -> None:
+    created = world.create(
+        scopes=["tasks:read"], lifetime=9 * DAY, description=" For CI. ", labels=["env:prod", "a"]
+    )
+    record = created.record
+    assert (record.description, record.labels) == ("For CI.", {"env:prod", "a"})
+    world.clock.advance(SECOND)
+    world.forget_calls()
+    key_id = record.id
+    for fields, expected in [
+        ({"name": " nightly "}, {"name": "nightly"}),
+        ({"description": "e\u0301"}, {"description": "\u00e9"}),
+        ({"labels": iter(["b", "b"])}, {"labels": frozenset({"b"})}),
+        ({"description": None, "labels": ()}, {"description": None, "labels": frozenset()}),
+        ({"description": " "}, {}),
+        ({"name": "x", "description": "y", "labels": {"z"}}, {"name": "x", "description": "y", "labels": frozenset("z")}),
+    ]:  # fmt: skip
+        record = replace(record, **expected)  # type: ignore[arg-type]
+        world.events.clear()
+        assert world.call("update_key", world.login(), key_id, **fields) == record
+        at = NOW + SECOND
+        assert world.events == [KeyUpdated(at, world.login(), record, tuple(fields))]
+        assert world.store.get(key_id) == record
+    # Nothing that a lease covers has changed.
+    assert world.clock.slept == []
+    assert world.enter(created.value.reveal()).permissions == {"tasks:read"}
+
+
+@pytest.mark.parametrize("state", [{"revoked_at": NOW}, {"expires_at": NOW}], ids=str)
+def test_a_key_that_has_ended_can_be_edited_and_stays_ended(
+    world: World, state: dict[str, Any]
+) -> None:
+    created = world.create()
+    ended = replace(created.record, **state)
+    world.store.put(ended)
+    edited = world.call("update_key", world.login(), ended.id, name="leaked in May")
+    assert edited == replace(ended, name="leaked in May")
+    with pytest.raises(KeyRevoked if ended.revoked_at else KeyExpired):
+        world.enter(created.value.reveal())
+
+
+LABELS: list[Any] = [
+    [""], ["A"], ["env prod"], ["env,prod"], ['"a"'], ["a\\b"], ["-a"], [":a"], ["/a"], ["a" * 51], ["\u00e4"], ["\u0661"],
+    ["a\n"], ["\n"], ["a", ""], [1], [None], [["a"]], "env:prod", [f"a{number}" for number in range(21)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", LABELS[:-4] + LABELS[-2:], ids=repr)
+def test_labels_that_cannot_be_searched_by_are_refused(world: World, labels: Any) -> None:
+    created = world.create()
+    for method, args in (("create_key", ()), ("update_key", (created.record.id,))):
+        assert wrong_field(world, method, *args, name="ci", labels=labels) == "labels"
+
+
+@pytest.mark.parametrize("label", ["0", "a", "env:prod", "team/a.b-c_d", "a" * 50])
+def test_labels_are_kept_as_they_are(world: World, label: str) -> None:
+    assert world.create(labels=[label]).record.labels == {label}
+
+
+@pytest.mark.parametrize(
+    "description", ["x" * 501, "a\nb", "a\x00b", "\u202ea", "\ud800", "\u3164"]
+)
+def test_a_description_that_cannot_be_seen_or_is_too_long_is_refused(
+    world: World, description: str
+) -> None:
+    created = world.create(description="x" * 500)
+    for method, args in (("create_key", ()), ("update_key", (created.record.id,))):
+        field = wrong_field(world, method, *args, name="ci", description=description)
+        assert field == "description"
+
+
+def test_an_edit_of_nothing_is_refused(world: World) -> None:
+    assert wrong_field(world, "update_key", world.create().record.id) == ""
+
+
+def test_everything_wrong_with_an_edit_is_reported(world: World) -> None:
+    errors = wrong_fields(world, "update_key", "\x00", name="", description="\x00", labels=["A"])
+    assert [error.field for error in errors] == ["name", "description", "labels"]
+
+
+@pytest.mark.parametrize(
+    "field", ["scopes", "expires_at", "lifetime", "owner_id", "digest", "revoked_at"]
+)
+def test_what_a_key_may_do_and_when_it_ends_cannot_be_edited(world: World, field: str) -> None:
+    created = world.create()
+    with pytest.raises(TypeError):
+        world.call("update_key", world.login(), created.record.id, name="a", **{field: None})
+    assert world.store.get(created.record.id) == created.record
+
+
+def test_a_successor_takes_over_what_was_edited(world: World) -> None:
+    created = world.create(description="For CI.", labels=["a"])
+    world.call("update_key", world.login(), created.record.id, name="nightly")
+    successor = world.call("rotate_key", world.login(), created.record.id).record
+    assert (successor.name, successor.description, successor.labels) == (
+        "nightly",
+        "For CI.",
+        {"a"},
+    )
+
+
+def test_keys_are_listed_by_label(world: World) -> None:
+    world.create(labels=["a"])
+    both = world.create(labels=["a", "env:prod"]).record
+    assert world.call("list_keys", world.login(), label="env:prod").items == (both,)
+    assert len(world.call("list_keys", world.login(), label="a").items) == 2
+    assert world.call("list_keys", world.login(), label="prod").items == ()
+    for label in ("", "A", "%", "a" * 51, "\x00"):
+        assert wrong_field(world, "list_keys", label=label) == "label"
+
+
 # Rotating.
 
 
@@ -731,7 +848,8 @@ def test_a_change_that_ends_access_waits_for_leases_after_its_commit(
     args, options = MANAGE[method](created.record.id)
     world.call(method, world.login(), *args, **options)
     written = method.removesuffix("_key")
-    assert order == ([] if method == "create_key" else [f"waited after {written}"])
+    waits = method not in {"create_key", "update_key"}
+    assert order == ([f"waited after {written}"] if waits else [])
 
 
 def _async_append(order: list[str], world: World) -> Callable[[], Any]:

@@ -26,6 +26,7 @@ from msk_auth import (
     KeyNotFound,
     KeyRevocation,
     KeyRotated,
+    KeyUpdated,
     Owner,
     OwnerDisabled,
     PermissionDenied,
@@ -46,6 +47,7 @@ METHODS: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "revoke_key": lambda key_id: ((key_id,), {}),
     "delete_key": lambda key_id: ((key_id,), {}),
     "expire_key": lambda key_id: ((key_id,), {"at": NOW + DAY}),
+    "update_key": lambda key_id: ((key_id,), {"name": "edited"}),
     "get_key": lambda key_id: ((key_id,), {}),
     "list_keys": lambda _: ((), {}),
 }
@@ -90,7 +92,7 @@ class Team:
 
     def written(self) -> list[str]:
         """The writes since the calls were forgotten."""
-        writes = {"insert", "revoke", "delete", "expire", "rotate"}
+        writes = {"insert", "revoke", "delete", "expire", "rotate", "update"}
         return [name for name in self.world.store.calls if name in writes]
 
     def forget(self) -> None:
@@ -117,12 +119,14 @@ def test_each_event_names_the_person_and_the_account(team: Team) -> None:
     created = team.create()
     successor = team.call("rotate_key", created.record.id)
     expired = team.call("expire_key", successor.record.id, at=NOW + DAY)
+    edited = team.call("update_key", successor.record.id, labels=["env:prod"])
     revoked = team.call("revoke_key", successor.record.id)
     team.call("delete_key", successor.record.id)
     assert world.events == [
         KeyCreated(NOW, ann, created.record),
         KeyRotated(NOW, ann, world.store.get(created.record.id), successor.record),
         KeyExpirySet(NOW, ann, expired),
+        KeyUpdated(NOW, ann, edited, ("labels",)),
         KeyRevocation(NOW, ann, revoked, RevocationCause.DELEGATE),
         KeyDeleted(NOW, ann, world.store.get(successor.record.id)),
     ]
@@ -134,11 +138,12 @@ def test_a_person_reads_the_accounts_keys_and_their_own_apart(team: Team) -> Non
     assert team.call("list_keys").items == (theirs,)
     assert team.world.call("list_keys", team.world.login()).items == (own,)
     assert team.call("get_key", theirs.id) == theirs
-    for method in ("get_key", "rotate_key", "revoke_key", "delete_key"):
+    for method in ("get_key", "rotate_key", "update_key", "revoke_key", "delete_key"):
+        args, options = METHODS[method](own.id)
         with pytest.raises(KeyNotFound):
-            team.call(method, own.id)
+            team.call(method, *args, **options)
         with pytest.raises(KeyNotFound):
-            team.world.call(method, team.world.login(), theirs.id)
+            team.world.call(method, team.world.login(), theirs.id, **options)
 
 
 # G3: only a person acts for another owner.

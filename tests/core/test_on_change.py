@@ -25,6 +25,7 @@ from msk_auth import (
     KeyNotFound,
     KeyRevocation,
     KeyRotated,
+    KeyUpdated,
     LeakedKey,
     LeakLocation,
     PermissionDenied,
@@ -84,6 +85,10 @@ def test_each_change_by_a_login_has_its_event_with_the_principal(audited: Audite
     expected = [KeyExpirySet(NOW, ann, record)]
     assert audited.changes == expected == world.events
 
+    record = audited.call("update_key", ann, key_id, name="ci-2", labels=["a"])
+    expected = [KeyUpdated(NOW, ann, record, ("name", "labels"))]
+    assert audited.changes == expected == world.events
+
     record = audited.call("revoke_key", ann, key_id)
     expected = [KeyRevocation(NOW, ann, record, RevocationCause.OWNER)]
     assert audited.changes == expected == world.events
@@ -97,7 +102,12 @@ def test_what_is_repeated_reaches_on_event_alone(audited: Audited) -> None:
     world = audited.world
     ann, key_id = world.login(), world.create().record.id
     end = NOW + timedelta(days=1)
-    for method, options in (("expire_key", {"at": end}), ("revoke_key", {})):
+    editing: dict[str, object] = {"description": "nightly"}
+    for method, options in (
+        ("expire_key", {"at": end}),
+        ("update_key", editing),
+        ("revoke_key", {}),
+    ):
         audited.call(method, ann, key_id, **options)
         assert len(audited.changes) == 1
         audited.call(method, ann, key_id, **options)
@@ -180,6 +190,7 @@ def changes(world: World) -> list[Callable[[Callable[..., Any]], Any]]:
         lambda call: call("create_key", ann, name="next"),
         lambda call: call("rotate_key", ann, key_id),
         lambda call: call("expire_key", ann, key_id, at=NOW + SECOND),
+        lambda call: call("update_key", ann, key_id, name="next"),
         lambda call: call("revoke_key", ann, key_id),
         lambda call: call("delete_key", ann, key_id),
         lambda call: call("revoke_presented_key", key),
@@ -188,7 +199,7 @@ def changes(world: World) -> list[Callable[[Callable[..., Any]], Any]]:
     ]
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(9))
 def test_a_failing_hook_is_answered_like_a_failing_store(audited: Audited, number: int) -> None:
     """Fail closed: nothing is written, and the answer is 503."""
     change = changes(audited.world)[number]
@@ -201,7 +212,7 @@ def test_a_failing_hook_is_answered_like_a_failing_store(audited: Audited, numbe
     assert audited.world.events == []
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(9))
 def test_a_problem_of_the_hook_is_the_answer(audited: Audited, number: int) -> None:
     """An application refuses a change by raising what the caller is to get."""
     change = changes(audited.world)[number]
@@ -231,6 +242,18 @@ class OldStore(ScriptedStore):
 def test_a_store_that_cannot_take_a_change_is_refused_while_starting(kind: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"store\.revoke does not take `change`"):
         kind(OldStore("sync"), find_owner=lambda _: None)
+
+
+class StoreWithoutUpdate(ScriptedStore):
+    """One that was written before keys could be edited."""
+
+    METHODS = ScriptedStore.METHODS - {"update"}
+
+
+@pytest.mark.parametrize("kind", [Authenticator, AsyncAuthenticator])
+def test_a_store_that_cannot_edit_is_refused_while_starting(kind: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Add update to it, as in KeyStore\.update"):
+        kind(StoreWithoutUpdate("sync"), find_owner=lambda _: None)
 
 
 def test_a_store_whose_signatures_cannot_be_read_is_not_refused() -> None:

@@ -253,6 +253,16 @@ def test_a_local_principal_has_all_permissions_and_is_no_person() -> None:
     assert outcome(LOGIN, caller) is InteractiveRequired
 
 
+def test_a_key_and_other_credentials_without_a_person_are_told_apart() -> None:
+    script = local_principal(Owner("ann", frozenset({"write"}), "Ann"), at=NOW)
+    for caller, told in (
+        (principal(API_KEY), "API keys cannot be used"),
+        (script, "stands for no person"),
+    ):
+        with pytest.raises(InteractiveRequired, match=told):
+            LOGIN.check(caller, NOW)
+
+
 def test_a_local_principal_is_interactive_where_the_command_says_so() -> None:
     owner = Owner("ann", frozenset({"write"}), "Ann")
     caller = local_principal(owner, at=NOW, interactive=True)

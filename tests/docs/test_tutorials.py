@@ -63,7 +63,7 @@ def served_by_uvicorn(module: ModuleType) -> Generator[str]:
         yield str(server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def served_by_werkzeug(module: ModuleType) -> Generator[str]:
         yield str(server.server_port)
     finally:
         server.shutdown()
-        thread.join(20)
+        thread.join(60)
         server.server_close()
         module.store.close()
         module.engine.dispose()

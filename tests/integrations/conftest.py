@@ -26,7 +26,12 @@ if not INSTALLED:
     ]
 if INSTALLED != FRAMEWORKS:
     # These need SQLAlchemy as well.
-    collect_ignore += ["test_fastapi_session.py", "test_servers.py", "test_way.py"]
+    collect_ignore += [
+        "test_fastapi_session.py",
+        "test_servers.py",
+        "test_session.py",
+        "test_way.py",
+    ]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

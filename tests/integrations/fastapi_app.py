@@ -14,6 +14,7 @@ from msk_auth.testing.adapter import (
     Surprise,
     TaskNotFound,
     User,
+    admin_keys,
     describe,
     lines,
     outstay,
@@ -31,6 +32,7 @@ def fastapi_app(
     app.include_router(auth.key_routes(prefix="/api/keys"))
     some = auth.key_routes(prefix="/api/own-keys", operations=["create_key", "revoke_key"])
     app.include_router(some)
+    app.include_router(auth.admin_key_routes(admin_keys(authenticator)))
     Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
 
     @app.get("/public")

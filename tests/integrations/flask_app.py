@@ -16,6 +16,7 @@ from msk_auth.testing.adapter import (
     Surprise,
     TaskNotFound,
     User,
+    admin_keys,
     describe,
     lines_blocking,
     revoke_blocking,
@@ -36,6 +37,7 @@ def flask_app(
         url_prefix="/api/own-keys", operations=["create_key", "revoke_key"], name="own_keys"
     )
     app.register_blueprint(some)
+    app.register_blueprint(auth.admin_key_routes(admin_keys(used)))
 
     def describe_caller() -> dict[str, Any]:
         return describe(auth.current_principal)
@@ -205,6 +207,7 @@ def environ(scope: dict[str, Any], body: io.BytesIO, length: int) -> dict[str, A
         "SERVER_NAME": "tasks.test",
         "SERVER_PORT": "80",
         "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": scope["client"][0] if scope["client"] else "",
         "CONTENT_LENGTH": str(length),
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": "http",

@@ -16,6 +16,7 @@ from msk_auth.testing.adapter import (
     Surprise,
     TaskNotFound,
     User,
+    admin_keys,
     describe,
     lines,
     outstay,
@@ -164,7 +165,12 @@ def litestar_app(
     some = auth.key_routes(path="/api/own-keys", operations=["create_key", "revoke_key"])
     some.register(own_keys)
     return Litestar(
-        [*handlers, auth.key_routes(path="/api/keys"), some],
+        [
+            *handlers,
+            auth.key_routes(path="/api/keys"),
+            some,
+            auth.admin_key_routes(admin_keys(authenticator)),
+        ],
         plugins=[auth.bind(authenticator) if late else auth],
         # Its own would replace that of the test run.
         logging_config=None,

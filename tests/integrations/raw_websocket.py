@@ -34,7 +34,7 @@ def talk(
     port: int, path: str, headers: Sequence[tuple[bytes, bytes]], messages: Sequence[str]
 ) -> Talk:
     """Open a websocket, send these texts, and read until the server closes it."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(_handshake(path, headers))
         with connection.makefile("rb") as received:
             lines = list(iter(lambda: received.readline().rstrip(b"\r\n"), b""))

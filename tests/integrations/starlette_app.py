@@ -16,6 +16,7 @@ from msk_auth.testing.adapter import (
     Surprise,
     TaskNotFound,
     User,
+    admin_keys,
     describe,
     lines,
     outstay,
@@ -134,6 +135,7 @@ def starlette_app(
             Route("/again", again),
             *auth.key_routes(prefix="/api/keys"),
             *auth.key_routes(prefix="/api/own-keys", operations=["create_key", "revoke_key"]),
+            *auth.admin_key_routes(admin_keys(authenticator)),
         ]
     )
     auth.install(app, authenticator if late else None, errors="all")

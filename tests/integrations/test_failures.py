@@ -194,7 +194,7 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
 
 async def admit(memory: dict[str, Any], world: World, credential: str) -> Principal[Any]:
     authorization = tuple(value for _, value in world.bearer(credential))
-    flow = admission.admit(memory, world.authenticator, authorization, Policy())
+    flow = admission.admit(memory, world.authenticator, authorization, Policy(), address=None)
     return await run_awaiting(flow, world.authenticator)
 
 

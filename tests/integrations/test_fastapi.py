@@ -303,6 +303,12 @@ class TestGuards:
             with pytest.raises(ConfigurationError, match=r"Annotated\[Principal, auth.require"):
                 guard()
 
+    async def test_a_guard_as_a_decorator_says_where_to_write_it(
+        self, auth: FastAPIAuth[User], app: FastAPI
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=r"no decorator\. Write it into the route"):
+            app.get("/wrong")(auth.require("a")(lambda: None))
+
     async def test_a_guard_carries_its_policy(self, auth: FastAPIAuth[User]) -> None:
         guard = auth.require_interactive("admin:config").dependency
         assert isinstance(guard, Guard)
@@ -470,7 +476,7 @@ class TestOpenApi:
             if path.startswith("/api/keys")
         }
         assert operations == {
-            ("get", ""), ("post", ""), ("get", "/{key_id}"), ("post", "/{key_id}/rotate"),
+            ("get", ""), ("post", ""), ("get", "/{key_id}"), ("patch", "/{key_id}"), ("post", "/{key_id}/rotate"),
             ("post", "/{key_id}/revoke"), ("delete", "/{key_id}"),
         }  # fmt: skip
         schemas = document["components"]["schemas"]

@@ -1,4 +1,4 @@
-"""FastAPI with the session of a request: the look-up that decides about a request also loads the application's user."""
+"""FastAPI with the session of a request, which is a dependency of the application."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names.
 
@@ -10,185 +10,28 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from fastapi import Depends, FastAPI, Request
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from fastapi import Depends, FastAPI
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.ext.asyncio import create_async_engine as create_async
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session
 from tests.integrations.adapters import send
+from tests.integrations.session_site import Base, Site, User
 
-from msk_auth import (
-    AsyncAuthenticator,
-    AsyncUsers,
-    Authenticator,
-    ConfigurationError,
-    Login,
-    Owner,
-    Principal,
-    SystemClock,
-    Users,
-    local_principal,
-)
+from msk_auth import Authenticator, ConfigurationError, Owner, Principal, local_principal
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.testing.adapter import Reply
+from msk_auth.stores.memory import MemoryKeyStore
 
 pytestmark = pytest.mark.anyio
 
 LEASE = timedelta(seconds=5)
-TOMORROW = SystemClock().now() + timedelta(days=1)
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class User(Base):
-    __tablename__ = "users"
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    is_active: Mapped[bool] = mapped_column(default=True)
-
-
-def load_user(session: Session, user_id: str) -> User | None:
-    return session.get(User, user_id)
-
-
-async def load_user_async(session: AsyncSession, user_id: str) -> User | None:
-    return await session.get(User, user_id)
-
-
-def owner_of(user: User) -> Owner[None]:
-    return Owner(user.id, frozenset({"tasks:read"}), None, disabled=not user.is_active)
-
-
-def find_login(token: str) -> Login | None:
-    if not token.startswith("session-of-"):
-        return None
-    # Without an end no lease would cover it.
-    return Login(token.removeprefix("session-of-"), valid_until=TOMORROW)
-
-
-class Site:
-    """An application with users in a database, and what it has done there.
-
-    Attributes:
-        app: The application.
-        auth: Its adapter.
-        queries: Each query for users.
-        sessions: The sessions of requests, in the order in which they were opened.
-    """
-
-    def __init__(self, engine: Engine, lease: timedelta | None, *, awaits: bool) -> None:
-        self.engine = engine
-        self.queries: list[str] = []
-        self.sessions: list[Any] = []
-        self.entered: Callable[[], None] = lambda: None
-        event.listen(engine, "before_cursor_execute", self._note)
-        Base.metadata.create_all(engine)
-        self.write(lambda session: session.add(User(id="ada", name="Ada")))
-        self.write(lambda session: session.add(User(id="bob", name="Bob")))
-        self.queries.clear()
-        self.async_engine: AsyncEngine | None = None
-        self.auth: FastAPIAuth[None]
-        self.get_session: Callable[..., Any]
-        if awaits:
-            self._make_async(lease)
-        else:
-            self._make_blocking(lease)
-        self.app = self.auth.install(FastAPI())
-        self._add_routes()
-
-    def _note(self, _c: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if "FROM users" in statement:
-            self.queries.append(statement)
-
-    def _make_blocking(self, lease: timedelta | None) -> None:
-        def get_session() -> Iterator[Session]:
-            with Session(self.engine) as session:
-                self.sessions.append(session)
-                self.entered()
-                yield session
-
-        self.get_session = get_session
-        users = Users(load_user, owner_of, sessionmaker(self.engine))
-        self.blocking = Authenticator(
-            MemoryKeyStore(), find_owner=users, logins=[find_login], lease=lease
-        )
-        self.auth = FastAPIAuth(self.blocking, session=get_session)
-
-    def _make_async(self, lease: timedelta | None) -> None:
-        self.async_engine = create_async(self.engine.url.set(drivername="sqlite+aiosqlite"))
-        event.listen(self.async_engine.sync_engine, "before_cursor_execute", self._note)
-        make = async_sessionmaker(self.async_engine)
-
-        async def get_session() -> AsyncIterator[AsyncSession]:
-            async with make() as session:
-                self.sessions.append(session)
-                yield session
-
-        self.get_session = get_session
-        users = AsyncUsers(load_user_async, owner_of, make)
-        authenticator = AsyncAuthenticator(
-            AsyncMemoryKeyStore(), find_owner=users, logins=[find_login], lease=lease
-        )
-        self.auth = FastAPIAuth(authenticator, session=get_session)
-
-    def _add_routes(self) -> None:
-        CurrentUser = Annotated[User, self.auth.user()]  # noqa: N806 - it is a type
-        SessionDep = Annotated[Any, Depends(self.get_session)]  # noqa: N806 - it is a type
-        auth = self.auth
-
-        @self.app.get("/me", dependencies=[auth.require("tasks:read")])
-        def me(session: SessionDep, user: CurrentUser) -> dict[str, Any]:
-            return {"name": user.name, "attached": user in session}
-
-        @self.app.get("/principal")
-        def principal(principal: Annotated[Principal[None], auth.principal]) -> dict[str, Any]:
-            return {"id": principal.owner.id, "user": principal.user}
-
-        @self.app.get("/again")
-        async def again(request: Request, user: CurrentUser) -> dict[str, Any]:
-            # The owner is disabled while the request goes on.
-            self.write(lambda session: setattr(session.get(User, user.id), "is_active", False))
-            await auth.verify_again(request)
-            return {}
-
-        self.app.include_router(auth.key_routes(prefix="/keys"))
-
-    def write(self, change: Callable[[Session], object]) -> None:
-        """A change that is committed elsewhere."""
-        with Session(self.engine) as session, session.begin():
-            change(session)
-
-    async def key(self, owner_id: str) -> str:
-        with Session(self.engine) as session:
-            owner = owner_of(session.get_one(User, owner_id))
-        now = self.auth.authenticator.clock.now()
-        created = await self.auth.authenticator.create_key(
-            local_principal(owner, at=now, interactive=True), name="a script"
-        )
-        self.queries.clear()
-        return created.value.reveal()
-
-    async def credential(self, kind: str, owner_id: str) -> str:
-        return await self.key(owner_id) if kind == "key" else f"session-of-{owner_id}"
-
-    async def get(self, path: str, credential: str) -> Reply:
-        header = (b"authorization", f"Bearer {credential}".encode())
-        return await send(self.app, "GET", path.encode(), [header])
-
-    async def close(self) -> None:
-        if self.async_engine is not None:
-            await self.async_engine.dispose()
-        self.engine.dispose()
 
 
 @pytest.fixture
 def make_site(tmp_path: Path) -> Callable[..., Site]:
     def make(lease: timedelta | None = None, *, awaits: bool = False) -> Site:
-        return Site(create_engine(f"sqlite:///{tmp_path / 'app.db'}"), lease, awaits=awaits)
+        engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+        return Site("fastapi", engine, lease, awaits=awaits)
 
     return make
 
@@ -208,63 +51,6 @@ async def leased(
 ) -> AsyncIterator[Site]:
     site = make_site(LEASE, awaits=request.param)
     yield site
-    await site.close()
-
-
-@pytest.mark.parametrize("kind", ["key", "login"])
-async def test_one_query_per_request(site: Site, kind: str) -> None:
-    credential = await site.credential(kind, "ada")
-    for n in range(1, 4):
-        reply = await site.get("/me", credential)
-        assert reply.json == {"name": "Ada", "attached": True}
-        assert len(site.queries) == n
-        assert len(site.sessions) == n
-
-
-@pytest.mark.parametrize("kind", ["key", "login"])
-async def test_one_query_per_request_under_a_lease(leased: Site, kind: str) -> None:
-    credential = await leased.credential(kind, "ada")
-    # The verification that the lease shares is read in a session of its own, once.
-    assert (await leased.get("/me", credential)).json == {"name": "Ada", "attached": True}
-    leased.queries.clear()
-    for n in range(1, 4):
-        reply = await leased.get("/me", credential)
-        assert reply.json == {"name": "Ada", "attached": True}
-        assert len(leased.queries) == n
-
-
-async def test_a_guard_alone_makes_one_query(site: Site) -> None:
-    credential = await site.key("ada")
-    assert (await site.get("/principal", credential)).json == {"id": "ada", "user": None}
-    assert len(site.queries) == 1
-
-
-@pytest.mark.parametrize("kind", ["key", "login"])
-async def test_a_disabled_or_deleted_user_is_refused_at_once(site: Site, kind: str) -> None:
-    credential = await site.credential(kind, "ada")
-    code = "owner_disabled" if kind == "key" else "token_revoked"
-    assert (await site.get("/me", credential)).status == 200
-    site.write(lambda session: setattr(session.get(User, "ada"), "is_active", False))
-    reply = await site.get("/me", credential)
-    assert (reply.status, reply.json["code"]) == (401, code)
-    site.write(lambda session: setattr(session.get(User, "ada"), "is_active", True))
-    assert (await site.get("/me", credential)).status == 200
-    site.write(lambda session: session.delete(session.get(User, "ada")))
-    reply = await site.get("/me", credential)
-    assert (reply.status, reply.json["code"]) == (401, code)
-
-
-@pytest.mark.parametrize("kind", ["key", "login"])
-@pytest.mark.parametrize("awaits", [False, True], ids=["blocking", "awaiting"])
-async def test_a_disabled_user_is_refused_once_the_leases_have_ended(
-    make_site: Callable[..., Site], kind: str, *, awaits: bool
-) -> None:
-    site = make_site(timedelta(milliseconds=50), awaits=awaits)
-    credential = await site.credential(kind, "ada")
-    assert (await site.get("/me", credential)).status == 200
-    site.write(lambda session: setattr(session.get(User, "ada"), "is_active", False))
-    await site.auth.authenticator.await_lease_expiry()
-    assert (await site.get("/me", credential)).status == 401
     await site.close()
 
 
@@ -291,11 +77,6 @@ async def test_a_lease_does_not_share_what_a_session_has_read_before(leased: Sit
 
     leased.app.dependency_overrides[get_session] = used_before
     assert (await leased.get("/me", credential)).status == 401
-
-
-async def test_what_is_verified_again_is_read_anew(site: Site) -> None:
-    reply = await site.get("/again", await site.key("ada"))
-    assert (reply.status, reply.json["code"]) == (401, "owner_disabled")
 
 
 async def test_dependency_overrides_reach_the_user_and_the_guard(
@@ -369,12 +150,6 @@ async def test_concurrent_requests_never_share_a_session(
     await site.close()
 
 
-async def test_key_routes_hold_no_session(site: Site) -> None:
-    reply = await site.get("/keys", "session-of-ada")
-    assert (reply.status, reply.json["items"]) == (200, [])
-    assert site.sessions == []
-
-
 async def test_a_client_chooses_no_session(site: Site) -> None:
     """What FastAPI does not know as a dependency it takes from the query."""
     app, auth = FastAPI(), FastAPIAuth(site.auth.authenticator)
@@ -410,7 +185,7 @@ async def test_an_adapter_that_gets_its_authenticator_later(make_site: Callable[
     def me(user: Annotated[User, auth.user()]) -> str:
         return user.name
 
-    auth.install(app, site.blocking)
+    auth.install(app, site.given)
     header = (b"authorization", b"Bearer session-of-ada")
     reply = await send(app, "GET", b"/me", [header])
     assert (reply.status, reply.json) == (200, "Ada")

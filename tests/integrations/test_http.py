@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msk_auth import InputInvalid, KeyValue, LoginTooOld, Problem, TooManyAttempts
+from msk_auth import InputInvalid, KeyFilter, KeyValue, LoginTooOld, Problem, TooManyAttempts
 from msk_auth.core.errors import bearer_challenge
 from msk_auth.http.answers import Answer, ProblemRenderer, close_reason
 from msk_auth.http.parsing import (
     CreateRequest,
+    ListAllRequest,
     ListRequest,
     parse_create,
+    parse_ids,
     parse_list,
+    parse_list_all,
     parse_rotate,
 )
 
@@ -154,6 +157,43 @@ def test_any_query_is_a_request_or_invalid(query: bytes) -> None:
     assert isinstance(outcome, ListRequest | InputInvalid)
     if isinstance(outcome, InputInvalid):
         assert {error.field for error in outcome.errors} <= {"", "status", "cursor", "limit"}
+
+
+@given(
+    st.binary()
+    | st.builds(
+        lambda name, value: f"{name}={value}".encode(),
+        st.sampled_from(["owner_id", "created_before", "unused_since", "expires_before"]),
+        st.text() | st.datetimes().map(lambda at: f"{at.isoformat()}Z"),
+    )
+)
+def test_any_query_of_an_administrator_is_a_request_or_invalid(query: bytes) -> None:
+    outcome = attempt(parse_list_all, query)
+    assert isinstance(outcome, ListAllRequest | InputInvalid)
+    if isinstance(outcome, InputInvalid):
+        moments = {"created_before", "unused_since", "expires_before"}
+        known = {"", "owner_id", "status", *moments, "label", "cursor", "limit"}
+        assert {error.field for error in outcome.errors} <= known
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("2026-01-02t03:04:05.5z", datetime(2026, 1, 2, 3, 4, 5, 500_000, tzinfo=UTC)),
+        ("2026-01-02T03:04:05.000001%2B01:30", datetime(2026, 1, 2, 1, 34, 5, 1, tzinfo=UTC)),
+        ("2024-02-29T23:59:59-12:00", datetime(2024, 3, 1, 11, 59, 59, tzinfo=UTC)),
+    ],
+)
+def test_a_time_of_a_query_is_read_as_rfc_3339_has_it(text: str, expected: datetime) -> None:
+    for name in ("created_before", "unused_since", "expires_before"):
+        wanted = parse_list_all(f"{name}={text}".encode()).wanted
+        assert wanted == KeyFilter(**{name: expected})
+
+
+def test_ids_count_once_and_keep_their_order() -> None:
+    body = json.dumps({"ids": ["b", "a", "b"]}).encode()
+    assert parse_ids(body, JSON) == ("b", "a")
 
 
 def attempt(parse: Callable[..., object], *sent: object) -> object:

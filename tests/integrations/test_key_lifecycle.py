@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 MEMBERS = {
     "id", "name", "mask", "owner_id", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at",
-    "replaced_by", "status",
+    "replaced_by", "status", "description", "labels", "networks",
 }  # fmt: skip
 
 
@@ -103,6 +103,34 @@ async def test_rotation_with_an_overlap(client: Client) -> None:
     ]
 
 
+async def test_an_edited_key_keeps_what_was_left_out(client: Client) -> None:
+    body = b'{"name": "a", "scopes": [], "description": " why ", "labels": ["b", "a", "b"]}'
+    created = (await client("POST", "/api/keys", body)).json
+    del created["key"]
+    assert (created["description"], created["labels"]) == ("why", ["a", "b"])
+    target = f"/api/keys/{created['id']}"
+    for body, changed in [
+        (b'{"name": " b "}', {"name": "b"}),
+        (b'{"description": null}', {"description": None}),
+        (b'{"labels": ["env:prod"]}', {"labels": ["env:prod"]}),
+        (b'{"networks": ["::ffff:192.0.2.0/120"]}', {"networks": ["192.0.2.0/24"]}),
+        (b'{"networks": null}', {"networks": None}),
+        (b'{"description": "x", "labels": null}', {"description": "x", "labels": []}),
+    ]:
+        created |= changed
+        edited = await client("PATCH", target, body)
+        assert (edited.status, edited.json) == (200, created)
+        assert edited.header("cache-control") == "no-store"
+        assert (await client("GET", target)).json == created
+
+
+async def test_keys_are_found_by_label(client: Client) -> None:
+    for body in (b'{"name": "a", "labels": ["env:prod"]}', b'{"name": "b", "labels": ["env"]}'):
+        await client("POST", "/api/keys", body)
+    page = (await client("GET", "/api/keys?label=env%3Aprod")).json
+    assert [key["name"] for key in page["items"]] == ["a"]
+
+
 async def test_revoking_twice_gives_the_same_answer(client: Client) -> None:
     target = f"/api/keys/{client.world.names['key_id']}/revoke"
     first = await client("POST", target)
@@ -134,13 +162,20 @@ async def test_pages_follow_each_other(client: Client) -> None:
         if page["next_cursor"] is None:
             break
         target = f"/api/keys?limit=2&cursor={page['next_cursor']}"
-    assert sorted(seen) == ["key", "key_expired", "key_nothing", "key_read", "key_revoked"]
+    assert sorted(seen) == [
+        "key",
+        "key_elsewhere",
+        "key_expired",
+        "key_nothing",
+        "key_read",
+        "key_revoked",
+    ]
 
 
 @pytest.mark.parametrize(
     ("status", "names"),
     [
-        ("active", {"key", "key_nothing", "key_read"}),
+        ("active", {"key", "key_elsewhere", "key_nothing", "key_read"}),
         ("revoked", {"key_revoked"}),
         ("expired", {"key_expired"}),
     ],

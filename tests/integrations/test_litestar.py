@@ -755,6 +755,7 @@ class TestDocumentation:
             ("/api/keys", "get"),
             ("/api/keys", "post"),
             ("/api/keys/{key_id}", "get"),
+            ("/api/keys/{key_id}", "patch"),
             ("/api/keys/{key_id}", "delete"),
             ("/api/keys/{key_id}/rotate", "post"),
             ("/api/keys/{key_id}/revoke", "post"),

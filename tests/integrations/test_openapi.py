@@ -13,7 +13,7 @@ from msk_auth import ConfigurationError, Policy, require, require_interactive, r
 from msk_auth.http.key_routes import KEY_ROUTES
 from msk_auth.http.openapi import complete_document, operations, requirement
 from msk_auth.leaks import AsyncGitHubLeakReceiver
-from msk_auth.testing.adapter import World, make_world
+from msk_auth.testing.adapter import World, admin_keys, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +74,7 @@ else:
             async def admin() -> None: ...
 
             app.include_router(auth.key_routes(**key_routes))
+            app.include_router(auth.admin_key_routes(admin_keys(world.authenticator)))
             app.include_router(auth.revocation_route(throttle=None))
             receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
             app.include_router(auth.leak_route(receiver, throttle=None))
@@ -140,6 +141,7 @@ else:
                 key_routes["path"] = key_routes.pop("prefix")
             receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
             handlers += [read, admin, auth.key_routes(**key_routes)]
+            handlers += [auth.admin_key_routes(admin_keys(world.authenticator))]
             handlers += [auth.revocation_route(throttle=None)]
             handlers += [auth.leak_route(receiver, throttle=None)]
             plugins.append(auth)
@@ -172,6 +174,30 @@ def document(make: Make, world: World | None, **more: Any) -> Json:
 def key_operations(found: Json, prefix: str = "/api/keys") -> Iterator[tuple[str, Json]]:
     for row in KEY_ROUTES:
         yield row.name, found["paths"][prefix + row.path][row.method.lower()]
+
+
+def admin_operations(found: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, item in found["paths"].items():
+        if path.startswith("/api/admin/keys"):
+            yield from ((path, method, item[method]) for method in item)
+
+
+async def test_a_reader_sees_what_administrators_need(make: Make, world: World) -> None:
+    operations = list(admin_operations(document(make, world)))
+    assert {(path, method) for path, method, _ in operations} == {
+        ("/api/admin/keys", "get"),
+        ("/api/admin/keys/revoke", "post"),
+        ("/api/admin/keys/{key_id}/revoke", "post"),
+    }
+    for path, method, operation in operations:
+        (security,) = operation["security"]
+        assert security in ({"Login": ["admin:config"]}, {"Login": []})
+        assert {"200", "401", "403", "503"} <= operation["responses"].keys()
+        assert ("requestBody" in operation) == (path == "/api/admin/keys/revoke")
+        if method == "get":
+            assert [each["name"] for each in operation["parameters"]] == [
+                "owner_id", "status", "created_before", "unused_since", "expires_before", "label", "cursor", "limit",
+            ]  # fmt: skip
 
 
 async def test_what_is_the_applications_own_stays(make: Make, world: World) -> None:
@@ -308,6 +334,7 @@ async def test_every_body_has_a_name(make: Make, world: World) -> None:
     found = document(make, world)
     ours = [operation for _, operation in key_operations(found)]
     ours += [found["paths"][path]["post"] for path in ("/api/revoke", "/api/leaks/github")]
+    ours += [operation for _, _, operation in admin_operations(found)]
     for operation in ours:
         bodies = [*operation["responses"].values(), operation.get("requestBody", {})]
         for content in (body["content"] for body in bodies if "content" in body):
@@ -318,7 +345,7 @@ async def test_every_body_has_a_name(make: Make, world: World) -> None:
     # The application has these names already.
     assert schemas.keys() >= {f"MskAuth{name}" for name in OWN} | {
         "CreatedApiKey", "LeakLabel", "LeakMatch", "NewApiKey", "PresentedApiKey", "ProblemField",
-        "RotateApiKey",
+        "RevokeApiKeys", "RevokedApiKeys", "RotateApiKey",
     }  # fmt: skip
     assert schemas["MskAuthApiKeyPage"]["properties"]["items"]["items"] == {
         "$ref": "#/components/schemas/MskAuthApiKey"
@@ -337,6 +364,7 @@ async def test_operation_ids_do_not_change() -> None:
             "list_keys_api_keys_get",
             "create_key_api_keys_post",
             "get_key_api_keys__key_id__get",
+            "update_key_api_keys__key_id__patch",
             "rotate_key_api_keys__key_id__rotate_post",
             "revoke_key_api_keys__key_id__revoke_post",
             "delete_key_api_keys__key_id__delete",
@@ -345,6 +373,7 @@ async def test_operation_ids_do_not_change() -> None:
             "ApiKeysListKeys",
             "ApiKeysCreateKey",
             "ApiKeysKeyIdGetKey",
+            "ApiKeysKeyIdUpdateKey",
             "ApiKeysKeyIdRotateRotateKey",
             "ApiKeysKeyIdRevokeRevokeKey",
             "ApiKeysKeyIdDeleteKey",
@@ -379,7 +408,7 @@ async def test_the_document_has_the_key_routes_that_are_mounted(make: Make, worl
     # Schemas of the others are not there either.
     schemas = found["components"]["schemas"].keys()
     assert "MskAuthApiKey" in schemas
-    assert not {"CreatedApiKey", "MskAuthApiKeyPage", "NewApiKey", "RotateApiKey"} & schemas
+    assert not {"CreatedApiKey", "NewApiKey", "RotateApiKey"} & schemas
 
 
 @pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")

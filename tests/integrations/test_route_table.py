@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,7 @@ from msk_auth import (
 )
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
+from msk_auth.http.admin_key_routes import admin_key_routes
 from msk_auth.http.answers import Answer, ContentTooLarge
 from msk_auth.http.key_routes import KEY_ROUTES, MAX_BODY, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
@@ -40,11 +43,16 @@ ANSWERS: dict[str, object] = {
     "create_key": CreatedKey(RECORD, VALUE),
     "rotate_key": CreatedKey(RECORD, VALUE),
     "get_key": RECORD,
+    "update_key": RECORD,
     "revoke_key": RECORD,
     "delete_key": None,
     "revoke_presented_key": RECORD,
     "receive": (),
+    "list_all_keys": KeyPage((RECORD,), None),
+    "revoke_any_key": RECORD,
+    "revoke_any_keys": (RECORD, None),
 }
+ADMIN = require_interactive("keys:admin", max_age=timedelta(minutes=15))
 
 
 class Site:
@@ -57,8 +65,8 @@ class Site:
         self.body = b'{"name": "name"}'
         self.content_type = "application/json"
         self.query = b""
-        self.delegates = False
         self.named: dict[str, object] = {}
+        self.rules = SimpleNamespace(key_format=FORMAT, delegates=False)
 
     def step(self, name: str, answer: object) -> Any:
         def now() -> object:
@@ -81,7 +89,7 @@ class Site:
 
     def exchange(self) -> Exchange:
         authenticator = SimpleNamespace(
-            rules=SimpleNamespace(key_format=FORMAT, delegates=self.delegates),
+            rules=self.rules,
             clock=SimpleNamespace(now=lambda: START),
             **{name: self.call(name) for name in ANSWERS},
         )
@@ -98,7 +106,7 @@ class Site:
         )
 
     def admitted(self, policy: Policy) -> object:
-        assert policy in {any_credential(), require_interactive()}
+        assert policy in {any_credential(), require_interactive(), ADMIN}
         return PRINCIPAL
 
     async def respond(self, route: Route) -> Answer:
@@ -120,9 +128,29 @@ class Receiver:
         self.receive: Callable[..., Awaitable[Any]] = site.call("receive")
 
 
+class Office:
+    """`AdminKeys` for a site."""
+
+    policy = ADMIN
+
+    def __init__(self, site: Site) -> None:
+        self.authenticator = SimpleNamespace(rules=site.rules)
+        self.list_keys = site.call("list_all_keys")
+        self.revoke_key = site.call("revoke_any_key")
+        self.revoke_keys = site.call("revoke_any_keys")
+
+
+def admin_rows(site: Site, operations: Any = None) -> tuple[Route, ...]:
+    kinds: Any = (Office,)
+    return admin_key_routes(Office(site), kinds, operator.call, operations)
+
+
+ADMIN_ROWS = admin_rows(Site(blocks=True))
+
+
 def test_a_key_changes_only_after_an_interactive_login() -> None:
     """G3: what creates, revokes or extends a key is no GET and demands a login."""
-    assert len({route.name for route in KEY_ROUTES}) == len(KEY_ROUTES) == 6
+    assert len({route.name for route in KEY_ROUTES}) == len(KEY_ROUTES) == 7
     for route in KEY_ROUTES:
         assert route.policy == (
             any_credential() if route.method == "GET" else require_interactive()
@@ -170,7 +198,7 @@ async def test_only_an_application_with_service_accounts_reads_their_parameter(
 ) -> None:
     if route.name == "rotate_key":
         site.body = b""
-    site.query, site.delegates = b"on_behalf_of=org%3Ab%C3%A4r", delegates
+    site.query, site.rules.delegates = b"on_behalf_of=org%3Ab%C3%A4r", delegates
     answer = await site.respond(route)
     # An authenticator that overrides a method of the library's as it was gets no argument that it does not know.
     assert site.named.get("on_behalf_of") == ("org:bär" if delegates else None)
@@ -196,6 +224,56 @@ async def test_a_body_over_the_limit_is_not_parsed(site: Site, name: str) -> Non
         await site.respond(route)
     assert refused.value.detail == f"This operation reads at most {MAX_BODY} bytes."
     assert site.steps == ["admit", "body"]
+
+
+def test_an_administrators_route_demands_what_its_admin_keys_do(site: Site) -> None:
+    """G3: they list and revoke, and there is no other operation."""
+    found = [(row.name, row.method, row.path) for row in admin_rows(site)]
+    assert found == [
+        ("list_all_keys", "GET", ""),
+        ("revoke_any_keys", "POST", "/revoke"),
+        ("revoke_any_key", "POST", "/{key_id}/revoke"),
+    ]
+    assert {row.policy for row in admin_rows(site)} == {ADMIN}
+
+
+def test_an_application_names_the_administrators_routes_that_it_wants(site: Site) -> None:
+    (row,) = admin_rows(site, ["revoke_any_key"])
+    assert row.name == "revoke_any_key"
+    for wrong in ([], ["revoke_key"], "list_all_keys"):
+        with pytest.raises(
+            ConfigurationError, match="some of these: list_all_keys, revoke_any_keys"
+        ):
+            admin_rows(site, wrong)
+
+
+@pytest.mark.parametrize("number", range(len(ADMIN_ROWS)), ids=[row.name for row in ADMIN_ROWS])
+async def test_an_administrators_route_checks_its_policy_then_reads_the_body_then_calls(
+    site: Site, number: int
+) -> None:
+    site.body = b'{"ids": ["a", "b"]}'
+    route = admin_rows(site)[number]
+    answer = await site.respond(route)
+    expected = ["admit", "body", route.name] if route.max_body else ["admit", route.name]
+    assert site.steps == expected
+    assert (answer.status, ("cache-control", "no-store") in answer.headers) == (200, True)
+    assert VALUE.reveal().encode() not in answer.body
+    assert b'"digest"' not in answer.body
+    site.errors["admit"] = InteractiveRequired()
+    site.steps.clear()
+    with pytest.raises(InteractiveRequired):
+        await site.respond(route)
+    assert site.steps == ["admit"]
+
+
+async def test_the_keys_of_another_authenticator_are_neither_listed_nor_revoked(site: Site) -> None:
+    """Its owners are others, so its permissions are, too."""
+    site.body = b'{"ids": ["a", "b"]}'
+    rows = admin_rows(Site(blocks=site.blocks))
+    for route in rows:
+        with pytest.raises(ConfigurationError, match="another authenticator than the adapter"):
+            await site.respond(route)
+    assert not {row.name for row in rows} & set(site.steps)
 
 
 def public_routes(site: Site) -> list[tuple[Route, str]]:

@@ -33,11 +33,12 @@ ROOT = Path(__file__).parents[2]
 APP = "tests.integrations.served:app"
 HOST = "127.0.0.1"
 
+# Without an option it takes this machine for a proxy, whose `X-Forwarded-For` states the client.
+UVICORN = "uvicorn --no-proxy-headers --log-level critical --host {host} --port {port} {app}"
+
 COMMANDS = {
-    "uvicorn with h11": "uvicorn --http h11 --log-level critical --host {host} --port {port} {app}",
-    "uvicorn with httptools": (
-        "uvicorn --http httptools --log-level critical --host {host} --port {port} {app}"
-    ),
+    "uvicorn with h11": f"{UVICORN} --http h11",
+    "uvicorn with httptools": f"{UVICORN} --http httptools",
     "granian": "granian --interface {interface} --no-log --host {host} --port {port} {app}",
     # Its own limits are shorter than those that this asks about.
     "gunicorn": (
@@ -85,7 +86,8 @@ def is_sendable(case: Case) -> bool:
     if any("\r" in value or "\n" in value for _, value in case.headers) or len(case.body) > 1000:
         return False
     method, _, target = case.request.partition(" ")
-    changes = method != "GET" and target.startswith("/api/keys") and case.status < 400
+    at_keys = target.startswith(("/api/keys", "/api/admin/keys"))
+    changes = method != "GET" and at_keys and case.status < 400
     return not changes and re.fullmatch(r"[!-~]*", target) is not None
 
 
@@ -186,10 +188,10 @@ def started(
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
 
 def wait_for(process: subprocess.Popen[bytes], port: int, is_loaded: Callable[[], bool]) -> None:
@@ -198,7 +200,7 @@ def wait_for(process: subprocess.Popen[bytes], port: int, is_loaded: Callable[[]
     while time.monotonic() < deadline:
         assert process.poll() is None, f"the server ended with {process.returncode}"
         if is_loaded():
-            with suppress(OSError), socket.create_connection((HOST, port), timeout=5):
+            with suppress(OSError), socket.create_connection((HOST, port), timeout=60):
                 return
         time.sleep(0.05)
     raise AssertionError("the server does not serve")
@@ -220,7 +222,7 @@ def exchange(port: int, request: bytes, headers: Sequence[tuple[str, bytes]], bo
     sent = [("host", b"tasks.test"), ("connection", b"close"), *headers]
     lines = [f"{name}: ".encode() + value for name, value in sent]
     received = b""
-    with socket.create_connection((HOST, port), timeout=20) as connection:
+    with socket.create_connection((HOST, port), timeout=60) as connection:
         # A server that refuses may close before it has read everything.
         with suppress(ConnectionError):
             connection.sendall(b"\r\n".join([request + b" HTTP/1.1", *lines, b"", body]))
@@ -312,7 +314,7 @@ def test_enough_of_the_table_is_sent() -> None:
     assert len(SENT) >= 300
     assert sum(not is_clean(case) for case in SENT) >= 8
     for server, adapter in set(DEPLOYMENTS) - set(WHOLE):
-        assert 100 <= len(cases_for(server, adapter)) <= 200
+        assert 100 <= len(cases_for(server, adapter)) <= 250
 
 
 @pytest.mark.parametrize(("server", "adapter"), DEPLOYMENTS, ids=map(" and ".join, DEPLOYMENTS))

@@ -64,7 +64,7 @@ WAYS = {
         *AWAITED,
     ],
     "flask": [
-        "FlaskAuth._admit_request",
+        "FlaskAuth._admitting.<locals>.admit_request",
         "FlaskAuth._verify",
         "run_blocking",
         "admit",

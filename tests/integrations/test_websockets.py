@@ -33,6 +33,7 @@ async def connect(
     extensions: dict[str, Any] | None = None,
     texts: Sequence[str] = (),
     query: bytes = b"",
+    client: str = "192.0.2.1",
 ) -> list[dict[str, Any]]:
     """What the application sends to a websocket that connects, sends these messages and disconnects."""
     scope = {
@@ -46,7 +47,7 @@ async def connect(
         "root_path": "",
         "headers": [(b"host", b"tasks.test"), *headers],
         "subprotocols": [],
-        "client": ("192.0.2.1", 50000),
+        "client": (client, 50000),
         "server": ("192.0.2.2", 80),
         "extensions": DENIAL if extensions is None else extensions,
         "state": {},

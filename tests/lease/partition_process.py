@@ -1,8 +1,9 @@
-"""One process of a deployment whose path to the database may be cut: verifies, revokes its share, writes down when.
+"""One process of a deployment whose path to the database may be cut: verifies, revokes its share, reports each result.
 
 Run by `test_lease_partition.py` as `python -m tests.lease.partition_process`, with a JSON object in the first line of
-standard input. It prints `ready` once it has verified and `revoked` after its first revocation, goes on until standard
-input ends, and then prints what it wrote down. Times are those of the boot clock, which all processes of the machine share.
+standard input. It prints a JSON array for each result until standard input ends: `["verified", key id, began, ended, outcome]`,
+`["revoked", key id, began, ended]`, or `["failed"]` for a revocation that is retried. After another line of standard input it
+verifies one more key, again and again. Times are those of the boot clock, which all processes of the machine share.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def now() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def report(*result: str | int) -> None:
+    print(json.dumps(result), flush=True)
+
+
 class PartitionProcess:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.own: Sequence[str] = setup["own"]
@@ -42,21 +47,23 @@ class PartitionProcess:
         self.revokers: int = setup["revokers"]
         self.chance = Random(setup["seed"])
         self.authenticator = AsyncAuthenticator(
-            AsyncSQLAlchemyKeyStore(create_async_engine(setup["url"], pool_timeout=2)),
+            AsyncSQLAlchemyKeyStore(create_async_engine(setup["url"])),
             find_owner=find_owner,
             lease=timedelta(milliseconds=setup["lease_ms"]),
         )
-        self.revoked: list[tuple[str, int, int]] = []
-        self.verified: list[tuple[str, int, int, str]] = []
-        self.failed_revocations = 0
+        self.is_told = asyncio.Event()
         self.done = asyncio.Event()
 
     async def run(self) -> None:
-        await self.verify(self.kept)
-        print("ready", flush=True)
-        ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-        ended.add_done_callback(lambda _: self.done.set())
+        # The first report says that it is ready.
+        await self.verify(self.all[0])
         mine = iter(self.own)
+
+        async def listen() -> None:
+            while await asyncio.to_thread(sys.stdin.readline):
+                self.is_told.set()
+            self.done.set()
+            self.is_told.set()
 
         async def revoke(turn: int) -> None:
             # One after the other, so that at every moment some are under way.
@@ -74,6 +81,7 @@ class PartitionProcess:
 
         async def verify_the_kept() -> None:
             # By itself: a lost packet must not keep it from using its lease.
+            await self.is_told.wait()
             while not self.done.is_set():
                 await self.verify(self.kept)
                 await asyncio.sleep(0.005)
@@ -82,7 +90,7 @@ class PartitionProcess:
             *(revoke(turn) for turn in range(self.revokers)),
             *(verify_any() for _ in range(4)),
             verify_the_kept(),
-            ended,
+            listen(),
         )
 
     async def verify(self, key: str) -> None:
@@ -92,7 +100,7 @@ class PartitionProcess:
             outcome = ACCEPTED
         except Problem as problem:
             outcome = problem.code
-        self.verified.append((key[4:16], began, now(), outcome))
+        report("verified", key[4:16], began, now(), outcome)
 
     async def revoke(self, key_id: str) -> None:
         """Retry until it returns: after an error it is not known whether the key was revoked."""
@@ -102,25 +110,14 @@ class PartitionProcess:
             try:
                 await self.authenticator.revoke_key(principal, key_id)
             except StoreUnavailable:
-                self.failed_revocations += 1
+                report("failed")
             else:
-                self.revoked.append((key_id, began, now()))
-                if len(self.revoked) == 1:
-                    print("revoked", flush=True)
+                report("revoked", key_id, began, now())
                 return
 
 
 async def main() -> None:
-    process = PartitionProcess(json.loads(sys.stdin.readline()))
-    await process.run()
-    json.dump(
-        {
-            "revoked": process.revoked,
-            "verified": process.verified,
-            "failed_revocations": process.failed_revocations,
-        },
-        sys.stdout,
-    )
+    await PartitionProcess(json.loads(sys.stdin.readline())).run()
 
 
 if __name__ == "__main__":

@@ -250,6 +250,9 @@ class SimStore:
         await self.process.stop("deliver commit")
         return world.record
 
+    async def update(self, *_args: object, **_named: object) -> None:
+        raise AssertionError("the simulation edits no key")
+
     async def recorded_leases(self) -> Sequence[RecordedLease]:
         await self.process.stop("read the register")
         leases = tuple(self.process.world.register.values())

@@ -159,7 +159,9 @@ class StartsTheLeaseAfterTheReads(Leases[str]):
 class WithoutCheck(LeaseCache[str]):
     """Breaks rule 2."""
 
-    def find(self, authorization: Sequence[str | bytes]) -> Principal[str] | None:
+    def find(
+        self, authorization: Sequence[str | bytes], checks_address: bool = False
+    ) -> Principal[str] | None:
         (header,) = authorization
         entry = self._entries.get(self.fingerprint(header).slot)
         return None if entry is None else entry.principal

@@ -341,6 +341,9 @@ class Delegating:
     def find(self, key_id):  # type: ignore[no-untyped-def]
         return self._inner.find(key_id)
 
+    def update(self, key_id, **more):  # type: ignore[no-untyped-def]
+        return self._inner.update(key_id, **more)
+
 
 class AnnotatedDelegating(Delegating):
     def find(self, key_id: str) -> Awaitable[ApiKey | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from msk_auth import ApiKey, KeyLimitReached, KeyNotActive, KeyQuery, RecordedLease
+from msk_auth import ApiKey, KeyLimitReached, KeyNotActive, KeyQuery, KeyUpdate, RecordedLease
 
 
 class Model:
@@ -28,6 +28,8 @@ class Model:
         own = [r for r in self.records if r.owner_id == query.owner_id and not r.deleted_at]
         if query.status is not None:
             own = [r for r in own if r.status(query.now) is query.status]
+        if query.label is not None:
+            own = [r for r in own if query.label in r.labels]
         own.sort(key=lambda r: (r.created_at, r.id), reverse=True)
         if query.after is not None:
             own = [r for r in own if (r.created_at, r.id) < query.after]
@@ -72,6 +74,10 @@ class Model:
             self.records = before
             raise
         return ended
+
+    def update(self, key_id: str, *, owner_id: str, fields: KeyUpdate) -> ApiKey | None:
+        own = self._own(key_id, owner_id)
+        return own and self._put(replace(own, **fields))
 
     def touch(self, last_used: Mapping[str, datetime]) -> None:
         for key_id, at in last_used.items():

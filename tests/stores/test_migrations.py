@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,41 @@ def test_a_database_with_data_keeps_all_of_it(engine: Engine) -> None:
         assert versions.all() == ["the application's"]
 
 
+def test_keys_of_the_first_version_have_no_description_no_label_and_no_networks(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade_to = migrations.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations.command, "upgrade", lambda config, _: upgrade_to(config, "0001"))
+        upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at)"
+                " VALUES ('old', 'ci', 'ann', 'sha256:00', 0)"
+            )
+        )
+    upgrade(engine)
+    assert differences(engine) == []
+    store = SQLAlchemyKeyStore(engine)
+    found = store.find("old")
+    assert found is not None
+    assert (found.name, found.description, found.labels) == ("ci", None, frozenset())
+    assert found.networks is None
+    labels = frozenset({"env:prod"})
+    assert store.update("old", owner_id="ann", fields={"labels": labels}) == replace(
+        found, labels=labels
+    )
+    store.close()
+
+
 def test_the_version_is_recorded_in_a_table_of_its_own(engine: Engine) -> None:
     upgrade(engine)
     names = inspect(engine).get_table_names()
     assert "alembic_version" not in names
     with engine.connect() as connection:
         versions = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()
-        assert versions.all() == ["0001"]
+        assert versions.all() == ["0003"]
 
 
 def test_processes_that_start_together_migrate_once(url: URL) -> None:
@@ -111,7 +140,7 @@ def test_a_process_that_waits_on_mariadb_sees_the_migration(engine: Engine, url:
                 seen.extend(connection.execute(versions).scalars())
 
     upgrade(engine)
-    assert seen == ["0001"]
+    assert seen == ["0003"]
     other.dispose()
 
 

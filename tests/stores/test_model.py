@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 OWNERS = ("ann", "Ann", "bob")
 MOMENTS = st.integers(-5, 5).map(lambda seconds: NOW + seconds * SECOND)
 KEY_IDS = st.sampled_from([f"{letter}{number}" for letter in "kK" for number in range(6)])
+LABELS = st.frozensets(st.sampled_from(["a", "a-b", "a_b"]))
 LIMITS = st.none() | st.integers(0, 4)
 
 
@@ -58,6 +59,7 @@ class Comparison(RuleBasedStateMachine):
         scopes=st.none() | st.frozensets(st.sampled_from(["a", "b c"])),
         created_at=MOMENTS,
         expires_at=st.none() | MOMENTS,
+        labels=LABELS,
         max_active=LIMITS,
     )
     def insert(self, key_id: str, max_active: int | None, **fields: Any) -> None:
@@ -91,6 +93,22 @@ class Comparison(RuleBasedStateMachine):
             now=self.now,
         )
 
+    @rule(
+        key_id=KEY_IDS,
+        owner_id=st.sampled_from(OWNERS),
+        fields=st.fixed_dictionaries(
+            {},
+            optional={
+                "name": st.sampled_from(["one", "One", "two"]),
+                "description": st.none() | st.sampled_from(["one", "One"]),
+                "labels": LABELS,
+                "networks": st.none() | st.sampled_from([frozenset(), frozenset({"192.0.2.1/32"})]),
+            },
+        ).filter(bool),
+    )
+    def update(self, key_id: str, owner_id: str, fields: Any) -> None:
+        self.both("update", key_id, owner_id=owner_id, fields=fields)
+
     @rule(last_used=st.dictionaries(KEY_IDS, MOMENTS))
     def touch(self, last_used: Any) -> None:
         self.both("touch", last_used)
@@ -116,9 +134,12 @@ class Comparison(RuleBasedStateMachine):
         status=st.none() | st.sampled_from(KeyStatus),
         after=st.none() | st.tuples(MOMENTS, KEY_IDS),
         limit=st.integers(1, 4),
+        label=st.none() | st.sampled_from(["a", "a-b", "b"]),
     )
-    def list_a_page(self, owner_id: str, status: Any, after: Any, limit: int) -> None:
-        query = KeyQuery(owner_id, self.now, status, after, limit)
+    def list_a_page(
+        self, owner_id: str, status: Any, after: Any, limit: int, label: str | None
+    ) -> None:
+        query = KeyQuery(owner_id, self.now, status, after, limit, label)
         assert list(self.store.list(query)) == list(self.model.list(query))
 
     @invariant()

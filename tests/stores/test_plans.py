@@ -11,7 +11,18 @@ import pytest
 from sqlalchemy import URL, Engine, event, text
 from tests.stores.support import engine_on, sqlite_url
 
-from msk_auth import KeyQuery, KeyStatus, KeyStore
+from msk_auth import (
+    AdminKeys,
+    Authenticator,
+    KeyFilter,
+    KeyQuery,
+    KeyStatus,
+    KeyStore,
+    Owner,
+    Principal,
+    local_principal,
+)
+from msk_auth.core.administration import MAX_READS
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record, rotate
 
@@ -73,8 +84,8 @@ class Database:
     store: KeyStore
     plan: Callable[[Engine, str, Any], list[Step]]
 
-    def steps_of(self, operation: Callable[[KeyStore], object]) -> list[Step]:
-        """The plans of all statements of an operation, taken after it ran."""
+    def statements_of(self, operation: Callable[[KeyStore], object]) -> list[tuple[str, Any]]:
+        """The statements of an operation, with their parameters."""
         seen: list[tuple[str, Any]] = []
 
         def note(
@@ -86,9 +97,13 @@ class Database:
         operation(self.store)
         event.remove(self.engine, "before_cursor_execute", note)
         assert seen
+        return seen
+
+    def steps_of(self, operation: Callable[[KeyStore], object]) -> list[Step]:
+        """The plans of all statements of an operation, taken after it ran."""
         return [
             step
-            for statement, parameters in seen
+            for statement, parameters in self.statements_of(operation)
             if statement.startswith(("SELECT", "UPDATE"))
             for step in self.plan(self.engine, statement, parameters)
         ]
@@ -165,6 +180,47 @@ def test_a_page_of_all_owners_is_read_off_the_index_without_sorting(
     assert step.index == "ix_msk_auth_api_keys_listed"
     # The first page has no beginning; each of the others begins where the one before it ended.
     assert after is None or (step.what == "search" and "owner_id" in step.detail)
+
+
+FILTERS = {
+    "all": KeyFilter(),
+    "one owner": KeyFilter(owner_id=OWNER),
+    "one owner's active": KeyFilter(owner_id=OWNER, status=KeyStatus.ACTIVE),
+    "one owner's label": KeyFilter(owner_id="o7", label="env:prod"),
+    "created before": KeyFilter(created_before=NOW.replace(year=1970)),
+    "unused since": KeyFilter(unused_since=NOW),
+    "expires before": KeyFilter(expires_before=NOW.replace(year=1960)),
+    "label": KeyFilter(label="env:prod"),
+    **{f"{status}": KeyFilter(status=status) for status in KeyStatus},
+}
+
+
+def administration(store: Any) -> tuple[AdminKeys[str], Principal[str]]:
+    owner: Owner[str] = Owner("root", {"keys:admin"}, "root")
+    admin = AdminKeys(Authenticator(store, find_owner=lambda _id: owner), "keys:admin")
+    return admin, local_principal(owner, at=NOW, interactive=True)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_no_filter_of_an_administrator_reads_a_whole_table(database: Database, name: str) -> None:
+    """With ten million keys a page of a filter that no key matches ends as soon as one of a small table."""
+    admin, root = administration(database.store)
+    seen = database.statements_of(lambda _store: admin.list_keys(root, FILTERS[name]))
+    reads = [each for each in seen if each[0].startswith("SELECT")]
+    assert 1 <= len(reads) <= MAX_READS
+    # Only their positions differ, so three of them are enough.
+    for statement, parameters in (*reads[:2], reads[-1]):
+        assert "LIMIT" in statement
+        steps = database.plan(database.engine, statement, parameters)
+        assert steps
+        assert all(step.index is not None for step in steps if step.what != "sort")
+
+
+def test_an_administrator_revokes_by_index(database: Database) -> None:
+    admin, root = administration(database.store)
+    steps = database.steps_of(lambda _store: admin.revoke_keys(root, ["f10014", "f10018"]))
+    assert steps
+    assert [step for step in steps if step.what != "search"] == []
 
 
 @pytest.mark.parametrize("owner_id", [OWNER, "o7"])

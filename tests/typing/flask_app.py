@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import assert_type
 
 from flask import Blueprint, Flask
 from flask.views import MethodView
 
-from msk_auth import Authenticator, Owner, Policy, Principal, require
+from msk_auth import Authenticator, Owner, Policy, Principal, Users, require
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import MemoryKeyStore
 
@@ -51,6 +53,19 @@ def hook() -> str:
 @auth.user
 def current_user(owner_id: str) -> User | None:
     return User(owner_id)
+
+
+def load_account(_session: str, owner_id: str) -> bytes | None:
+    return owner_id.encode()
+
+
+def owner_of(_account: bytes) -> Owner[User]:
+    return Owner("ada", frozenset(), User("Ada"))
+
+
+assert_type(
+    auth.user(Users(load_account, owner_of, lambda: nullcontext("a session"))), Callable[[], bytes]
+)
 
 
 @app.get("/name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import assert_type
 
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.websockets import WebSocket
 
-from msk_auth import AsyncAuthenticator, Owner, Policy, Principal
+from msk_auth import AsyncAuthenticator, AsyncUsers, Owner, Policy, Principal, Users
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
@@ -80,6 +81,28 @@ def current_user_blocking(owner_id: str, request: Request) -> User | None:
     return User(owner_id)
 
 
+def load_account(_session: str, owner_id: str) -> bytes | None:
+    return owner_id.encode()
+
+
+async def load_account_async(_session: str, owner_id: str) -> bytes | None:
+    return owner_id.encode()
+
+
+def owner_of(_account: bytes) -> Owner[User]:
+    return Owner("ada", frozenset(), User("Ada"))
+
+
+def new_session() -> nullcontext[str]:
+    return nullcontext("a session")
+
+
+account = auth.user(AsyncUsers(load_account_async, owner_of, new_session))
+account_blocking = auth.user(Users(load_account, owner_of, new_session))
+
+
 async def load(request: Request) -> None:
+    assert_type(await account(request), bytes)
+    assert_type(account_blocking(request), bytes)
     assert_type(await current_user(request), User)
     assert_type(current_user_blocking(request), User)

@@ -1,8 +1,8 @@
-"""Everybody's keys, for administrators: beside the authenticators, so that an application has these operations only if it asks."""
+"""The keys of all owners, for administrators: beside the authenticators, so that an application has these operations only if it asks."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, Generic, cast
 
@@ -10,8 +10,6 @@ from msk_auth.core import administration
 from msk_auth.core.errors import ConfigurationError, KeyNotFound
 from msk_auth.core.model import ApiKey, KeyFilter, KeyPage, Principal, UserT
 from msk_auth.core.policy import Policy, require_interactive
-from msk_auth.core.revocation import Ended
-from msk_auth.core.steps import Flow
 from msk_auth.core.store import offered
 
 from .awaiting import AsyncAuthenticator
@@ -27,6 +25,10 @@ class AdminKeys(Generic[UserT]):
         authenticator: Whose keys.
         permission: What an administrator needs, besides an interactive login.
         max_age: The greatest age of that login; None means any.
+
+    Attributes:
+        authenticator: Whose keys.
+        policy: What an administrator has to meet.
 
     Raises:
         ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.AdminStore`), the permission
@@ -45,9 +47,8 @@ class AdminKeys(Generic[UserT]):
         if not isinstance(cast("object", authenticator), Authenticator):
             raise ConfigurationError("AdminKeys takes an Authenticator. Use AsyncAdminKeys.")
         _check_store(parts._ports.store)  # noqa: SLF001
-        self._run: Callable[[Flow[KeyPage]], KeyPage] = parts._ports.run  # noqa: SLF001
-        self._end: Callable[[Flow[Ended]], tuple[ApiKey | None, ...]] = parts._end  # noqa: SLF001
-        self._clock = authenticator.clock
+        self._parts = parts
+        self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
 
     def list_keys(
@@ -74,11 +75,12 @@ class AdminKeys(Generic[UserT]):
             InputInvalid: The filter, the cursor or the limit is not acceptable.
             StoreUnavailable: The store did not answer.
         """
-        now = self._clock.now()
+        now = self.authenticator.clock.now()
         flow = administration.list_keys(
             self.policy, principal, wanted, cursor=cursor, limit=limit, now=now
         )
-        return self._run(flow)
+        page: KeyPage = self._parts._ports.run(flow)  # noqa: SLF001
+        return page
 
     def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """Revoke a key of any owner, for good. No verification that starts after this returned succeeds.
@@ -103,9 +105,10 @@ class AdminKeys(Generic[UserT]):
             InputInvalid: There is no id, or too many.
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        now = self._clock.now()
+        now = self.authenticator.clock.now()
         flow = administration.revoke_keys(self.policy, principal, key_ids, now)
-        return self._end(flow)
+        revoked: tuple[ApiKey | None, ...] = self._parts._end(flow)  # noqa: SLF001
+        return revoked
 
 
 class AsyncAdminKeys(Generic[UserT]):
@@ -127,9 +130,8 @@ class AsyncAdminKeys(Generic[UserT]):
                 "AsyncAdminKeys takes an AsyncAuthenticator. Give an Authenticator to AdminKeys, and call that in a thread."
             )
         _check_store(parts._ports.store)  # noqa: SLF001
-        self._run: Callable[[Flow[KeyPage]], Awaitable[KeyPage]] = parts._ports.run  # noqa: SLF001
-        self._end: Callable[[Flow[Ended]], Awaitable[tuple[ApiKey | None, ...]]] = parts._end  # noqa: SLF001
-        self._clock = authenticator.clock
+        self._parts = parts
+        self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
 
     async def list_keys(
@@ -141,11 +143,12 @@ class AsyncAdminKeys(Generic[UserT]):
         limit: int = 50,
     ) -> KeyPage:
         """As :meth:`AdminKeys.list_keys`."""
-        now = self._clock.now()
+        now = self.authenticator.clock.now()
         flow = administration.list_keys(
             self.policy, principal, wanted, cursor=cursor, limit=limit, now=now
         )
-        return await self._run(flow)
+        page: KeyPage = await self._parts._ports.run(flow)  # noqa: SLF001
+        return page
 
     async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """As :meth:`AdminKeys.revoke_key`."""
@@ -155,9 +158,10 @@ class AsyncAdminKeys(Generic[UserT]):
         self, principal: Principal[UserT], key_ids: Sequence[str]
     ) -> tuple[ApiKey | None, ...]:
         """As :meth:`AdminKeys.revoke_keys`."""
-        now = self._clock.now()
+        now = self.authenticator.clock.now()
         flow = administration.revoke_keys(self.policy, principal, key_ids, now)
-        return await self._end(flow)
+        revoked: tuple[ApiKey | None, ...] = await self._parts._end(flow)  # noqa: SLF001
+        return revoked
 
 
 def _check_store(store: Any) -> None:

@@ -21,6 +21,7 @@ from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
+    UNCHANGED,
     ApiKey,
     ExternalIdentity,
     KeyLimits,
@@ -30,6 +31,7 @@ from msk_auth.core.model import (
     Owner,
     Principal,
     Session,
+    Unchanged,
     UserT,
 )
 from msk_auth.core.policy import Policy
@@ -43,7 +45,7 @@ from msk_auth.users import RequestSession
 from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
-from .validation import not_a_list_of_values
+from .validation import not_a_list_of_values, takes
 
 # Importing `asyncio` takes as long as importing the rest of the library, and a blocking application does not need it. The
 # functions below import it, where an event loop runs.
@@ -175,6 +177,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             awaits=True,
             overrides_authenticate=type(self).authenticate
             is not AsyncAuthenticator[Any].authenticate,
+            takes_address=takes(type(self).authenticate, "address"),
         )
         self._ports = AsyncPorts(
             store,
@@ -199,6 +202,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         authorization: Sequence[str | bytes],
         elsewhere: RequestLogins | None = None,
         request: RequestSession | None = None,
+        address: str | None = None,
     ) -> Principal[UserT]:
         """As :meth:`Authenticator.authenticate`."""
         principal = None if self._cache is None else self._cache.find(authorization)
@@ -209,15 +213,12 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
                 ports = self._ports.of_request(request)
-                principal = await ports.run(self._verify(presented))
+                principal = await ports.run(self._verify(presented, address))
             except Problem as problem:
-                if self._on_event is not None:
-                    await self._emit(refusal(problem, self.clock.now()))
+                await self._report(problem)
                 raise
             except Exception as error:
-                unavailable = unavailable_because(error)
-                await self._emit(refusal(unavailable, self.clock.now()))
-                raise unavailable from error
+                raise await self._report(error) from error
         if self._on_event is not None:
             await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
@@ -228,12 +229,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         try:
             principal = await self._ports.run(self._resume(peppers, reference))
         except Problem as problem:
-            await self._emit(refusal(problem, self.clock.now()))
+            await self._report(problem)
             raise
         except Exception as error:
-            unavailable = unavailable_because(error)
-            await self._emit(refusal(unavailable, self.clock.now()))
-            raise unavailable from error
+            raise await self._report(error) from error
         await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
@@ -253,6 +252,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         name: str,
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
+        description: str | None = None,
+        labels: Iterable[str] = (),
+        networks: Iterable[str] | None = None,
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
         """As :meth:`Authenticator.create_key`."""
@@ -264,6 +266,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 name=name,
                 scopes=scopes,
                 lifetime=lifetime,
+                description=description,
+                labels=labels,
+                networks=networks,
                 on_behalf_of=on_behalf_of,
                 now=now,
             )
@@ -329,6 +334,33 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         )
 
     @_awaited
+    async def update_key(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        name: str | Unchanged = UNCHANGED,
+        description: str | Unchanged | None = UNCHANGED,
+        labels: Iterable[str] | Unchanged = UNCHANGED,
+        networks: Iterable[str] | Unchanged | None = UNCHANGED,
+        on_behalf_of: str | None = None,
+    ) -> ApiKey:
+        """As :meth:`Authenticator.update_key`."""
+        return await self._change(
+            key_management.update_key(
+                self.rules,
+                principal,
+                key_id,
+                name=name,
+                description=description,
+                labels=labels,
+                networks=networks,
+                on_behalf_of=on_behalf_of,
+                now=self.clock.now(),
+            )
+        )
+
+    @_awaited
     async def revoke_presented_key(self, key: str) -> ApiKey | None:
         """As :meth:`Authenticator.revoke_presented_key`."""
         flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
@@ -361,6 +393,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         status: KeyStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
+        label: str | None = None,
         on_behalf_of: str | None = None,
     ) -> KeyPage:
         """As :meth:`Authenticator.list_keys`."""
@@ -372,6 +405,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 status=status,
                 cursor=cursor,
                 limit=limit,
+                label=label,
                 on_behalf_of=on_behalf_of,
                 now=now,
             )
@@ -434,6 +468,13 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         for event in ended.events:
             await self._emit(event)
         return ended.records
+
+    async def _report(self, error: Exception) -> Problem:
+        """As in :class:`Authenticator`."""
+        problem = error if isinstance(error, Problem) else unavailable_because(error)
+        if self._on_event is not None:
+            await self._emit(refusal(problem, self.clock.now()))
+        return problem
 
     async def _emit(self, event: Event) -> None:
         if self._on_event is None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Generic
+from typing import Final, Generic
 
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import authentication, references
 from msk_auth.core.authentication import Presented, Rules
 from msk_auth.core.digest import KeyHasher, PepperRing
-from msk_auth.core.errors import ConfigurationError, CredentialRefused, Problem
+from msk_auth.core.errors import (
+    AddressNotAllowed,
+    ConfigurationError,
+    CredentialRefused,
+    Problem,
+)
 from msk_auth.core.events import Refusal
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
@@ -20,7 +25,7 @@ from msk_auth.core.steps import Flow
 from msk_auth.leases.cache import LeaseCache, Leases
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
-from msk_auth.users import AsyncUsers, Users, users_in
+from msk_auth.users import AnyUsers, users_in
 
 from .usage import UsageBuffer
 from .validation import check_users_shareable, validate_components
@@ -41,6 +46,8 @@ class BaseAuthenticator(Generic[UserT]):
     Args:
         awaits: Whether the subclass awaits the store and the look-ups.
         overrides_authenticate: Whether a subclass of the application authenticates in its own way.
+        takes_address: Whether `authenticate` takes the address of the client. One of a subclass may not: then keys that have
+            networks are refused.
 
     The other arguments are those of :class:`Authenticator`.
     """
@@ -50,7 +57,8 @@ class BaseAuthenticator(Generic[UserT]):
     cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
     """The principal of these header values, if a lease on it has not ended; None if `authenticate` has to decide.
 
-    It neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None without a lease,
+    It neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None for a key that has
+    networks, since this does not know the address of the request, without a lease,
     with an `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace
     `authenticate` on an object, replace this method as well.
     """
@@ -77,6 +85,7 @@ class BaseAuthenticator(Generic[UserT]):
         lease_entries: int,
         awaits: bool,
         overrides_authenticate: bool,
+        takes_address: bool,
     ) -> None:
         validate_components(
             store=store,
@@ -108,17 +117,17 @@ class BaseAuthenticator(Generic[UserT]):
             shares_principals=lease is not None,
             delegates=may_act_for is not None,
         ).check()
-        self.users: Users[Any, Any, UserT] | AsyncUsers[Any, Any, UserT] | None = users_in(
-            find_owner
-        )
+        self.users: AnyUsers | None = users_in(find_owner)
+        self.takes_address = takes_address
         self.realm = realm
         self.problem_base = problem_base
         self.clock: Clock = SystemClock() if clock is None else clock
         self._usage = UsageBuffer()
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
-            check_users_shareable(find_owner if self.users is None else self.users.owner_of)
-            check_users_shareable(find_external_owner)
+            for look_up in (find_owner, find_external_owner):
+                users = users_in(look_up)
+                check_users_shareable(look_up if users is None else users.owner_of)
             self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
         self.cached_principal = (
             _no_principal
@@ -179,18 +188,24 @@ class BaseAuthenticator(Generic[UserT]):
         for issuer in self.issuers:
             issuer.close()
 
-    def _verify(self, presented: Presented | RequestLogins) -> Flow[Principal[UserT]]:
-        """The principal of what a request presents: under a lease what was verified before, otherwise by the store."""
+    def _verify(
+        self, presented: Presented | RequestLogins, address: str | None
+    ) -> Flow[Principal[UserT]]:
+        """The principal of what a request presents: under a lease what was verified before, otherwise by the store.
+
+        A lease covers a credential, whichever requests present it. The address is each request's own.
+        """
         attempt = yield from self._leases.begin(presented)
         try:
             if attempt.principal is not None:
-                return attempt.principal
+                return authentication.at_address(attempt.principal, address)
             now = self.clock.now()
             outcome = yield from authentication.authenticate(self.rules, presented, now)
-            if outcome.principal.key_id is not None:
-                self._usage.note(outcome.principal.key_id, now, outcome.upgrade)
             self._leases.keep(attempt, outcome)
-            return outcome.principal
+            principal = authentication.at_address(outcome.principal, address)
+            if principal.key_id is not None:
+                self._usage.note(principal.key_id, now, outcome.upgrade)
+            return principal
         finally:
             self._leases.end(attempt)
 
@@ -210,5 +225,5 @@ def _no_principal(_authorization: Sequence[str | bytes]) -> None:
 
 def refusal(problem: Problem, now: datetime) -> Refusal:
     """The event of a refused request."""
-    key_id = problem.key_id if isinstance(problem, CredentialRefused) else None
+    key_id = problem.key_id if isinstance(problem, CredentialRefused | AddressNotAllowed) else None
     return Refusal(now, problem.code, key_id)

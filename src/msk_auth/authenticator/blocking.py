@@ -18,6 +18,7 @@ from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
+    UNCHANGED,
     ApiKey,
     ExternalIdentity,
     KeyLimits,
@@ -27,6 +28,7 @@ from msk_auth.core.model import (
     Owner,
     Principal,
     Session,
+    Unchanged,
     UserT,
 )
 from msk_auth.core.policy import Policy
@@ -40,7 +42,7 @@ from msk_auth.users import RequestSession
 from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
 from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
-from .validation import not_a_list_of_values
+from .validation import not_a_list_of_values, takes
 
 if TYPE_CHECKING:
     from .awaiting import AsyncAuthenticator
@@ -127,6 +129,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             lease_entries=lease_entries,
             awaits=False,
             overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
+            takes_address=takes(type(self).authenticate, "address"),
         )
         self._ports = SyncPorts(
             store,
@@ -150,6 +153,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         authorization: Sequence[str | bytes],
         elsewhere: RequestLogins | None = None,
         request: RequestSession | None = None,
+        address: str | None = None,
     ) -> Principal[UserT]:
         """The principal of a request.
 
@@ -158,12 +162,15 @@ class Authenticator(BaseAuthenticator[UserT]):
             elsewhere: For adapters: what may find a login elsewhere in the request, such as in its session. Asked only if
                 there is no bearer credential.
             request: For adapters: the session of the request, in which :class:`~msk_auth.Users` read the owner.
+            address: Of the client, such as `203.0.113.7`: the one that the server states, never what a header of the request
+                says. A key that has networks is refused without it.
 
         Raises:
             TypeError: `authorization` is one value, not a list.
             CredentialsMissing: There are no credentials, or they are of another scheme.
             RequestMalformed: The header cannot be read.
             CredentialRefused: The credential is not accepted; the subclass says why.
+            AddressNotAllowed: The key has networks, and the address is in none of them.
             StoreUnavailable: The store or a look-up did not answer.
         """
         principal = None if self._cache is None else self._cache.find(authorization)
@@ -174,15 +181,12 @@ class Authenticator(BaseAuthenticator[UserT]):
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
                 ports = self._ports.of_request(request)
-                principal = ports.run(self._verify(presented))
+                principal = ports.run(self._verify(presented, address))
             except Problem as problem:
-                if self._on_event is not None:
-                    self._emit(refusal(problem, self.clock.now()))
+                self._report(problem)
                 raise
             except Exception as error:
-                unavailable = unavailable_because(error)
-                self._emit(refusal(unavailable, self.clock.now()))
-                raise unavailable from error
+                raise self._report(error) from error
         if self._on_event is not None:
             self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
@@ -212,12 +216,10 @@ class Authenticator(BaseAuthenticator[UserT]):
         try:
             principal = self._ports.run(self._resume(peppers, reference))
         except Problem as problem:
-            self._emit(refusal(problem, self.clock.now()))
+            self._report(problem)
             raise
         except Exception as error:
-            unavailable = unavailable_because(error)
-            self._emit(refusal(unavailable, self.clock.now()))
-            raise unavailable from error
+            raise self._report(error) from error
         self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
@@ -262,6 +264,9 @@ class Authenticator(BaseAuthenticator[UserT]):
         name: str,
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
+        description: str | None = None,
+        labels: Iterable[str] = (),
+        networks: Iterable[str] | None = None,
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
         """Create a key for the principal's owner, or on behalf of another one.
@@ -272,13 +277,17 @@ class Authenticator(BaseAuthenticator[UserT]):
             scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
                 any time. Empty: nothing.
             lifetime: How long the key works.
+            description: What the owner writes about the key, up to 500 characters.
+            labels: What it can be searched by, such as `env:prod`: up to 20, each of 1 to 50 lower-case letters, digits
+                and `. _ : / -`, beginning with a letter or a digit.
+            networks: Where the key works from: up to 50 networks such as `203.0.113.0/24`, or addresses. None: everywhere.
             on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
                 most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
                 all that it may get now.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
-            InputInvalid: Name, scopes or lifetime are not acceptable, or the other owner is disabled.
+            InputInvalid: Something of the key is not acceptable, or the other owner is disabled.
             PermissionDenied: There is no other owner with this id, or the principal may not act for them.
             TokenExpired, TokenRevoked: The principal acts for another owner, and its login has ended since.
             KeyLimitReached: The owner has as many active keys as allowed.
@@ -292,6 +301,9 @@ class Authenticator(BaseAuthenticator[UserT]):
                 name=name,
                 scopes=scopes,
                 lifetime=lifetime,
+                description=description,
+                labels=labels,
+                networks=networks,
                 on_behalf_of=on_behalf_of,
                 now=now,
             )
@@ -376,6 +388,50 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
+    def update_key(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        name: str | Unchanged = UNCHANGED,
+        description: str | Unchanged | None = UNCHANGED,
+        labels: Iterable[str] | Unchanged = UNCHANGED,
+        networks: Iterable[str] | Unchanged | None = UNCHANGED,
+        on_behalf_of: str | None = None,
+    ) -> ApiKey:
+        """Edit what a key is called, searched by and where it works from. What you leave out stays, and of two edits at once the later one counts.
+
+        A key of any state can be edited. What it may do and when it ends cannot.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            name: As for :meth:`create_key`.
+            description: As for :meth:`create_key`; None clears it.
+            labels: All labels, in place of those that are there; an empty collection clears them.
+            networks: All networks, in the same way; None for everywhere. No verification that starts after this returned
+                succeeds from anywhere else.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InputInvalid: Nothing is given, or something is not acceptable.
+            InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+        """
+        return self._change(
+            key_management.update_key(
+                self.rules,
+                principal,
+                key_id,
+                name=name,
+                description=description,
+                labels=labels,
+                networks=networks,
+                on_behalf_of=on_behalf_of,
+                now=self.clock.now(),
+            )
+        )
+
     def revoke_presented_key(self, key: str) -> ApiKey | None:
         """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
 
@@ -453,6 +509,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         status: KeyStatus | None = None,
         cursor: str | None = None,
         limit: int = 50,
+        label: str | None = None,
         on_behalf_of: str | None = None,
     ) -> KeyPage:
         """A page of the owner's keys, newest first.
@@ -462,10 +519,11 @@ class Authenticator(BaseAuthenticator[UserT]):
             status: Only keys in this state.
             cursor: The `next_cursor` of the page before.
             limit: 1 to 200.
+            label: Only keys with this label.
             on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
 
         Raises:
-            InputInvalid: The cursor or the limit is not acceptable.
+            InputInvalid: The cursor, the limit or the label is not acceptable.
             InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
@@ -478,6 +536,7 @@ class Authenticator(BaseAuthenticator[UserT]):
                 status=status,
                 cursor=cursor,
                 limit=limit,
+                label=label,
                 on_behalf_of=on_behalf_of,
                 now=now,
             )
@@ -525,6 +584,13 @@ class Authenticator(BaseAuthenticator[UserT]):
         for event in ended.events:
             self._emit(event)
         return ended.records
+
+    def _report(self, error: Exception) -> Problem:
+        """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
+        problem = error if isinstance(error, Problem) else unavailable_because(error)
+        if self._on_event is not None:
+            self._emit(refusal(problem, self.clock.now()))
+        return problem
 
     def _emit(self, event: Event) -> None:
         if self._on_event is None:

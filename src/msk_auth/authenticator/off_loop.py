@@ -37,6 +37,7 @@ _SHARED = (
     "problem_base",
     "clock",
     "cached_principal",
+    "takes_address",
 )
 
 
@@ -104,6 +105,9 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
 
     def expire_key(self, *args: Any, **kwargs: Any) -> Any:
         return self._call("expire_key", *args, **kwargs)
+
+    def update_key(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("update_key", *args, **kwargs)
 
     def revoke_presented_key(self, *args: Any, **kwargs: Any) -> Any:
         return self._call("revoke_presented_key", *args, **kwargs)

@@ -20,7 +20,7 @@ from msk_auth.core.model import KeyLimits, Owner
 from msk_auth.core.store import offered
 from msk_auth.tokens.profile import TokenProfile
 
-_WRITES: Final = ("insert", "revoke", "delete", "expire", "rotate")
+_WRITES: Final = ("insert", "revoke", "delete", "expire", "rotate", "update")
 
 _MEANT_FOR: Final[Mapping[str, str]] = {
     "find_owner": "a function that returns the Owner with an id, or None",
@@ -58,7 +58,6 @@ def validate_components(
         raise ConfigurationError(
             "The store is not a key store. Create one first, such as MemoryKeyStore()."
         )
-    _validate_writes(store)
     given = {
         "find_owner": find_owner,
         "find_external_owner": find_external_owner,
@@ -100,6 +99,8 @@ def validate_components(
         _check_awaited(called)
     else:
         _check_blocking(called | {"on_event": on_event})
+    # After its kind: a store of the other kind need not be completed.
+    _validate_writes(store)
 
 
 def validate_logins(logins: object, subject: str, *, awaits: bool) -> None:
@@ -138,21 +139,27 @@ def _validate_issuers(issuers: object, find_external_owner: object) -> None:
 
 
 def _validate_writes(store: object) -> None:
-    """Refuse a store whose writes do not take `change`, which every write of an authenticator carries.
+    """Refuse a store without `update`, or whose writes do not take `change`, which every write of an authenticator carries.
 
     Raises:
-        ConfigurationError: One does not; it would fail when the first key is created.
+        ConfigurationError: It would fail when the first key is edited, or created.
     """
+    if offered(store, "update") is None:
+        raise ConfigurationError(
+            f"{type(store).__name__} cannot change what people edit about a key. Add update to it, as in KeyStore.update, keep"
+            " description, labels and networks of ApiKey, and run StoreContract."
+        )
     for name in _WRITES:
         method = offered(store, name)
-        if method is not None and not _takes(method, "change"):
+        if method is not None and not takes(method, "change"):
             raise ConfigurationError(
                 f"store.{name} does not take `change`. Add the keyword argument, as in KeyStore.{name}: a wrapper passes"
                 " it on, a store without an on_change hook ignores it."
             )
 
 
-def _takes(method: Any, keyword: str) -> bool:
+def takes(method: Any, keyword: str) -> bool:
+    """Whether a function takes an argument by this name."""
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):

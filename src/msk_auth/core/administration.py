@@ -1,4 +1,4 @@
-"""What an administrator does with everybody's keys: list them, and revoke them. Written once for both authenticators.
+"""What an administrator does with the keys of all owners: list them, and revoke them. Written once for both authenticators.
 
 There is no flow here that makes a key, extends one or shows its value: an administrator ends access and gives none (G3, G4).
 Each begins with the application's policy, an interactive login with a permission.
@@ -20,7 +20,7 @@ from . import steps
 from .cursor import PageCursor
 from .errors import FieldError, InputInvalid
 from .events import KeyRevocation, RevocationCause
-from .key_management import MAX_OWNER_ID_LENGTH, MAX_PAGE, is_key_id
+from .key_management import MAX_OWNER_ID_LENGTH, MAX_PAGE, is_key_id, is_label
 from .model import ApiKey, KeyFilter, KeyPage, KeyQuery, Principal
 from .policy import Policy
 from .revocation import Ended
@@ -96,7 +96,7 @@ def _read(wanted: KeyFilter, after: Position | None, now: datetime) -> Flow[Sequ
     if wanted.owner_id is None:
         return (yield from steps.list_all_keys(after, BATCH))
     since = None if after is None else after[1:]
-    query = KeyQuery(wanted.owner_id, now, wanted.status, since, BATCH)
+    query = KeyQuery(wanted.owner_id, now, wanted.status, since, BATCH, wanted.label)
     return (yield from steps.list_keys(query))
 
 
@@ -108,6 +108,8 @@ def _check(wanted: KeyFilter, limit: int) -> None:
     ]
     if wanted.owner_id is not None and not _is_owner_id(wanted.owner_id):
         wrong.append(FieldError("owner_id", "This is not the id of an owner."))
+    if wanted.label is not None and not is_label(wanted.label):
+        wrong.append(FieldError("label", "This is not a label."))
     if not 1 <= limit <= MAX_PAGE:
         wrong.append(FieldError("limit", f"Choose between 1 and {MAX_PAGE}."))
     if wrong:

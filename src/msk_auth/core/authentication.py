@@ -11,6 +11,7 @@ Authentication takes these steps in this order. A failed check ends the request:
 4. Find the owner, read anew. Refuse a disabled owner, and a credential that is older than its owner: it belongs to a
    predecessor with the same id. Under a lease refuse an owner that a request could change.
 5. The effective permissions are the owner's permissions now, cut down to the key's scopes.
+6. A key that has networks is refused from an address outside of them, also where a lease covers steps 3 to 5.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .compact import ParsedToken
 from .credentials import read_bearer
 from .digest import KeyHasher
 from .errors import (
+    AddressNotAllowed,
     ConfigurationError,
     CredentialsMissing,
     CrossOriginRefused,
@@ -50,6 +52,7 @@ from .model import (
     Principal,
     Session,
 )
+from .networks import contain
 from .references import Reference
 from .steps import Flow
 
@@ -187,7 +190,25 @@ def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[A
         key_id=record.id,
         expires_at=record.expires_at,
         scopes=record.scopes,
+        networks=record.networks,
     )
+
+
+def at_address(principal: Principal[Any], address: str | None) -> Principal[Any]:
+    """The principal of a request that comes from an address (step 6).
+
+    Args:
+        principal: As its credential was verified, perhaps for another request.
+        address: Of the client, as the server knows it; None if it does not.
+
+    Raises:
+        AddressNotAllowed: The key does not work from there. Only the holder of the right secret learns it.
+    """
+    if principal.networks is None:
+        return principal
+    if not contain(principal.networks, address):
+        raise AddressNotAllowed(key_id=principal.key_id)
+    return replace(principal, address=address)
 
 
 def find_presented(rules: Rules, credential: str) -> Flow[ApiKey]:
@@ -288,11 +309,16 @@ def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow
     This needs no secret: it was right, and the public ids find all that has changed since.
 
     Raises:
-        CredentialRefused: A request with the same credential would be refused now.
+        CredentialRefused, AddressNotAllowed: A request with the same credential would be refused now.
     """
     if principal.key_id is not None:
         again = yield from _act_by_key_again(rules, principal.key_id, principal.owner.id, now)
-        return replace(again, resumed=True) if principal.resumed else again
+        # Work that outlives its request has no address: the key was presented at one when the reference was made.
+        return (
+            replace(again, resumed=True)
+            if principal.resumed
+            else at_address(again, principal.address)
+        )
     subject = principal.owner.id if principal.identity is None else principal.identity
     owner = yield from _find_owner_of_login_again(
         rules,

@@ -21,6 +21,7 @@
         ├── PermissionDenied        403 permission_denied
         ├── InteractiveRequired     403 interactive_required
         ├── KeyRequired             403 key_required
+        ├── AddressNotAllowed       403 address_not_allowed
         ├── LoginTooOld             401 login_too_old
         ├── NotFound                404
         │   └── KeyNotFound             key_not_found
@@ -307,6 +308,26 @@ class KeyRequired(Problem):
     code = "key_required"
     title = "An API key is required"
     default_detail = "This operation is for API keys only. Send a key in the Authorization header."
+
+
+class AddressNotAllowed(Problem):
+    """The right secret of a key, from an address outside of its networks.
+
+    Args:
+        key_id: The public id of the key, for events and logs.
+    """
+
+    status = 403
+    code = "address_not_allowed"
+    title = "The API key does not work from this address"
+    default_detail = (
+        "This key works only from the networks that its owner has listed, and the address of this request, as the server"
+        " knows it, is in none of them. Send it from there, or ask the owner to change the list."
+    )
+
+    def __init__(self, *, key_id: str | None = None) -> None:
+        super().__init__()
+        self.key_id = key_id
 
 
 class LoginTooOld(Problem):

@@ -140,8 +140,22 @@ class KeyDeleted:
     record: ApiKey
 
 
+@dataclass(frozen=True, slots=True)
+class KeyUpdated:
+    """Something that people edit was changed; without a change only `on_event` gets it.
+
+    Attributes:
+        fields: What the caller has set, such as `("name",)`. `record` has the values.
+    """
+
+    at: datetime
+    principal: Principal[Any]
+    record: ApiKey
+    fields: tuple[str, ...]
+
+
 KeyEvent: TypeAlias = (
-    KeyCreated | KeyRotated | KeyRevocation | KeyLeaked | KeyExpirySet | KeyDeleted
+    KeyCreated | KeyRotated | KeyRevocation | KeyLeaked | KeyExpirySet | KeyDeleted | KeyUpdated
 )
 """An event of a change to a key, which a store's `on_change` hook receives."""
 

@@ -1,4 +1,4 @@
-"""What the owner of keys does with them: create, rotate, revoke, expire, delete, read. Written once for both authenticators.
+"""What the owner of keys does with them: create, rotate, revoke, expire, delete, edit, read. Written once for both authenticators.
 
 Each change checks the policy first, then its input, then the record; the write and its event share a transaction.
 
@@ -40,13 +40,24 @@ from .events import (
     KeyExpirySet,
     KeyRevocation,
     KeyRotated,
+    KeyUpdated,
     RevocationCause,
 )
 from .keys import KeyValue
-from .model import ApiKey, KeyLimits, KeyPage, KeyQuery, KeyStatus, Owner, Principal
+from .model import (
+    ApiKey,
+    KeyLimits,
+    KeyPage,
+    KeyQuery,
+    KeyStatus,
+    Owner,
+    Principal,
+    Unchanged,
+)
+from .networks import MAX_NETWORKS, parse_network
 from .policy import is_permission, require_interactive
 from .steps import Flow
-from .store import KeyChange
+from .store import KeyChange, KeyUpdate
 
 T = TypeVar("T")
 
@@ -54,6 +65,8 @@ Lifetime: TypeAlias = timedelta | Literal["default", "unlimited"]
 """How long a new key works: a time, the application's default, or without end."""
 
 MAX_NAME_LENGTH: Final = 100
+MAX_DESCRIPTION_LENGTH: Final = 500
+MAX_LABELS: Final = 20
 MAX_SCOPES: Final = 100
 MAX_PAGE: Final = 200
 MAX_OVERLAP: Final = timedelta(days=90)
@@ -64,6 +77,9 @@ MAX_OWNER_ID_LENGTH: Final = 255
 _MANAGE: Final = require_interactive()
 _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
+# Labels are compared, and stand in queries and command lines: no two that look alike, no space, nothing to escape.
+LABEL: Final = "[0-9a-z][0-9a-z._:/-]{0,49}"
+_LABEL_FORM: Final = "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit, such as env:prod."
 # Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
@@ -78,6 +94,19 @@ class Changed(NamedTuple, Generic[T]):
 
     value: T
     event: Event
+
+
+class _Edited(NamedTuple):
+    """What people edit about a key."""
+
+    name: str
+    description: str | None
+    labels: frozenset[str]
+    networks: frozenset[str] | None
+
+
+EDITABLE: Final = _Edited._fields
+"""The names of what people edit about a key."""
 
 
 class _Authority(NamedTuple):
@@ -108,6 +137,9 @@ def create_key(
     name: str,
     scopes: Iterable[str] | None,
     lifetime: Lifetime,
+    description: str | None,
+    labels: Iterable[str],
+    networks: Iterable[str] | None,
     on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[Changed[CreatedKey]]:
@@ -117,14 +149,19 @@ def create_key(
     limits = yield from steps.find_key_limits()
     made_at = _made_at(owner, now)
     wrong: list[FieldError] = []
-    clean_name = _clean_name(name, wrong)
+    edited = _Edited(
+        _clean_name(name, wrong),
+        _clean_description(description, wrong),
+        _clean_labels(labels, wrong),
+        _clean_networks(networks, wrong),
+    )
     if scopes is None and on_behalf_of is not None:
         scopes = permissions
     clean_scopes = _clean_scopes(scopes, permissions, wrong)
     expires_at = _end_of_life(lifetime, limits, made_at, wrong)
     if wrong:
         raise InputInvalid(wrong)
-    created = _make_key(rules, clean_name, owner.id, clean_scopes, made_at, expires_at)
+    created = _make_key(rules, edited, owner.id, clean_scopes, made_at, expires_at)
     event = KeyCreated(now, principal, created.record)
     yield from _confirm_authority(rules, principal, on_behalf_of, clean_scopes, now)
     yield from steps.insert_key(created.record, limits.max_active, now, lambda _: (event,))
@@ -140,7 +177,7 @@ def rotate_key(
     on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[Changed[CreatedKey]]:
-    """Make a successor with the same name, owner, scopes and length of life. Interactive only."""
+    """Make a successor with the same owner, scopes and length of life, and all that people edit. Interactive only."""
     _MANAGE.check(principal, now)
     authority = yield from _authority(rules, principal, on_behalf_of, now)
     if not timedelta(0) <= overlap <= MAX_OVERLAP:
@@ -154,7 +191,8 @@ def rotate_key(
     scopes = record.scopes if on_behalf_of is None else _scopes_of_successor(record, authority)
     made_at = _made_at(authority.owner, now)
     successor_ends = _end_of_successor(record, limits, made_at)
-    created = _make_key(rules, record.name, record.owner_id, scopes, made_at, successor_ends)
+    edited = _Edited(record.name, record.description, record.labels, record.networks)
+    created = _make_key(rules, edited, record.owner_id, scopes, made_at, successor_ends)
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
     rotated = partial(KeyRotated, now, principal, successor=created.record)
     step = steps.rotate_key(
@@ -209,6 +247,44 @@ def expire_key(
     return Changed(record, expiry_set(record))
 
 
+def update_key(
+    rules: Rules,
+    principal: Principal[Any],
+    key_id: str,
+    *,
+    name: str | Unchanged,
+    description: str | Unchanged | None,
+    labels: Iterable[str] | Unchanged,
+    networks: Iterable[str] | Unchanged | None,
+    on_behalf_of: str | None,
+    now: datetime,
+) -> Flow[Changed[ApiKey]]:
+    """Edit what a key is called, searched by and where it works from. Interactive only; never what it may do, and until when.
+
+    In any state but deleted: a person names the key that was leaked, and finds the revoked ones of a label.
+    """
+    _MANAGE.check(principal, now)
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    wrong: list[FieldError] = []
+    update = KeyUpdate()
+    if not isinstance(name, Unchanged):
+        update["name"] = _clean_name(name, wrong)
+    if not isinstance(description, Unchanged):
+        update["description"] = _clean_description(description, wrong)
+    if not isinstance(labels, Unchanged):
+        update["labels"] = _clean_labels(labels, wrong)
+    if not isinstance(networks, Unchanged):
+        update["networks"] = _clean_networks(networks, wrong)
+    if not update:
+        wrong.append(FieldError("", f"Nothing to change. Give one of: {', '.join(EDITABLE)}."))
+    if wrong:
+        raise InputInvalid(wrong)
+    ours = _checked_id(key_id), owner.id
+    updated = partial(KeyUpdated, now, principal, fields=tuple(update))
+    record = _present((yield from steps.update_key(*ours, update, _change(updated))))
+    return Changed(record, updated(record))
+
+
 def get_key(
     rules: Rules, principal: Principal[Any], key_id: str, *, on_behalf_of: str | None, now: datetime
 ) -> Flow[ApiKey]:
@@ -224,6 +300,7 @@ def list_keys(
     status: KeyStatus | None,
     cursor: str | None,
     limit: int,
+    label: str | None,
     on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[KeyPage]:
@@ -231,9 +308,11 @@ def list_keys(
     owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
     if not 1 <= limit <= MAX_PAGE:
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
+    if label is not None and not is_label(label):
+        raise InputInvalid.of("label", _LABEL_FORM)
     after = None if cursor is None else PageCursor.decode(cursor)
     # One item more than the page shows whether there is a next one.
-    query = KeyQuery(owner.id, now, status, after, limit + 1)
+    query = KeyQuery(owner.id, now, status, after, limit + 1, label)
     found = tuple((yield from steps.list_keys(query)))
     items = found[:limit]
     more = len(found) > limit
@@ -325,7 +404,7 @@ def _made_at(owner: Owner[Any], now: datetime) -> datetime:
 
 def _make_key(
     rules: Rules,
-    name: str,
+    edited: _Edited,
     owner_id: str,
     scopes: frozenset[str] | None,
     made_at: datetime,
@@ -333,7 +412,19 @@ def _make_key(
 ) -> CreatedKey:
     value = rules.key_format.generate()
     digest = rules.hasher.digest(value.reveal())
-    return CreatedKey(ApiKey(value.id, name, owner_id, digest, scopes, made_at, expires_at), value)
+    record = ApiKey(
+        value.id,
+        edited.name,
+        owner_id,
+        digest,
+        scopes,
+        made_at,
+        expires_at,
+        description=edited.description,
+        labels=edited.labels,
+        networks=edited.networks,
+    )
+    return CreatedKey(record, value)
 
 
 def is_key_id(text: str) -> bool:
@@ -353,19 +444,71 @@ def _present(record: ApiKey | None) -> ApiKey:
     return record
 
 
+def is_label(text: object) -> bool:
+    """True if a key can have this label."""
+    return isinstance(text, str) and re.fullmatch(LABEL, text) is not None
+
+
 def _clean_name(name: str, wrong: list[FieldError]) -> str:
+    clean = _clean_text("name", name, MAX_NAME_LENGTH, wrong)
+    if not clean:
+        wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
+    return clean
+
+
+def _clean_description(description: str | None, wrong: list[FieldError]) -> str | None:
+    return _clean_text("description", description or "", MAX_DESCRIPTION_LENGTH, wrong) or None
+
+
+def _clean_labels(labels: Iterable[str], wrong: list[FieldError]) -> frozenset[str]:
+    if isinstance(labels, str):
+        # Taken as an iterable it would be a set of letters.
+        wrong.append(FieldError("labels", "Give a list of labels, not one text."))
+        return frozenset()
+    clean = frozenset(labels)
+    if len(clean) > MAX_LABELS:
+        wrong.append(FieldError("labels", f"Give at most {MAX_LABELS} labels."))
+    elif not all(map(is_label, clean)):
+        wrong.append(FieldError("labels", _LABEL_FORM))
+    return clean
+
+
+def _clean_networks(
+    networks: Iterable[str] | None, wrong: list[FieldError]
+) -> frozenset[str] | None:
+    if networks is None:
+        return None
+    if isinstance(networks, str):
+        wrong.append(FieldError("networks", "Give a list of networks, not one text."))
+        return None
+    given = frozenset(networks)
+    if not 1 <= len(given) <= MAX_NETWORKS:
+        # An empty list can mean nowhere, or everywhere.
+        many = f"Give 1 to {MAX_NETWORKS} networks, or none at all (null) for a key that works from everywhere."
+        wrong.append(FieldError("networks", many))
+        return None
+    try:
+        return frozenset(str(parse_network(network)) for network in given)
+    except (ValueError, TypeError) as error:
+        wrong.append(FieldError("networks", str(error)))
+        return None
+
+
+def _clean_text(field: str, text: str, longest: int, wrong: list[FieldError]) -> str:
     import unicodedata  # a shared library of its own, and few programs make keys
 
-    clean = name.strip()
+    clean = text.strip()
     # Four code points compose to one at most, so what is longer is too long in any case; and
     # normalising takes time that grows with the square of the length.
-    if len(clean) <= 4 * MAX_NAME_LENGTH:
+    if len(clean) <= 4 * longest:
         clean = unicodedata.normalize("NFC", clean)
-    if not 1 <= len(clean) <= MAX_NAME_LENGTH:
-        wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
+    if len(clean) > longest:
+        wrong.append(FieldError(field, f"Use at most {longest} characters."))
     elif not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
         wrong.append(
-            FieldError("name", "The name contains control or invisible characters. Leave them out.")
+            FieldError(
+                field, f"The {field} contains control or invisible characters. Leave them out."
+            )
         )
     return clean
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from .errors import ConfigurationError
 
@@ -23,6 +23,16 @@ class CredentialKind(Enum):
     """An API key was presented."""
     TOKEN = "token"
     """A genuine JWT that is no person's login by the application's rules."""
+
+
+class Unchanged(Enum):
+    """The type of :data:`UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""In place of a new value: what is there stays. None clears a field that may be empty."""
 
 
 class KeyStatus(Enum):
@@ -50,6 +60,9 @@ class ApiKey:
         revoked_at: When it was revoked; set once and never cleared.
         replaced_by: The id of the successor made by a rotation.
         deleted_at: When the owner took it off the list. A deleted key is always revoked as well.
+        description: What the owner wrote about it; None means nothing.
+        labels: What it can be searched by, such as `env:prod`.
+        networks: Where it works from, each in CIDR notation, such as `203.0.113.0/24`; None means everywhere.
     """
 
     id: str
@@ -63,6 +76,9 @@ class ApiKey:
     revoked_at: datetime | None = None
     replaced_by: str | None = None
     deleted_at: datetime | None = None
+    description: str | None = None
+    labels: frozenset[str] = frozenset()
+    networks: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.scopes is not None:
@@ -235,6 +251,8 @@ class Principal(Generic[UserT]):
         scopes: The key's own scopes, if it has any: it passes no guard that names no permission. None for a login, and
             for a key that has all permissions of its owner. By a reference, what the token of another issuer granted.
         resumed: Whether it acts by a reference, after the request that presented the credential. It is never interactive.
+        networks: Where the key works from; None for a login, and for a key that works from everywhere.
+        address: Where a key with networks was presented from; None for others.
     """
 
     owner: Owner[UserT]
@@ -247,6 +265,8 @@ class Principal(Generic[UserT]):
     identity: ExternalIdentity | None = None
     scopes: frozenset[str] | None = None
     resumed: bool = False
+    networks: frozenset[str] | None = None
+    address: str | None = None
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")
@@ -307,6 +327,7 @@ class KeyQuery:
         status: Only keys in this state; None means all.
         after: Where the previous page ended, as `(created_at, id)`; None means from the start.
         limit: How many at most.
+        label: Only keys with this label; None means all.
     """
 
     owner_id: str
@@ -314,6 +335,7 @@ class KeyQuery:
     status: KeyStatus | None = None
     after: tuple[datetime, str] | None = None
     limit: int = 50
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +348,7 @@ class KeyFilter:
         created_before: Keys that are older.
         unused_since: Keys that were not used at this moment or later, also those that never were.
         expires_before: Keys that expire earlier. A key that does not expire never matches.
+        label: Keys with this label.
     """
 
     owner_id: str | None = None
@@ -333,6 +356,7 @@ class KeyFilter:
     created_before: datetime | None = None
     unused_since: datetime | None = None
     expires_before: datetime | None = None
+    label: str | None = None
 
     def matches(self, record: ApiKey, now: datetime) -> bool:
         """True if the key, at `now`, is one of them."""
@@ -346,6 +370,7 @@ class KeyFilter:
                 self.expires_before is None
                 or (ends_at is not None and ends_at < self.expires_before)
             )
+            and (self.label is None or self.label in record.labels)
         )
 
 

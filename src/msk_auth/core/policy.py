@@ -30,6 +30,7 @@ _PASSES_AS_KEY: Final = {
     CredentialKind.API_KEY: True,
     CredentialKind.TOKEN: False,
 }
+_NO_PERSON: Final = "This credential stands for no person, and this operation needs the login of one. Log in and use that login's token."
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class Policy:
                 " get one."
             )
         if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind):
-            raise InteractiveRequired
+            is_key = principal.kind is CredentialKind.API_KEY
+            raise InteractiveRequired(None if is_key else _NO_PERSON)
         if self.key and not _PASSES_AS_KEY.get(principal.kind):
             raise KeyRequired
         if principal.scopes is not None and not self._names_keys:

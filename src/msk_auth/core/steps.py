@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Principal, Session
-from .store import KeyChange, RecordedLease
+from .store import KeyChange, KeyUpdate, RecordedLease
 
 T = TypeVar("T")
 R = TypeVar("R", ApiKey, Owner[Any], Session)
@@ -38,6 +38,9 @@ class StorePort(Protocol):
         max_active: int | None,
         now: datetime,
         change: KeyChange,
+    ) -> Any: ...
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange
     ) -> Any: ...
 
 
@@ -156,6 +159,18 @@ def insert_key(
     record: ApiKey, max_active: int | None, now: datetime, change: KeyChange
 ) -> Flow[None]:
     yield lambda ports: ports.store.insert(record, max_active=max_active, now=now, change=change)
+
+
+def update_key(
+    key_id: str, owner_id: str, fields: KeyUpdate, change: KeyChange
+) -> Flow[ApiKey | None]:
+    answer: ApiKey | None = yield lambda ports: ports.store.update(
+        key_id, owner_id=owner_id, fields=fields, change=change
+    )
+    if "networks" in fields:
+        # Where it does not work from any more.
+        yield _await_lease_expiry
+    return answer
 
 
 def recorded_leases() -> Flow[Collection[RecordedLease]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from inspect import isawaitable, iscoroutine
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 from .errors import ConfigurationError
 from .events import KeyEvent
@@ -82,6 +82,22 @@ def call_on_change(
             raise ConfigurationError(
                 "on_change is async, and this store blocks: pass a plain function, or use the async store."
             )
+
+
+class KeyUpdate(TypedDict, total=False):
+    """The new values of what people edit about a key. What is absent stays.
+
+    Attributes:
+        name: Of `ApiKey`, as the other members are.
+        description: None for nothing.
+        labels: All labels, in place of those that are there.
+        networks: All networks, in the same way; None for everywhere.
+    """
+
+    name: str
+    description: str | None
+    labels: frozenset[str]
+    networks: frozenset[str] | None
 
 
 class KeyStore(Protocol):
@@ -184,6 +200,21 @@ class KeyStore(Protocol):
             KeyNotActive: The predecessor is revoked, expired or already rotated; nothing was
                 written.
             KeyLimitReached: The owner would have more; nothing was written.
+        """
+        ...
+
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set these fields of a key of any state, and no other column.
+
+        If all of them have these values already, it is no change. Arguments and result are as for :meth:`revoke`.
+
+        Args:
+            key_id: Of the key.
+            owner_id: Of its owner.
+            fields: The new values, at least one.
+            change: As for :meth:`insert`.
         """
         ...
 
@@ -342,6 +373,12 @@ class AsyncKeyStore(Protocol):
         change: KeyChange | None = None,
     ) -> ApiKey | None:
         """As :meth:`KeyStore.rotate`."""
+        ...
+
+    async def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """As :meth:`KeyStore.update`."""
         ...
 
     async def touch(self, last_used: Mapping[str, datetime]) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, MutableMapping
-from typing import Any, Final, NoReturn, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 from msk_auth.authenticator.base import BaseAuthenticator
 from msk_auth.core.authentication import no_user
-from msk_auth.core.errors import CredentialsMissing, Problem, StoreUnavailable
+from msk_auth.core.errors import (
+    ConfigurationError,
+    CredentialsMissing,
+    Problem,
+    StoreUnavailable,
+)
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
 from msk_auth.redaction import RedactingFilter
-from msk_auth.users import RequestSession
+from msk_auth.users import AnyUsers, RequestSession
 
 Memory: TypeAlias = MutableMapping[str, Any]
 """What lives exactly as long as a request: an ASGI scope or a WSGI environment."""
@@ -25,8 +30,8 @@ Memory: TypeAlias = MutableMapping[str, Any]
 Authorization: TypeAlias = tuple[str | bytes, ...]
 """The values of every `Authorization` header, as sent."""
 
-_Outcome: TypeAlias = tuple[object, Authorization, Principal[Any] | Problem]
-"""The authenticator, the headers that it verified, and the result."""
+_Outcome: TypeAlias = tuple[object, tuple[Authorization, str | None], Principal[Any] | Problem]
+"""The authenticator, the headers and the address that it verified, and the result."""
 
 _OUTCOME: Final = "msk_auth.outcome"
 _USERS: Final = "msk_auth.users"
@@ -39,6 +44,11 @@ AUTHENTICATED: Final = any_credential()
 
 T = TypeVar("T")
 
+
+def _call(function: Callable[..., Any], *args: object) -> Any:
+    return function(*args)
+
+
 _log = logging.getLogger("msk_auth.integrations")
 # The error logged here is an unforeseen one, and its message may hold anything.
 _log.addFilter(RedactingFilter())
@@ -50,6 +60,7 @@ def admit(
     authorization: Authorization,
     policy: Policy,
     *,
+    address: str | None,
     afresh: bool = False,
     elsewhere: RequestLogins | None = None,
 ) -> Generator[Callable[[Any], Any], Any, Principal[UserT]]:
@@ -60,6 +71,7 @@ def admit(
         authenticator: Verifies, unless it verified these headers for this request before.
         authorization: The headers as they are now: a middleware may have changed them since another guard ran.
         policy: What the principal has to meet.
+        address: Of the client, as the server states it; None if it does not.
         afresh: Verify in any case. What an open websocket's handshake found may be long past.
         elsewhere: What may find a login elsewhere in the request.
 
@@ -67,9 +79,10 @@ def admit(
         Problem: What `authenticate` raises, or the policy is not met. Whatever else goes wrong while authenticating is
             `StoreUnavailable`: fail closed.
     """
+    presented = (authorization, address)
     outcome: _Outcome | None = None if afresh else memory.get(_OUTCOME)
-    if outcome is None or outcome[0] is not authenticator or outcome[1] != authorization:
-        result: object
+    if outcome is None or outcome[0] is not authenticator or outcome[1] != presented:
+        result: Principal[Any] | Problem
         try:
             # An application that overrides `authenticate` may know of headers alone.
             more: tuple[object, ...] = () if elsewhere is None else (elsewhere,)
@@ -77,38 +90,44 @@ def admit(
             request = None if afresh else session_of(memory, authenticator)
             if request is not None:
                 more = (elsewhere, request)
-            result = yield lambda authenticator: authenticator.authenticate(authorization, *more)
+            where = {"address": address} if authenticator.takes_address else {}
+            answer: object = yield lambda authenticator: authenticator.authenticate(
+                authorization, *more, **where
+            )
+            result = _outcome_of(answer)
         except Problem as problem:
             result = problem
         except Exception as error:  # noqa: BLE001 - fail closed
             _log.error("authentication cannot answer", exc_info=error)
             result = StoreUnavailable()
-        outcome = memory[_OUTCOME] = (authenticator, authorization, _checked(result))
-    if isinstance(outcome[2], CredentialsMissing) and not outcome[2].args:
-        raise policy.credentials_missing()
-    principal: Principal[UserT] = _accepted(outcome[2])
-    if policy.is_bare and memory.get(_NAMED) == (authenticator, principal.key_id):
-        # Another guard of this request has named what this key may do here.
-        return principal
-    authenticator.authorize(principal, policy)
-    if not policy.is_bare and policy is not AUTHENTICATED:
-        memory[_NAMED] = (authenticator, principal.key_id)
+        outcome = memory[_OUTCOME] = (authenticator, presented, result)
+    found = outcome[2]
+    if not isinstance(found, Principal):
+        raise _refusal(found, policy)
+    principal: Principal[UserT] = found
+    if not policy.is_bare:
+        authenticator.authorize(principal, policy)
+        if policy is not AUTHENTICATED:
+            memory[_NAMED] = (authenticator, principal.key_id)
+    elif memory.get(_NAMED) != (authenticator, principal.key_id):
+        # No other guard of this request has named what this key may do here.
+        authenticator.authorize(principal, policy)
     return principal
 
 
 def keep_session(
-    memory: Memory, authenticator: BaseAuthenticator[Any], session: object
+    memory: Memory, authenticator: BaseAuthenticator[Any], find: Callable[[], object]
 ) -> RequestSession:
     """Keep the session of a request with the request; the first one, if it is given several.
 
     Args:
         memory: The request's.
         authenticator: Whose users are read in it. A mounted application may have its own.
-        session: The application's.
+        find: Finds the application's session of the request.
     """
     kept = session_of(memory, authenticator)
     if kept is None:
-        kept = RequestSession(session)
+        kept = RequestSession(find)
         memory[_SESSION] = (authenticator, kept)
     return kept
 
@@ -132,7 +151,10 @@ def known_principal(
     outcome: _Outcome | None = memory.get(_OUTCOME)
     if outcome is None or outcome[0] is not authenticator:
         return None
-    return _accepted(outcome[2])
+    found: Principal[UserT] | Problem = outcome[2]
+    if not isinstance(found, Principal):
+        raise _without_frames(found)
+    return found
 
 
 def loaded_user(principal: Principal[Any], user: T | None) -> T:
@@ -169,10 +191,51 @@ def load_user_once(
     return user
 
 
-def _checked(result: object) -> Principal[Any] | Problem:
-    if _is_outcome(result):
-        return result
-    _log.error("authentication cannot answer: got %s for a principal", type(result).__name__)
+def load_user_in(
+    request: RequestSession,
+    users: AnyUsers,
+    principal: Principal[Any],
+    call: Callable[..., Any] = _call,
+) -> Generator[Callable[[Any], Any], Any, Any]:
+    """A flow: as :func:`loaded_user`, in a session. Its one step loads the user that was not read to verify the request.
+
+    Args:
+        request: The session of the request.
+        users: The authenticator's.
+        principal: Who the request acts as.
+        call: Calls the function that loads, which may block.
+    """
+    owner_id = principal.owner.id
+    user = request.users.get(owner_id)
+    if user is None:
+        found: object = yield lambda _ports: call(users.load_user, request.session, owner_id)
+        user = request.users[owner_id] = loaded_user(principal, found)
+    return user
+
+
+def users_of(authenticator: BaseAuthenticator[Any], given: AnyUsers | None = None) -> AnyUsers:
+    """The `Users` that an authenticator has as its `find_owner`.
+
+    Args:
+        authenticator: The application's.
+        given: What the application gave to `user` of its adapter, if anything.
+
+    Raises:
+        ConfigurationError: It has none, or others.
+    """
+    users = authenticator.users
+    if users is None or (given is not None and given is not users):
+        raise ConfigurationError(
+            "The session of a request is for an authenticator that reads users in it, and its find_owner is not the same Users."
+            " Give it find_owner=Users(load_user, owner_of, new_session)."
+        )
+    return users
+
+
+def _outcome_of(answer: object) -> Principal[Any] | Problem:
+    if _is_outcome(answer):
+        return answer
+    _log.error("authentication cannot answer: got %s for a principal", type(answer).__name__)
     return StoreUnavailable()
 
 
@@ -180,10 +243,12 @@ def _is_outcome(value: object) -> TypeGuard[Principal[Any] | Problem]:
     return isinstance(value, (Principal, Problem))
 
 
-def _accepted(result: Principal[Any] | Problem) -> Principal[Any]:
-    return result if isinstance(result, Principal) else _refuse(result)
+def _refusal(problem: Problem, policy: Policy) -> Problem:
+    if isinstance(problem, CredentialsMissing) and not problem.args:
+        return policy.credentials_missing()
+    return _without_frames(problem)
 
 
-def _refuse(problem: Problem) -> NoReturn:
-    # Without the frames of the first time: they hold the credentials.
-    raise problem.with_traceback(None)
+def _without_frames(problem: Problem) -> Problem:
+    # Those of the first time hold the credentials.
+    return problem.with_traceback(None)

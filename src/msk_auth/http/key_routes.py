@@ -5,6 +5,7 @@
     GET    {prefix}                    the caller's keys               any credential
     POST   {prefix}                    a new key, shown once           interactive
     GET    {prefix}/{key_id}           one of the caller's keys        any credential
+    PATCH  {prefix}/{key_id}           the edited key                  interactive
     POST   {prefix}/{key_id}/rotate    its successor, shown once       interactive
     POST   {prefix}/{key_id}/revoke    the revoked key                 interactive
     DELETE {prefix}/{key_id}           nothing                         interactive
@@ -19,24 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
-from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage, Principal
 from msk_auth.core.policy import any_credential, require_interactive
 
 from . import openapi
 from .answers import NO_STORE, Answer, json_answer
-from .parsing import parse_create, parse_list, parse_on_behalf_of, parse_rotate
-from .routes import Exchange, HttpFlow, Route
+from .parsing import parse_create, parse_list, parse_on_behalf_of, parse_rotate, parse_update
+from .routes import Exchange, HttpFlow, Route, named_rows
 
 MAX_BODY: Final = 65_536
-"""How many bytes of a body are read. A name and a hundred scopes need less than 15,000."""
+"""How many bytes of a body are read. A hundred scopes, a description, labels and networks need less than 25,000."""
 
 KeyOperation: TypeAlias = Literal[
-    "list_keys", "create_key", "get_key", "rotate_key", "revoke_key", "delete_key"
+    "list_keys", "create_key", "get_key", "update_key", "rotate_key", "revoke_key", "delete_key"
 ]
 """The name of a key route."""
 
@@ -53,9 +53,10 @@ def list_keys(request: Exchange, principal: Principal[Any], _body: bytes) -> Htt
         status=wanted.status,
         cursor=wanted.cursor,
         limit=wanted.limit,
+        label=wanted.label,
         **acting,
     )
-    items = [_document(request, record) for record in page.items]
+    items = [key_document(request, record) for record in page.items]
     return json_answer(200, {"items": items, "next_cursor": page.next_cursor})
 
 
@@ -64,7 +65,14 @@ def create_key(request: Exchange, principal: Principal[Any], body: bytes) -> Htt
     wanted = parse_create(body, request.content_type)
     acting = _acting(request)
     created: CreatedKey = yield lambda io: io.authenticator.create_key(
-        principal, name=wanted.name, scopes=wanted.scopes, lifetime=wanted.lifetime, **acting
+        principal,
+        name=wanted.name,
+        scopes=wanted.scopes,
+        lifetime=wanted.lifetime,
+        description=wanted.description,
+        labels=wanted.labels,
+        networks=wanted.networks,
+        **acting,
     )
     return _reveal(request, created, request.path, **acting)
 
@@ -73,7 +81,17 @@ def get_key(request: Exchange, principal: Principal[Any], _body: bytes) -> HttpF
     """One of the caller's keys."""
     acting = _acting(request)
     record: ApiKey = yield lambda io: io.authenticator.get_key(principal, request.key_id, **acting)
-    return json_answer(200, _document(request, record))
+    return json_answer(200, key_document(request, record))
+
+
+def update_key(request: Exchange, principal: Principal[Any], body: bytes) -> HttpFlow[Answer]:
+    """The edited key."""
+    wanted = parse_update(body, request.content_type)
+    acting = _acting(request)
+    record: ApiKey = yield lambda io: io.authenticator.update_key(
+        principal, request.key_id, **wanted, **acting
+    )
+    return json_answer(200, key_document(request, record))
 
 
 def rotate_key(request: Exchange, principal: Principal[Any], body: bytes) -> HttpFlow[Answer]:
@@ -93,7 +111,7 @@ def revoke_key(request: Exchange, principal: Principal[Any], _body: bytes) -> Ht
     record: ApiKey = yield lambda io: io.authenticator.revoke_key(
         principal, request.key_id, **acting
     )
-    return json_answer(200, _document(request, record))
+    return json_answer(200, key_document(request, record))
 
 
 def delete_key(request: Exchange, principal: Principal[Any], _body: bytes) -> HttpFlow[Answer]:
@@ -122,14 +140,18 @@ def _reveal(
     location = f"{quote(collection.rstrip('/'))}/{created.record.id}"
     if on_behalf_of is not None:
         location += f"?on_behalf_of={quote(on_behalf_of, safe='')}"
-    document = _document(request, created.record) | {"key": created.value.reveal()}
+    document = key_document(request, created.record) | {"key": created.value.reveal()}
     return json_answer(201, document, [("location", location)])
 
 
-def _document(request: Exchange, record: ApiKey) -> dict[str, object]:
+def key_document(request: Exchange, record: ApiKey) -> dict[str, object]:
+    """A key as the routes answer it, without its value."""
     return {
         "id": record.id,
         "name": record.name,
+        "description": record.description,
+        "labels": sorted(record.labels),
+        "networks": None if record.networks is None else sorted(record.networks),
         "mask": request.authenticator.rules.key_format.mask(record.id),
         "owner_id": record.owner_id,
         "scopes": None if record.scopes is None else sorted(record.scopes),
@@ -154,6 +176,7 @@ KEY_ROUTES: Final = (
     Route("list_keys", "GET", "", _READ, list_keys, openapi.LIST_KEYS),
     Route("create_key", "POST", "", _MANAGE, create_key, openapi.CREATE_KEY, MAX_BODY),
     Route("get_key", "GET", _ONE, _READ, get_key, openapi.GET_KEY),
+    Route("update_key", "PATCH", _ONE, _MANAGE, update_key, openapi.UPDATE_KEY, MAX_BODY),
     Route(
         "rotate_key", "POST", f"{_ONE}/rotate", _MANAGE, rotate_key, openapi.ROTATE_KEY, MAX_BODY
     ),
@@ -172,13 +195,4 @@ def key_routes(operations: Collection[KeyOperation] | None) -> tuple[Route, ...]
     Raises:
         ConfigurationError: It is no collection of names of key routes, or empty.
     """
-    if operations is None:
-        return KEY_ROUTES
-    given = cast("object", operations)
-    known = [row.name for row in KEY_ROUTES]
-    is_list = isinstance(given, Collection) and not isinstance(given, str)
-    if not is_list or not operations or any(name not in known for name in operations):
-        raise ConfigurationError(
-            f"operations={given!r} does not name key routes. Write a list of some of these: {', '.join(known)}."
-        )
-    return tuple(row for row in KEY_ROUTES if row.name in operations)
+    return named_rows(KEY_ROUTES, operations, "key routes")

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
+from msk_auth.core.administration import MAX_REVOKED
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.key_management import (
+    LABEL,
+    MAX_DESCRIPTION_LENGTH,
+    MAX_LABELS,
     MAX_NAME_LENGTH,
     MAX_OVERLAP,
     MAX_OWNER_ID_LENGTH,
     MAX_PAGE,
     MAX_SCOPES,
 )
+from msk_auth.core.networks import MAX_NETWORKS
 from msk_auth.core.policy import Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
@@ -97,7 +102,8 @@ _REFUSALS: Final[Json] = {
     "400": _UNREADABLE,
     "401": _problem("The credentials are missing or refused.", _CHALLENGE),
     "403": _problem(
-        "A permission is missing, or this kind of credential is not accepted.", _CHALLENGE
+        "A permission is missing, or this kind of credential is not accepted, or not from this address.",
+        _CHALLENGE,
     ),
     "503": _problem("The credentials cannot be verified right now.", _RETRY),
 }
@@ -113,6 +119,13 @@ _TIME_OR_NULL: Final[Json] = {"type": ["string", "null"], "format": "date-time"}
 _KEY_PROPERTIES: Final[Json] = {
     "id": {"type": "string"},
     "name": {"type": "string"},
+    "description": {"type": ["string", "null"]},
+    "labels": {"type": "array", "items": {"type": "string"}},
+    "networks": {
+        "type": ["array", "null"],
+        "items": {"type": "string"},
+        "description": "Where the key works from; null means everywhere.",
+    },
     "mask": {"type": "string", "description": "What may be shown of the key."},
     "owner_id": {"type": "string"},
     "scopes": {
@@ -148,12 +161,37 @@ _PAGE: Final = _object(
         "next_cursor": {"type": ["string", "null"]},
     }
 )
+_LABEL: Final[Json] = {"type": "string", "pattern": f"^{LABEL}$"}
+_EDITED: Final[Json] = {
+    "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH},
+    "description": {"type": ["string", "null"], "maxLength": MAX_DESCRIPTION_LENGTH},
+    "labels": {
+        "type": ["array", "null"],
+        "items": _LABEL,
+        "maxItems": MAX_LABELS,
+        "description": "What the key can be searched by.",
+    },
+    "networks": {
+        "type": ["array", "null"],
+        "items": {"type": "string", "examples": ["203.0.113.0/24", "2001:db8::/32"]},
+        "minItems": 1,
+        "maxItems": MAX_NETWORKS,
+        "description": "Where the key works from, in CIDR notation; null means everywhere.",
+    },
+}
+_UPDATE_BODY: Final[Json] = {
+    "description": "A merge patch (RFC 7396): what is absent stays, and null clears. Lists are replaced as a whole.",
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": False,
+    "properties": _EDITED,
+}
 _CREATE_BODY: Final[Json] = {
     "type": "object",
     "required": ["name"],
     "additionalProperties": False,
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH},
+        **_EDITED,
         "scopes": {
             "type": ["array", "null"],
             "items": {"type": "string"},
@@ -180,6 +218,19 @@ _ROTATE_BODY: Final[Json] = {
         }
     },
 }
+_IDS: Final[Json] = {"type": "array", "items": {"type": "string"}}
+_REVOKE_BODY: Final[Json] = {
+    "type": "object",
+    "required": ["ids"],
+    "additionalProperties": False,
+    "properties": {"ids": {**_IDS, "minItems": 1, "maxItems": MAX_REVOKED}},
+}
+_REVOKED: Final = _object(
+    {
+        "items": {"type": "array", "items": _ref("ApiKey")},
+        "not_found": {**_IDS, "description": "The ids that no key has."},
+    }
+)
 _ID: Final[Json] = {"name": "key_id", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -192,7 +243,7 @@ _TOKEN: Final[Json] = {
     },
 }
 _MATCH: Final = _object({name: {"type": "string"} for name in ("token", "type", "url", "source")})
-_LABEL: Final = _object(
+_LEAK_LABEL: Final = _object(
     {
         "token_hash": {"type": "string", "description": "SHA-256 of the match."},
         "token_type": {"type": "string"},
@@ -207,13 +258,16 @@ _SCHEMAS: Final[Json] = {
     "CreatedApiKey": _object(
         {**_KEY_PROPERTIES, "key": {"type": "string", "description": "The value."}}
     ),
-    "LeakLabel": _LABEL,
+    "LeakLabel": _LEAK_LABEL,
     "LeakMatch": _MATCH,
     "NewApiKey": _CREATE_BODY,
     "PresentedApiKey": _TOKEN,
     "Problem": _PROBLEM,
     "ProblemField": _object({"field": {"type": "string"}, "message": {"type": "string"}}),
+    "RevokeApiKeys": _REVOKE_BODY,
+    "RevokedApiKeys": _REVOKED,
     "RotateApiKey": _ROTATE_BODY,
+    "UpdateApiKey": _UPDATE_BODY,
 }
 """What the operations refer to, by its name in a finished document."""
 
@@ -229,14 +283,15 @@ _ON_BEHALF_OF: Final[Json] = {
 _DELEGATED: Final[Json] = {**_ON_BEHALF_OF, "name": f"{OWN}on_behalf_of"}
 """The same in a document that is not finished: only then it is known whether the application has a `may_act_for`."""
 
+_STATUS: Final = _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]})
+_PAGING: Final = (
+    _query("cursor", {"type": "string"}),
+    _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
+)
+
 LIST_KEYS: Final[Json] = {
     "summary": "List your API keys, newest first",
-    "parameters": [
-        _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]}),
-        _query("cursor", {"type": "string"}),
-        _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
-        _DELEGATED,
-    ],
+    "parameters": [_STATUS, *_PAGING, _query("label", _LABEL), _DELEGATED],
     "responses": {
         "200": {"description": "A page of keys.", "content": _json(_ref("ApiKeyPage"))},
         "422": INVALID,
@@ -254,6 +309,17 @@ GET_KEY: Final[Json] = {
     "responses": {
         "200": {"description": "The key.", "content": _json(_ref("ApiKey"))},
         "404": _NOT_FOUND,
+    },
+}
+UPDATE_KEY: Final[Json] = {
+    "summary": "Edit the name, description, labels or networks of an API key",
+    "parameters": [_ID, _DELEGATED],
+    "requestBody": {"required": True, "content": _json(_ref("UpdateApiKey"))},
+    "responses": {
+        "200": {"description": "The edited key.", "content": _json(_ref("ApiKey"))},
+        "404": _NOT_FOUND,
+        "413": _TOO_LARGE,
+        "422": INVALID,
     },
 }
 ROTATE_KEY: Final[Json] = {
@@ -282,6 +348,50 @@ DELETE_KEY: Final[Json] = {
     "responses": {
         "204": {"description": "The key is revoked and off the list."},
         "404": _NOT_FOUND,
+    },
+}
+LIST_ALL_KEYS: Final[Json] = {
+    "summary": "List the API keys of all owners",
+    "description": "By owner, each owner's newest first. A page may have fewer items than `limit`, possibly none, and a"
+    " `next_cursor` all the same: go on until that is null.",
+    "parameters": [
+        _query("owner_id", {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}),
+        _STATUS,
+        {**_query("created_before", _TIME), "description": "Keys that are older."},
+        {
+            **_query("unused_since", _TIME),
+            "description": "Keys that were not used then or later, also those that never were.",
+        },
+        {
+            **_query("expires_before", _TIME),
+            "description": "Keys that expire earlier. A key that does not expire never matches.",
+        },
+        _query("label", _LABEL),
+        *_PAGING,
+    ],
+    "responses": {
+        "200": {"description": "A page of keys.", "content": _json(_ref("ApiKeyPage"))},
+        "422": INVALID,
+    },
+}
+REVOKE_ANY_KEYS: Final[Json] = {
+    "summary": "Revoke API keys of any owners, for good",
+    "requestBody": {"required": True, "content": _json(_ref("RevokeApiKeys"))},
+    "responses": {
+        "200": {
+            "description": "The revoked keys, and the ids that no key has.",
+            "content": _json(_ref("RevokedApiKeys")),
+        },
+        "413": _TOO_LARGE,
+        "422": INVALID,
+    },
+}
+REVOKE_ANY_KEY: Final[Json] = {
+    "summary": "Revoke an API key of any owner, for good",
+    "parameters": [_ID],
+    "responses": {
+        "200": {"description": "The revoked key.", "content": _json(_ref("ApiKey"))},
+        "404": _problem("No API key has this id."),
     },
 }
 REVOKE_PRESENTED_KEY: Final[Json] = {

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl
 
 from msk_auth.core.errors import FieldError, InputInvalid
-from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, MAX_SCOPES, Lifetime
-from msk_auth.core.model import KeyStatus
+from msk_auth.core.key_management import (
+    EDITABLE,
+    MAX_LABELS,
+    MAX_LIFETIME,
+    MAX_OVERLAP,
+    MAX_SCOPES,
+    Lifetime,
+)
+from msk_auth.core.model import KeyFilter, KeyStatus
+from msk_auth.core.networks import MAX_NETWORKS
 
 from .answers import FORM_TYPE
 
@@ -22,6 +31,11 @@ MAX_SECONDS: Final = int(MAX_OVERLAP.total_seconds())
 _MAX_ERRORS: Final = 20
 _MAX_PARAMETERS: Final = 100
 _MAX_FORM_FIELDS: Final = 20
+_MOMENTS: Final = ("created_before", "unused_since", "expires_before")
+_RFC3339: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})",
+    re.IGNORECASE,
+)
 _JSON_TYPE: Final = re.compile(r"application/(json|[!#$&^_.+0-9a-z-]+\+json)", re.IGNORECASE)
 
 
@@ -32,6 +46,9 @@ class CreateRequest:
     name: str
     scopes: tuple[str, ...] | None
     lifetime: Lifetime
+    description: str | None
+    labels: tuple[str, ...]
+    networks: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +58,20 @@ class ListRequest:
     status: KeyStatus | None
     cursor: str | None
     limit: int
+    label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListAllRequest:
+    """The query that lists the keys of all owners."""
+
+    wanted: KeyFilter
+    cursor: str | None
+    limit: int
 
 
 def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
-    """Read `{name, scopes?, expires_in_days?}`.
+    """Read `{name, scopes?, expires_in_days?, description?, labels?, networks?}`.
 
     No `scopes`, or null, means all permissions of the owner. No `expires_in_days` means the application's default, null
     means that the key does not expire.
@@ -53,15 +80,32 @@ def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
         InputInvalid: With every member that is wrong.
     """
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, {"name", "scopes", "expires_in_days"})
+    wrong = _unknown_members(members, {"scopes", "expires_in_days", *EDITABLE})
     name = _text(members, "name", "Give the key a name, as text.", wrong)
     scopes = _scopes(members.get("scopes"), wrong)
     lifetime: Lifetime = "default"
     if "expires_in_days" in members:
         lifetime = _lifetime(members["expires_in_days"], wrong)
+    edited = _edited(members, wrong)
     if wrong:
         raise InputInvalid(wrong)
-    return CreateRequest(name, scopes, lifetime)
+    return CreateRequest(name, scopes, lifetime, **edited)
+
+
+def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
+    """Read `{name?, description?, labels?, networks?}`, a merge patch (RFC 7396): what is absent stays, and null clears.
+
+    Raises:
+        InputInvalid: With every member that is wrong.
+    """
+    members = read_object(body, content_type)
+    wrong = _unknown_members(members, EDITABLE)
+    edited = _edited(members, wrong)
+    if "name" in members:
+        edited["name"] = _text(members, "name", "Give the key a name, as text.", wrong)
+    if wrong:
+        raise InputInvalid(wrong)
+    return {name: value for name, value in edited.items() if name in members}
 
 
 def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
@@ -85,7 +129,7 @@ def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
 
 
 def parse_list(query: bytes) -> ListRequest:
-    """Read `?status=&cursor=&limit=`; parameters of other names are ignored.
+    """Read `?status=&cursor=&limit=&label=`; parameters of other names are ignored.
 
     Args:
         query: The raw query string, without the question mark.
@@ -93,29 +137,50 @@ def parse_list(query: bytes) -> ListRequest:
     Raises:
         InputInvalid: With every parameter that is wrong.
     """
-    wrong: list[FieldError] = []
-    known: dict[str, str] = {}
-    for name, value in _parameters(query):
-        if name in known:
-            wrong.append(FieldError(name, "Give this parameter once."))
-        elif name in {"status", "cursor", "limit"}:
-            known[name] = value
-    status = None
-    if "status" in known:
-        try:
-            status = KeyStatus(known["status"])
-        except ValueError:
-            choices = ", ".join(state.value for state in KeyStatus)
-            wrong.append(FieldError("status", f"Choose one of: {choices}."))
-    limit = 50
-    if "limit" in known:
-        if re.fullmatch(r"[0-9]{1,6}", known["limit"]):
-            limit = int(known["limit"])
-        else:
-            wrong.append(FieldError("limit", "Choose a whole number from 1 on."))
+    known, wrong = _once(query, {"status", "cursor", "limit", "label"})
+    status = _status(known, wrong)
+    limit = _limit(known, wrong)
     if wrong:
         raise InputInvalid(wrong[:_MAX_ERRORS])
-    return ListRequest(status, known.get("cursor"), limit)
+    return ListRequest(status, known.get("cursor"), limit, known.get("label"))
+
+
+def parse_list_all(query: bytes) -> ListAllRequest:
+    """Read the members of `KeyFilter`, `cursor` and `limit`; parameters of other names are ignored.
+
+    Args:
+        query: The raw query string, without the question mark.
+
+    Raises:
+        InputInvalid: With every parameter that is wrong.
+    """
+    known, wrong = _once(query, {"owner_id", "status", *_MOMENTS, "label", "cursor", "limit"})
+    status = _status(known, wrong)
+    limit = _limit(known, wrong)
+    moments = {name: _moment(name, known[name], wrong) for name in _MOMENTS if name in known}
+    if wrong:
+        raise InputInvalid(wrong[:_MAX_ERRORS])
+    wanted = KeyFilter(
+        owner_id=known.get("owner_id"), status=status, label=known.get("label"), **moments
+    )
+    return ListAllRequest(wanted, known.get("cursor"), limit)
+
+
+def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
+    """Read `{ids}`, a list of texts, each of which counts once.
+
+    Raises:
+        InputInvalid: With every member that is wrong.
+    """
+    members = read_object(body, content_type)
+    wrong = _unknown_members(members, {"ids"})
+    ids = _strings(members.get("ids"))
+    if ids is None:
+        message = "Send a list of ids." if "ids" in members else "This member is required."
+        wrong.append(FieldError("ids", message))
+    if ids is None or wrong:
+        raise InputInvalid(wrong)
+    return tuple(dict.fromkeys(ids))
 
 
 def parse_on_behalf_of(query: bytes) -> str | None:
@@ -179,6 +244,47 @@ def _parameters(query: bytes) -> list[tuple[str, str]]:
         raise InputInvalid.of("", "The query has too many parameters.") from None
 
 
+def _once(query: bytes, names: Collection[str]) -> tuple[dict[str, str], list[FieldError]]:
+    """The parameters of these names, and an error for each that is there again."""
+    known: dict[str, str] = {}
+    wrong: list[FieldError] = []
+    for name, value in _parameters(query):
+        if name in known:
+            wrong.append(FieldError(name, "Give this parameter once."))
+        elif name in names:
+            known[name] = value
+    return known, wrong
+
+
+def _status(known: Mapping[str, str], wrong: list[FieldError]) -> KeyStatus | None:
+    if "status" not in known:
+        return None
+    try:
+        return KeyStatus(known["status"])
+    except ValueError:
+        choices = ", ".join(state.value for state in KeyStatus)
+        wrong.append(FieldError("status", f"Choose one of: {choices}."))
+        return None
+
+
+def _limit(known: Mapping[str, str], wrong: list[FieldError]) -> int:
+    if "limit" not in known:
+        return 50
+    if re.fullmatch(r"[0-9]{1,6}", known["limit"]):
+        return int(known["limit"])
+    wrong.append(FieldError("limit", "Choose a whole number from 1 on."))
+    return 0
+
+
+def _moment(name: str, text: str, wrong: list[FieldError]) -> datetime | None:
+    # Python reads more than RFC 3339 has, also times without an offset.
+    if _RFC3339.fullmatch(text):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text.upper())
+    wrong.append(FieldError(name, "Send a time with its offset, such as 2026-03-01T12:00:00Z."))
+    return None
+
+
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip()
 
@@ -233,17 +339,49 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _scopes(value: object, wrong: list[FieldError]) -> tuple[str, ...] | None:
+    otherwise = "Send a list of permissions, or null for all of yours."
+    return _texts("scopes", value, MAX_SCOPES, otherwise, wrong)
+
+
+def _edited(members: Mapping[str, object], wrong: list[FieldError]) -> dict[str, Any]:
+    """Description, labels and networks; what is absent is as null is."""
+    description = members.get("description")
+    if description is not None and not isinstance(description, str):
+        wrong.append(FieldError("description", "Send a text, or null for none."))
+    otherwise = "Send a list of labels, or null for none."
+    labels = _texts("labels", members.get("labels"), MAX_LABELS, otherwise, wrong)
+    otherwise = "Send a list of networks, or null for everywhere."
+    networks = _texts("networks", members.get("networks"), MAX_NETWORKS, otherwise, wrong)
+    return {
+        "description": description,
+        "labels": () if labels is None else labels,
+        "networks": networks,
+    }
+
+
+def _texts(
+    name: str, value: object, most: int, otherwise: str, wrong: list[FieldError]
+) -> tuple[str, ...] | None:
+    """A list of texts; None for null, and for what is none."""
     if value is None:
         return None
-    items = cast("list[object]", value) if isinstance(value, list) else None
-    texts = None if items is None else [item for item in items if isinstance(item, str)]
-    if items is None or texts is None or len(texts) != len(items):
-        wrong.append(FieldError("scopes", "Send a list of permissions, or null for all of yours."))
+    texts = _strings(value)
+    if texts is None:
+        wrong.append(FieldError(name, otherwise))
         return None
-    if len(texts) > MAX_SCOPES:
-        wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
+    if len(texts) > most:
+        wrong.append(FieldError(name, f"Give at most {most} {name}."))
         return None
     return tuple(texts)
+
+
+def _strings(value: object) -> list[str] | None:
+    """A list of texts; None if it is none."""
+    if not isinstance(value, list):
+        return None
+    items = cast("list[object]", value)
+    texts = [item for item in items if isinstance(item, str)]
+    return texts if len(texts) == len(items) else None
 
 
 def _lifetime(value: object, wrong: list[FieldError]) -> Lifetime:

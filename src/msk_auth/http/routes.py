@@ -13,9 +13,9 @@ An adapter runs the flow with :func:`~msk_auth.ports.run_blocking` or :func:`~ms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from msk_auth.core.errors import ConfigurationError, RequestMalformed
 from msk_auth.core.policy import Policy
@@ -115,6 +115,31 @@ def broken_body() -> RequestMalformed:
     return RequestMalformed(
         "The body could not be read to its end. Check its length or its chunks, and send the request again."
     )
+
+
+def named_rows(
+    table: tuple[Route, ...], operations: Collection[str] | None, kind: str
+) -> tuple[Route, ...]:
+    """The rows of a table that an application wants.
+
+    Args:
+        table: The routes.
+        operations: Their names; None means all.
+        kind: What the routes are called, for an error.
+
+    Raises:
+        ConfigurationError: It is no collection of names of these routes, or empty.
+    """
+    if operations is None:
+        return table
+    given = cast("object", operations)
+    known = [row.name for row in table]
+    is_list = isinstance(given, Collection) and not isinstance(given, str)
+    if not is_list or not operations or any(name not in known for name in operations):
+        raise ConfigurationError(
+            f"operations={given!r} does not name {kind}. Write a list of some of these: {', '.join(known)}."
+        )
+    return tuple(row for row in table if row.name in operations)
 
 
 def check_path(path: str, example: str) -> None:

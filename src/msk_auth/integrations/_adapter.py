@@ -8,11 +8,14 @@ from copy import copy
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
+from msk_auth._callables import returns_awaitable
 from msk_auth.authenticator.base import BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy, require, require_interactive, require_key
+from msk_auth.http.admission import users_of
 from msk_auth.http.answers import ProblemRenderer
 from msk_auth.http.request_logins import LoginSources
+from msk_auth.users import AnyUsers, users_in
 
 GivenT = TypeVar("GivenT", bound=BaseAuthenticator[Any])
 """What an application may give to the adapter: the kinds of authenticator that its framework works with."""
@@ -32,9 +35,11 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         logins: The application's functions that find a login in a request without a bearer credential.
         check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent the request.
         awaits: Whether those functions may be async.
+        find_session: The application's function that finds the session of a request; its arguments are the framework's.
 
     Raises:
-        ConfigurationError: It is no authenticator, or `logins` is no list of functions that it can call.
+        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, or `find_session` is
+            no function or async.
     """
 
     def __init__(
@@ -44,7 +49,11 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         logins: Sequence[Callable[[Any], object]],
         check_origin: bool,
         awaits: bool,
+        find_session: Callable[..., object] | None = None,
     ) -> None:
+        if find_session is not None:
+            _check_session(find_session)
+        self._find_session = find_session
         self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=awaits)
         # The same in all copies.
         self._origin = object()
@@ -76,12 +85,32 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
     def _guard(self, policy: Policy) -> GuardT:
         """A guard that demands what a policy says."""
 
+    def _users_given(self, load_user: object) -> AnyUsers | None:
+        """The `Users` that `user` was given; None for a function.
+
+        Raises:
+            ConfigurationError: There is no `session` to load them in.
+        """
+        users = users_in(load_user)
+        if users is not None and self._find_session is None:
+            raise ConfigurationError(
+                f"auth.user(users) loads the user in the session of the request. Write {type(self).__name__}(…, session=…)"
+                " with a function that returns it."
+            )
+        return users
+
     def shares_guards_with(self, other: object) -> bool:
         """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
         return getattr(other, "_origin", None) is self._origin
 
     def _bind(self, authenticator: GivenT) -> None:
-        """Work with an authenticator from now on. An adapter checks its kind first."""
+        """Work with an authenticator from now on. An adapter checks its kind first.
+
+        Raises:
+            ConfigurationError: There is a session to read users in, and the authenticator does not read them in one.
+        """
+        if self._find_session is not None:
+            users_of(authenticator)
         self._given = authenticator
         self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
 
@@ -126,3 +155,14 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
     @abstractmethod
     def _serving_here(self) -> Self | None:
         """The copy of this adapter whose application serves the current request."""
+
+
+def _check_session(find_session: object) -> None:
+    if not callable(find_session):
+        raise ConfigurationError(
+            f"session must be a function that returns the session of a request, not {type(find_session).__name__}."
+        )
+    if returns_awaitable(find_session) is True:
+        raise ConfigurationError(
+            "session is async. Pass a plain function that returns the session which your application keeps for the request."
+        )

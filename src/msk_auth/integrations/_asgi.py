@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -17,18 +16,25 @@ from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
 from msk_auth.authenticator.awaiting import is_beside_loop
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http import admission
-from msk_auth.http.admission import AUTHENTICATED, Memory
+from msk_auth.http.admin_key_routes import AdminKeyOperation, admin_key_routes
+from msk_auth.http.admission import (
+    AUTHENTICATED,
+    Memory,
+    keep_session,
+    load_user_in,
+    users_of,
+)
 from msk_auth.http.answers import Answer, close_reason
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
 from msk_auth.ports import run_awaiting
-from msk_auth.users import AsyncUsers, Users
+from msk_auth.users import RequestSession
 from msk_auth.watch import AsyncWatch
 
 from ._adapter import Adapter, GuardT
@@ -126,9 +132,17 @@ class AsgiAuth(
         *,
         logins: Sequence[LoginOf[ConnectionT]] = (),
         check_origin: bool = False,
+        session: Callable[[ConnectionT], object] | None = None,
     ) -> None:
+        # While an application is served: this adapter, as it is bound in that application.
         self._serving: ContextVar[Any] = ContextVar("msk_auth.serving", default=None)
-        super().__init__(authenticator, logins=logins, check_origin=check_origin, awaits=True)
+        super().__init__(
+            authenticator,
+            logins=logins,
+            check_origin=check_origin,
+            awaits=True,
+            find_session=session,
+        )
 
     @property
     def authenticator(self) -> AsyncAuthenticator[UserT]:
@@ -238,46 +252,46 @@ class AsgiAuth(
         serving: Self | None = self._serving.get()
         return serving
 
-    @contextmanager
-    def _serve(self) -> Generator[None]:
-        """While a request is served: the application's own authenticator is that of the adapter."""
-        token = self._serving.set(self)
-        try:
-            yield
-        finally:
-            self._serving.reset(token)
-
-    async def _verify(self, scope: Memory, policy: Policy, *, afresh: bool) -> Principal[UserT]:
+    async def _verify(
+        self, scope: Memory, policy: Policy, *, afresh: bool, in_session: bool = True
+    ) -> Principal[UserT]:
         # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
         # credentials count must not depend on that.
         authorization = tuple(values(scope, b"authorization"))
-        authenticator = self.authenticator
+        authenticator = self._authenticator
+        elsewhere = self._ask_elsewhere(scope) if self._login_sources.functions else None
+        if in_session and self._find_session is not None and not self._is_own_route(scope):
+            self._request_session(scope)
         flow = admission.admit(
             scope,
             authenticator,
             authorization,
             policy,
+            address=_address(scope),
             afresh=afresh,
-            elsewhere=self._ask_elsewhere(scope),
+            elsewhere=elsewhere,
         )
         principal = await run_awaiting(flow, authenticator)
-        self._publish(scope, principal)
+        await self._publish(scope, principal)
         return principal
 
-    async def _load_user(self, scope: Memory, principal: Principal[UserT], session: object) -> Any:
-        """The application's user of a request, in its session; the one that was read to verify the request."""
-        authenticator = self.authenticator
-        users = users_of(authenticator)
-        request = admission.keep_session(scope, authenticator, session)
-        owner_id = principal.owner.id
-        found = request.users.get(owner_id)
-        if found is None:
-            found = await call_awaited(users.load_in, request, owner_id)
-        return admission.loaded_user(principal, found)
+    def _is_own_route(self, scope: Memory) -> bool:
+        """Whether it is known before the route is called that it is one of the library.
 
-    def _ask_elsewhere(self, scope: Memory) -> RequestLogins | None:
-        if not self._login_sources.functions:
-            return None
+        Such a route holds no session of the application while the store waits for a connection of its own.
+        """
+        return False
+
+    def _request_session(self, scope: Memory) -> RequestSession:
+        find = cast("Callable[[ConnectionT], object]", self._find_session)
+        return keep_session(scope, self.authenticator, lambda: find(self._connection(scope)))
+
+    async def _load_user(self, request: RequestSession, principal: Principal[UserT]) -> Any:
+        """The application's user of a request, in its session; the one that was read to verify the request."""
+        flow = load_user_in(request, users_of(self.authenticator), principal, call_awaited)
+        return await run_awaiting(flow, None)
+
+    def _ask_elsewhere(self, scope: Memory) -> RequestLogins:
         return self._login_sources.ask(
             self._connection(scope),
             # A websocket's scope has none.
@@ -290,7 +304,7 @@ class AsgiAuth(
     def _connection(self, scope: Memory) -> ConnectionT:
         """The framework's object for a request or websocket, which the application's `logins` take."""
 
-    def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
+    async def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
         """Put a verified principal where the framework's own attributes of a request read it."""
 
     async def _respond(
@@ -312,22 +326,20 @@ class AsgiAuth(
             key_id=scope["path_params"].get("key_id", ""),
             content_type=next(iter(_texts(scope, b"content-type")), None),
             header=lambda name: _only(_texts(scope, name.encode())),
-            admit=lambda policy: self.admit(request, policy),
+            admit=lambda policy: self._bound_in(scope)._verify(
+                scope, policy, afresh=False, in_session=False
+            ),
             read_body=read_body,
             throttle=None if throttle is None else partial(call_awaited, throttle, request),
         )
         return await run_awaiting(respond(route, exchange), exchange)
 
 
-def users_of(
-    authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT],
-) -> Users[Any, Any, UserT] | AsyncUsers[Any, Any, UserT]:
-    if authenticator.users is None:
-        raise ConfigurationError(
-            "user() without a function that loads the user needs an authenticator that knows how: give it"
-            " find_owner=Users(load_user, owner_of, new_session)."
-        )
-    return authenticator.users
+def admin_rows(
+    admin: AsyncAdminKeys[Any] | AdminKeys[Any], operations: Collection[AdminKeyOperation] | None
+) -> tuple[Route, ...]:
+    """The key routes for administrators; what `AdminKeys` do runs in threads."""
+    return admin_key_routes(admin, (AsyncAdminKeys, AdminKeys), call_awaited, operations)
 
 
 async def call_awaited(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
@@ -346,6 +358,12 @@ def _refuse_beside_loop(name: str) -> None:
             f"{name} was called in a `def` route, where nothing awaits it, so nothing would be verified. Await it in"
             " an `async def` route."
         )
+
+
+def _address(scope: Memory) -> str | None:
+    """The address of the client, as the server states it. None where there is none, such as on a Unix socket."""
+    client = scope.get("client")
+    return None if client is None else client[0]
 
 
 def values(scope: Memory, name: bytes) -> list[bytes]:

@@ -19,10 +19,13 @@ from flask.views import MethodView, View
 
 from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import Policy, named_first
 
 POLICIES_ATTRIBUTE: Final = "msk_auth_policies"
 """Where a declared view carries its policies: a tuple, empty if it is public."""
+
+_LIBRARY_ATTRIBUTE: Final = "msk_auth_library"
+"""Marks a view of the library."""
 
 PUBLIC: Final[tuple[Policy, ...]] = ()
 
@@ -62,7 +65,13 @@ def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> Vie
 def declare_view(view: ViewT, policy: Policy | None) -> ViewT:
     """Mark a view of the library, which checks its policy by itself; None: it is public."""
     setattr(view, POLICIES_ATTRIBUTE, PUBLIC if policy is None else (policy,))
+    setattr(view, _LIBRARY_ATTRIBUTE, True)
     return view
+
+
+def is_library_view(view: object) -> bool:
+    """True for a view of the library."""
+    return getattr(view, _LIBRARY_ATTRIBUTE, False) is True
 
 
 def declare_public(view: ViewT) -> ViewT:
@@ -180,6 +189,9 @@ class Views:
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
             WeakKeyDictionary()
         )
+        # What `checks_of` has found: for an endpoint and a method the view, and its policies in order.
+        self._found: WeakKeyDictionary[Flask, dict[tuple[str, str], tuple[object, list[Policy]]]]
+        self._found = WeakKeyDictionary()
 
     def watch(self, app: Flask) -> None:
         """Look at the views that an application has, and at every one that is registered from now on.
@@ -208,6 +220,7 @@ class Views:
         Raises:
             ConfigurationError: It is an application, and one of its views declares nothing.
         """
+        self._found.clear()
         self._protected[scope] = policy
         if isinstance(scope, Flask):
             self._check_views(scope)
@@ -224,6 +237,7 @@ class Views:
                 f"declare_view was called twice for {endpoint!r}. Call it once, with one policy that"
                 " says everything."
             )
+        self._found.clear()
         declared[endpoint] = PUBLIC if policy is None else (policy,)
         if endpoint in app.view_functions:
             self._check_view(app, endpoint)
@@ -285,6 +299,21 @@ class Views:
                 f" protected. {_how_to_declare(endpoint)}"
             )
         return _UNDECLARED
+
+    def checks_of(self, app: Flask, endpoint: str, method: str) -> list[Policy]:
+        """The policies that a request is checked against, in this order.
+
+        Raises:
+            ConfigurationError: As :meth:`policies_of`.
+        """
+        found = self._found.setdefault(app, {})
+        view = app.view_functions.get(endpoint)
+        of_view, checks = found.get((endpoint, method), (None, []))
+        # An application may put another view under an endpoint by hand.
+        if of_view is None or of_view is not view:
+            checks = named_first(self.policies_of(app, endpoint, method) or ())
+            found[endpoint, method] = view, checks
+        return checks
 
     def _own_policies(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
         view = app.view_functions.get(endpoint)

@@ -131,8 +131,11 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket":
                 send = noting_handshake(scope, send)
-            with self._serve():
+            serving = self._serving.set(self)
+            try:
                 await app(scope, receive, send)
+            finally:
+                self._serving.reset(serving)
 
         return serve
 
@@ -143,9 +146,10 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             handlers.setdefault(Exception, self._on_exception)
 
     def _bound_in(self, scope: Memory) -> Self:
-        installed = getattr(getattr(scope.get("app"), "state", None), "msk_auth", None)
-        if self.shares_guards_with(installed):
-            return cast("Self", installed)
+        installed: Any = getattr(getattr(scope.get("app"), "state", None), "msk_auth", None)
+        if installed is self or self.shares_guards_with(installed):
+            bound: Self = installed
+            return bound
         raise ConfigurationError(
             f"A guarded route is served by an application without its {type(self).__name__}."
             " Call auth.install(app) on the application that the route belongs to."

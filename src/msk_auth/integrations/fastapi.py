@@ -53,17 +53,18 @@ from starlette.routing import BaseRoute
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import AuditedRoute
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
-from msk_auth.http.admission import keep_session, loaded_user
+from msk_auth.http.admin_key_routes import AdminKeyOperation
+from msk_auth.http.admission import keep_session, loaded_user, users_of
 from msk_auth.http.answers import Answer
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import TAG, complete_document, requirement
 from msk_auth.http.routes import Route, check_path
 
-from ._asgi import LoginOf, Throttle, users_of
+from ._asgi import LoginOf, Throttle, admin_rows
 from ._public_routes import PublicRoutes
 from ._starlette import (
     RouteEntry,
@@ -146,7 +147,7 @@ class Guard(SecurityBase, Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
         """
         if session is not None:
-            keep_session(connection.scope, self._auth.authenticator, session)
+            keep_session(connection.scope, self._auth.authenticator, lambda: session)
         if self.policy.is_bare:
             # The principal as a parameter, beside a guard of the route that says which keys may pass.
             for guard in _guards_of(connection.scope):
@@ -158,10 +159,15 @@ class Guard(SecurityBase, Generic[UserT]):
 class _Declared(Security):
     """A guard as a dependency, which FastAPI takes as it is.
 
-    `Depends(…)` around it is a usual mistake, for which FastAPI would say that the guard cannot be called.
+    `Depends(…)` around it, and a decorator of it, are usual mistakes, for which Python would say that it cannot be called.
     """
 
-    def __call__(self) -> NoReturn:
+    def __call__(self, *decorated: object) -> NoReturn:
+        if decorated:
+            raise ConfigurationError(
+                "This guard is a dependency and no decorator. Write it into the route, as in"
+                " @app.get('/tasks', dependencies=[auth.require('tasks:read')])."
+            )
         raise ConfigurationError(
             "This guard is a dependency already. Write it without Depends(…), as in"
             " Annotated[Principal, auth.require('tasks:read')] or dependencies=[auth.require('tasks:read')]."
@@ -290,7 +296,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         async def current_user(
             connection: HTTPConnection, principal: Any = self.principal, session: Any = session
         ) -> Any:
-            return await self._load_user(connection.scope, principal, session)
+            request = keep_session(connection.scope, self.authenticator, lambda: session)
+            return await self._load_user(request, principal)
 
         return Depends(current_user)
 
@@ -321,6 +328,37 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         check_path(prefix, "/api/keys")
         router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
         for row in key_routes(operations):
+            self._mount(router, row, operation_id=operation_id)
+        return router
+
+    def admin_key_routes(
+        self,
+        admin: AsyncAdminKeys[UserT] | AdminKeys[UserT],
+        *,
+        prefix: str = "/api/admin/keys",
+        operations: Collection[AdminKeyOperation] | None = None,
+        tags: Sequence[str] = (TAG,),
+        operation_id: Callable[[str], str] | None = None,
+    ) -> APIRouter:
+        """A router with which administrators list and revoke the keys of all owners. Its guards cannot be taken off.
+
+        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
+        a key's value.
+
+        Args:
+            admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
+            prefix: Where to serve it.
+            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            tags: Of the routes in the OpenAPI document.
+            operation_id: As for :meth:`key_routes`.
+
+        Raises:
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; `admin` is of another kind; or
+                `operations` is not a list of these names.
+        """
+        check_path(prefix, "/api/admin/keys")
+        router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
+        for row in admin_rows(admin, operations):
             self._mount(router, row, operation_id=operation_id)
         return router
 

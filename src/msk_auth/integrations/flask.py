@@ -26,8 +26,20 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import (
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 from weakref import ref
 
 from flask import (
@@ -47,13 +59,22 @@ from werkzeug.routing import Rule
 
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.report import AuditedRoute, RouteKind
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.authenticator import AdminKeys, AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, named_first
+from msk_auth.core.policy import Policy, any_credential
 from msk_auth.http import admission
-from msk_auth.http.admission import AUTHENTICATED, Memory, known_principal, load_user_once
+from msk_auth.http.admin_key_routes import AdminKeyOperation, admin_key_routes
+from msk_auth.http.admission import (
+    AUTHENTICATED,
+    Memory,
+    keep_session,
+    known_principal,
+    load_user_in,
+    load_user_once,
+    users_of,
+)
 from msk_auth.http.answers import Answer, Errors, answers_all
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
@@ -61,6 +82,7 @@ from msk_auth.http.routes import Exchange, broken_body, check_path, respond
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.ports import run_blocking
+from msk_auth.users import AnyUsers, RequestSession, Users
 from msk_auth.watch import Watch
 
 from ._adapter import Adapter
@@ -74,6 +96,7 @@ from ._flask_views import (
     declared_policies,
     guards_itself,
     is_exposed,
+    is_library_view,
 )
 
 __all__ = ["FlaskAuth"]
@@ -114,9 +137,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             the request, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
         check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent
             the request. By default protection from cross-site request forgery is the application's own.
+        session: Returns the session of the current request, such as `db.session` of Flask-SQLAlchemy.
+            :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: It is not an `Authenticator`, or :meth:`init_app` raises.
+        ConfigurationError: It is not an `Authenticator`, `session` is no function or async, or :meth:`init_app` raises.
     """
 
     def __init__(
@@ -127,8 +152,15 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         errors: Errors = "problems",
         logins: Sequence[LoginOfRequest] = (),
         check_origin: bool = False,
+        session: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(authenticator, logins=logins, check_origin=check_origin, awaits=False)
+        super().__init__(
+            authenticator,
+            logins=logins,
+            check_origin=check_origin,
+            awaits=False,
+            find_session=session,
+        )
         self._views = Views()
         if app is not None:
             self.init_app(app, errors=errors)
@@ -186,9 +218,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         app.extensions[_EXTENSION] = bound
         self._views.watch(app)
         # Before whatever else the application does with a request.
-        app.before_request_funcs.setdefault(None, []).insert(
-            0, functools.partial(bound._admit_request, app)
-        )
+        app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
             app.register_error_handler(Problem, bound._on_problem)
@@ -212,10 +242,16 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             )
         return principal
 
-    def user(self, load_user: Callable[[str], T | None], /) -> Callable[[], T]:
-        """A decorator of the function that loads the application's user; it makes the function that views call.
+    @overload
+    def user(self, load_user: Users[Any, str, T, UserT], /) -> Callable[[], T]: ...
+    @overload
+    def user(self, load_user: Callable[[str], T | None], /) -> Callable[[], T]: ...
+    def user(self, load_user: Any, /) -> Callable[[], Any]:
+        """The function with which views get the application's user: `current_user = auth.user(users)`.
 
-        The user is loaded once per request, in the session of the request::
+        The user is loaded once per request, in the session of the request. With the authenticator's :class:`~msk_auth.Users`,
+        and an extension that has a `session`, it is the one that was read to decide about the request. Otherwise decorate the
+        function that loads it::
 
             @auth.user
             def current_user(owner_id: str) -> User | None:
@@ -231,23 +267,35 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         `token_revoked` for a login. It needs a guard, as :attr:`current_principal` does.
 
         Args:
-            load_user: Takes the id of the principal's owner.
+            load_user: `Users`, or a function that takes the id of the principal's owner.
 
         Raises:
-            ConfigurationError: The function is async: nothing would await it.
+            ConfigurationError: They are `Users`, and the extension has no `session`. Or the function is async: nothing would
+                await it.
         """
+        users = self._users_given(load_user)
+        if users is not None:
+            return lambda: self._load_in_session(users)
         if inspect.iscoroutinefunction(load_user):
             raise ConfigurationError(
                 f"{load_user!r} is async, and Flask's sessions are not. Write a plain function."
             )
 
         @functools.wraps(load_user)
-        def current_user() -> T:
+        def current_user() -> Any:
             flow = load_user_once(request.environ, self.current_principal, load_user)
-            user: T = run_blocking(flow, None)
-            return user
+            return run_blocking(flow, None)
 
         return current_user
+
+    def _load_in_session(self, users: AnyUsers) -> Any:
+        principal = self.current_principal
+        users = users_of(self.authenticator, users)
+        return run_blocking(load_user_in(self._request_session(), users, principal), None)
+
+    def _request_session(self) -> RequestSession:
+        find = cast("Callable[[], object]", self._find_session)
+        return keep_session(request.environ, self.authenticator, find)
 
     def any_credential(self) -> Decorator:
         """A decorator for views that lets every accepted credential pass, also a key with scopes of its own.
@@ -324,6 +372,35 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             self._mount(blueprint, row, row.name)
         return blueprint
 
+    def admin_key_routes(
+        self,
+        admin: AdminKeys[UserT],
+        *,
+        url_prefix: str = "/api/admin/keys",
+        operations: Collection[AdminKeyOperation] | None = None,
+        name: str = "admin_keys",
+    ) -> Blueprint:
+        """A blueprint with which administrators list and revoke the keys of all owners. Its guards cannot be taken off.
+
+        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
+        a key's value.
+
+        Args:
+            admin: Lists and revokes, for the authenticator of the application.
+            url_prefix: Where to serve it.
+            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            name: The blueprint's name, for `url_for`.
+
+        Raises:
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; `admin` is of another kind; or
+                `operations` is not a list of these names.
+        """
+        check_path(url_prefix, "/api/admin/keys")
+        blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
+        for row in admin_key_routes(admin, (AdminKeys,), operator.call, operations):
+            self._mount(blueprint, row, row.name)
+        return blueprint
+
     def revocation_route(
         self, *, path: str = "/api/revoke", name: str = "revocation", throttle: Throttle | None
     ) -> Blueprint:
@@ -390,7 +467,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        return self._verify(policy)
+        return self._verify(request.environ, policy)
 
     def verify_again(self, policy: Policy = AUTHENTICATED) -> Principal[UserT]:
         """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
@@ -405,7 +482,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        return self._verify(policy, afresh=True)
+        return self._verify(request.environ, policy, afresh=True)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """A watch that ends a response that goes on within two seconds of a revocation.
@@ -481,7 +558,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 key_id=key_id,
                 content_type=request.environ.get("CONTENT_TYPE"),
                 header=_header,
-                admit=self.admit,
+                admit=functools.partial(self._verify, request.environ, in_session=False),
                 read_body=_read_body,
                 throttle=None if throttle is None else functools.partial(throttle, request),
             )
@@ -492,24 +569,32 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         blueprint.add_url_rule(rule, endpoint, view, methods=[row.method])
         return blueprint
 
-    def _verify(self, policy: Policy, *, afresh: bool = False) -> Principal[UserT]:
+    def _verify(
+        self,
+        environ: Memory,
+        policy: Policy,
+        *,
+        afresh: bool = False,
+        in_session: bool = True,
+    ) -> Principal[UserT]:
         # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
         # request wherever the application has pushed one, and a principal must never pass to the next request.
-        environ = request.environ
         authenticator = self.authenticator
+        elsewhere = self._ask_elsewhere(environ) if self._login_sources.functions else None
+        if in_session and self._find_session is not None:
+            self._request_session()
         flow = admission.admit(
             environ,
             authenticator,
             _authorization(environ),
             policy,
+            address=environ.get("REMOTE_ADDR"),
             afresh=afresh,
-            elsewhere=self._ask_elsewhere(environ),
+            elsewhere=elsewhere,
         )
         return run_blocking(flow, authenticator)
 
-    def _ask_elsewhere(self, environ: Memory) -> RequestLogins | None:
-        if not self._login_sources.functions:
-            return None
+    def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
         # A server joins several headers of one name, and none of these is right with a comma in it.
         names = {
             "HTTP_HOST": b"host",
@@ -532,19 +617,23 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 " auth.init_app(app) on the application that the view belongs to."
             )
 
-    def _admit_request(self, app: Flask) -> None:
-        """Verify a request before its view is called; Flask calls it for each request."""
-        self._views.check_once(app)
-        if self.authenticator.is_flush_due:
-            after_this_request(functools.partial(self._flush_after, app))
-        rule = request.url_rule
-        # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
-        if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
-            return
-        for policy in named_first(
-            self._views.policies_of(app, rule.endpoint, request.method) or ()
-        ):
-            self._verify(policy)
+    def _admitting(self, app: Flask) -> Callable[[], None]:
+        """Verifies a request before its view is called; Flask calls it for each request of an application."""
+
+        def admit_request() -> None:
+            self._views.check_once(app)
+            if self.authenticator.is_flush_due:
+                after_this_request(functools.partial(self._flush_after, app))
+            rule = request.url_rule
+            # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
+            if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
+                return
+            # A route of the library holds no session of the application while the store waits for a connection of its own.
+            in_session = not is_library_view(app.view_functions.get(rule.endpoint))
+            for policy in self._views.checks_of(app, rule.endpoint, request.method):
+                self._verify(request.environ, policy, in_session=in_session)
+
+        return admit_request
 
     def _flush_after(self, app: Flask, response: Response) -> Response:
         response.call_on_close(functools.partial(_flush, app, self.authenticator.flush_if_due))

@@ -21,7 +21,8 @@ adapter's `paths` and `default`; without them it is an error when it is register
 by itself demand what the other methods of the path do, except for CORS preflights: they cannot carry credentials, and no
 handler of the application is called for them.
 
-`principal` is injected by its name; `request.user` and `request.auth` hold the user and the principal.
+`principal` is injected by its name; `request.user` and `request.auth` hold the user and the principal. The user is that of the
+`Owner`, or with a `session` the application's own, in the session of the request.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ from litestar.utils import join_paths
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.own_guard import OwnGuard, has_own_guard
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
 from msk_auth.core.credentials import read_bearer
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
-from msk_auth.http.admission import Memory, known_principal, loaded_user
+from msk_auth.http.admin_key_routes import AdminKeyOperation
+from msk_auth.http.admission import Memory, known_principal, loaded_user, session_of
 from msk_auth.http.answers import Errors, answers_all
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import (
@@ -81,7 +83,7 @@ from msk_auth.http.openapi import (
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import broken_body, check_path
 
-from ._asgi import AsgiAuth, LoginOf, Throttle, call_awaited, read_stream, values
+from ._asgi import AsgiAuth, LoginOf, Throttle, admin_rows, call_awaited, read_stream, values
 from ._litestar_errors import ErrorAnswers, to_response
 from ._litestar_paths import PathPolicies, check_policy
 from ._public_routes import PublicRoutes
@@ -91,6 +93,8 @@ __all__ = ["Guard", "LitestarAuth"]
 _PUBLIC: Final = "msk_auth_public"
 _PAGES: Final = "msk_auth_pages"
 """Marks the handlers of Litestar's OpenAPI pages."""
+_LIBRARY: Final = "msk_auth_library"
+"""Marks the handlers of the library, in `opt`."""
 _POLICIES: Final = "msk_auth_policies"
 """Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
 
@@ -168,6 +172,9 @@ class LitestarAuth(
             the `ASGIConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
         check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
             the request. By default protection from cross-site request forgery is the application's own.
+        session: Returns the session that the application keeps for a connection; with advanced-alchemy
+            `lambda connection: alchemy.provide_session(connection.app.state, connection.scope)`, the one that handlers get.
+            :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
 
     Raises:
         ConfigurationError: It is no authenticator, or an argument is of the wrong kind.
@@ -186,8 +193,9 @@ class LitestarAuth(
         errors: Errors = "problems",
         logins: Sequence[LoginOf[ASGIConnection[Any, Any, Any, Any]]] = (),
         check_origin: bool = False,
+        session: Callable[[ASGIConnection[Any, Any, Any, Any]], object] | None = None,
     ) -> None:
-        super().__init__(authenticator, logins=logins, check_origin=check_origin)
+        super().__init__(authenticator, logins=logins, check_origin=check_origin, session=session)
         check_policy(default, "default")
         self._default = default
         self._paths = PathPolicies(paths or {})
@@ -223,10 +231,12 @@ class LitestarAuth(
     def _guard(self, policy: Policy) -> Guard[UserT]:
         return Guard(self, policy)
 
-    def user(self, load_user: Callable[..., object]) -> Provide:
-        """The application's user as a dependency, for `dependencies={"user": auth.user(load_user)}`.
+    def user(self, load_user: Callable[..., object] | None = None) -> Provide:
+        """The application's user as a dependency, for `dependencies={"user": auth.user()}`.
 
-        The user is loaded once per request, in the session that the function depends on::
+        The user is loaded once per request, in the session of the request. It is the one that :class:`~msk_auth.Users` have
+        loaded to decide about the request, if the plugin has a `session`. Otherwise write `auth.user(load_user)` with a
+        dependency that loads it::
 
             async def load_user(principal: Principal[None], db_session: AsyncSession) -> User | None:
                 return await db_session.get(User, int(principal.owner.id))
@@ -235,12 +245,16 @@ class LitestarAuth(
         `token_revoked` for a login. Its handlers need a guard.
 
         Args:
-            load_user: A dependency of the application that takes `principal`; a plain function runs in a thread.
+            load_user: A dependency of the application that takes `principal`; a plain function runs in a thread. None: what the
+                authenticator's `Users` load.
 
         Raises:
-            ConfigurationError: The function does not take `principal`: Litestar would take an id from the query, where a
-                client writes what it likes.
+            ConfigurationError: There is no `load_user`, and the plugin has no `session` or its authenticator no `Users`. Or the
+                function does not take `principal`: Litestar would take an id from the query, where a client writes what it
+                likes.
         """
+        if load_user is None:
+            return self._user_of_session()
         if _DEPENDENCY not in inspect.signature(load_user).parameters:
             raise ConfigurationError(
                 f"{load_user!r} does not depend on who the request acts as. Give it a parameter"
@@ -253,6 +267,19 @@ class LitestarAuth(
             principal: Principal[UserT] = given[_DEPENDENCY]
             found: object = await call_awaited(load_user, **given)
             return loaded_user(principal, found)
+
+        return Provide(provide_user)
+
+    def _user_of_session(self) -> Provide:
+        if self._find_session is None:
+            raise ConfigurationError(
+                "auth.user() loads the user in the session of the request. Write LitestarAuth(…, session=…) with a function"
+                " that returns it, or auth.user(load_user) with a dependency that loads the user."
+            )
+
+        async def provide_user(scope: Scope) -> Any:
+            memory = cast("Memory", scope)
+            return await self._load_user(self._request_session(memory), self._principal_of(memory))
 
         return Provide(provide_user)
 
@@ -283,6 +310,36 @@ class LitestarAuth(
         handlers = [self._mount(row, operation_id=operation_id) for row in key_routes(operations)]
         return Router(path, route_handlers=handlers, tags=list(tags))
 
+    def admin_key_routes(
+        self,
+        admin: AsyncAdminKeys[UserT] | AdminKeys[UserT],
+        *,
+        path: str = "/api/admin/keys",
+        operations: Collection[AdminKeyOperation] | None = None,
+        tags: Sequence[str] = (TAG,),
+        operation_id: Callable[[str], str] | None = None,
+    ) -> Router:
+        """A router with which administrators list and revoke the keys of all owners. Its guards cannot be taken off.
+
+        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
+        a key's value.
+
+        Args:
+            admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
+            path: Where to serve it.
+            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            tags: Of the routes in the OpenAPI document.
+            operation_id: As for :meth:`key_routes`.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one; `admin` is of another kind; or
+                `operations` is not a list of these names.
+        """
+        check_path(path, "/api/admin/keys")
+        rows = admin_rows(admin, operations)
+        handlers = [self._mount(row, operation_id=operation_id) for row in rows]
+        return Router(path, route_handlers=handlers, tags=list(tags))
+
     def _mount_public(
         self, row: Row, throttle: Throttle[Request[Any, Any, Any]] | None
     ) -> HTTPRouteHandler:
@@ -311,6 +368,7 @@ class LitestarAuth(
             handle.__annotations__["return"] = Response[None]
         # An authentication of Litestar's own knows no keys, and would refuse them before the guard is asked.
         excluded = {self._exclude_opt_key: True} if self._exclude_opt_key != _PUBLIC else {}
+        excluded[_LIBRARY] = True
         options: dict[str, Any] = {"opt": {**excluded, **self.public}, "tags": [TAG]}
         if row.policy is not None:
             # For the documentation and the route audit: the flow of the route checks the policy by itself.
@@ -325,8 +383,16 @@ class LitestarAuth(
             **options,
         )(handle)
 
-    def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
-        scope["user"], scope["auth"] = principal.owner.user, principal
+    def _is_own_route(self, scope: Memory) -> bool:
+        return _LIBRARY in scope["route_handler"].opt
+
+    async def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
+        # What the application's own guards and dependencies read.
+        request = session_of(scope, self._authenticator)
+        scope["auth"] = principal
+        scope["user"] = (
+            principal.owner.user if request is None else await self._load_user(request, principal)
+        )
 
     def _bound_in(self, scope: Memory) -> Self:
         plugins = scope["litestar_app"].plugins
@@ -490,14 +556,14 @@ class LitestarAuth(
 
         async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
-            with self._serve():
-                if not self._is_elsewhere(connection) and not await self._admitted(
-                    connection, send
-                ):
-                    return
-                if connection["type"] == "websocket":
-                    send = self._errors.closing_with_codes(connection, send)
-                await app(scope, receive, send)
+            serving = self._serving.set(self)
+            try:
+                if self._is_elsewhere(connection) or await self._admitted(connection, send):
+                    if connection["type"] == "websocket":
+                        send = self._errors.closing_with_codes(connection, send)
+                    await app(scope, receive, send)
+            finally:
+                self._serving.reset(serving)
 
         return admit_and_continue
 
@@ -531,15 +597,17 @@ class LitestarAuth(
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
-            principal = known_principal(cast("Memory", scope), self.authenticator)
-            if principal is None:
-                raise _misused(
-                    "A handler without a guard asks for the principal. Give it"
-                    " guards=[auth.require()]."
-                )
-            return principal
+            return self._principal_of(cast("Memory", scope))
 
         return provide_principal
+
+    def _principal_of(self, scope: Memory) -> Principal[UserT]:
+        principal = known_principal(scope, self.authenticator)
+        if principal is None:
+            raise _misused(
+                "A handler without a guard asks for the principal. Give it guards=[auth.require()]."
+            )
+        return principal
 
     @asynccontextmanager
     async def _lifespan(self, _app: Litestar) -> AsyncGenerator[None]:

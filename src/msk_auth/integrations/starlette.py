@@ -34,16 +34,25 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
 
+from msk_auth.authenticator import AdminKeys, AsyncAdminKeys
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
-from msk_auth.http.admission import AUTHENTICATED, known_principal, load_user_once
+from msk_auth.http.admin_key_routes import AdminKeyOperation
+from msk_auth.http.admission import (
+    AUTHENTICATED,
+    known_principal,
+    load_user_in,
+    load_user_once,
+    users_of,
+)
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import check_path
 from msk_auth.ports import run_awaiting, run_blocking
+from msk_auth.users import AsyncUsers, Users
 
-from ._asgi import Throttle
+from ._asgi import Throttle, admin_rows
 from ._public_routes import PublicRoutes
 from ._starlette import StarletteBase, declare, declared_policies
 
@@ -137,9 +146,12 @@ class StarletteAuth(
             the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
         check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
             the request. By default protection from cross-site request forgery is the application's own.
+        session: Returns the session that the application keeps for a request, such as `lambda request: request.state.session`.
+            :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: It is no authenticator, or `logins` is no list of functions that it can call.
+        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, or `session` is no function
+            or async.
     """
 
     def any_credential(self) -> Decorator:
@@ -167,16 +179,24 @@ class StarletteAuth(
 
     @overload
     def user(
+        self, load_user: AsyncUsers[Any, str, T, UserT], /
+    ) -> Callable[[HTTPConnection], Coroutine[Any, Any, T]]: ...
+    @overload
+    def user(self, load_user: Users[Any, str, T, UserT], /) -> Callable[[HTTPConnection], T]: ...
+    @overload
+    def user(
         self, load_user: Callable[[str, ConnectionT], Awaitable[T | None]], /
     ) -> Callable[[ConnectionT], Coroutine[Any, Any, T]]: ...
     @overload
     def user(
         self, load_user: Callable[[str, ConnectionT], T | None], /
     ) -> Callable[[ConnectionT], T]: ...
-    def user(self, load_user: Callable[[str, Any], Any], /) -> Callable[..., Any]:
-        """A decorator of a function that loads the application's user; it makes the function that endpoints call.
+    def user(self, load_user: Any, /) -> Callable[..., Any]:
+        """The function with which endpoints get the application's user: `current_user = auth.user(users)`.
 
-        The user is loaded once per request, in the session that the application keeps there::
+        The user is loaded once per request, in the session of the request. With the authenticator's :class:`~msk_auth.Users`,
+        and an adapter that has a `session`, it is the one that was read to decide about the request. Otherwise decorate the
+        function that loads it::
 
             @auth.user
             async def current_user(owner_id: str, request: Request) -> User | None:
@@ -191,23 +211,33 @@ class StarletteAuth(
         `token_revoked` for a login. It needs a guard, as :meth:`principal` does.
 
         Args:
-            load_user: Takes the id of the principal's owner and the request. An `async` function makes one that has to be
-                awaited, for `async def` endpoints, and a plain one makes a plain one, for `def` endpoints.
+            load_user: `AsyncUsers` or `Users`; or a function that takes the id of the principal's owner and the request. `AsyncUsers`
+                and an `async` function make one that has to be awaited, for `async def` endpoints, and the others make a plain
+                one, for `def` endpoints.
+
+        Raises:
+            ConfigurationError: They are `Users`, and the adapter has no `session`.
         """
+        users = self._users_given(load_user)
 
         def load_once(connection: HTTPConnection) -> Any:
             principal = self.principal(connection)
-            return load_user_once(connection.scope, principal, load_user, connection)
+            scope = connection.scope
+            if users is None:
+                return load_user_once(scope, principal, load_user, connection)
+            request = self._request_session(scope)
+            return load_user_in(request, users_of(self.authenticator, users), principal)
 
-        @functools.wraps(load_user)
         async def awaited(connection: HTTPConnection) -> Any:
             return await run_awaiting(load_once(connection), None)
 
-        @functools.wraps(load_user)
         def blocking(connection: HTTPConnection) -> Any:
             return run_blocking(load_once(connection), None)
 
-        return awaited if inspect.iscoroutinefunction(load_user) else blocking
+        if users is not None:
+            return awaited if isinstance(users, AsyncUsers) else blocking
+        awaits = inspect.iscoroutinefunction(load_user)
+        return functools.wraps(load_user)(awaited if awaits else blocking)
 
     def key_routes(
         self, *, prefix: str = "/api/keys", operations: Collection[KeyOperation] | None = None
@@ -225,6 +255,30 @@ class StarletteAuth(
         """
         check_path(prefix, "/api/keys")
         return [self._mount(row, prefix) for row in key_routes(operations)]
+
+    def admin_key_routes(
+        self,
+        admin: AsyncAdminKeys[UserT] | AdminKeys[UserT],
+        *,
+        prefix: str = "/api/admin/keys",
+        operations: Collection[AdminKeyOperation] | None = None,
+    ) -> list[BaseRoute]:
+        """Routes with which administrators list and revoke the keys of all owners. Their guards cannot be taken off.
+
+        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
+        a key's value.
+
+        Args:
+            admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
+            prefix: Where to serve them.
+            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+
+        Raises:
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; `admin` is of another kind; or
+                `operations` is not a list of these names.
+        """
+        check_path(prefix, "/api/admin/keys")
+        return [self._mount(row, prefix) for row in admin_rows(admin, operations)]
 
     def _mount_public(self, row: Row, throttle: Throttle[Request] | None) -> BaseRoute:
         return self._mount(row, throttle=throttle)

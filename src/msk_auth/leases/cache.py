@@ -126,10 +126,17 @@ class LeaseCache(Generic[UserT]):
         return Fingerprint(hash(header), hashlib.blake2b(self._secret + sent).digest())
 
     # In one function, because most requests need nothing else.
-    def find(self, authorization: Sequence[str | bytes]) -> Principal[UserT] | None:
+    def find(
+        self, authorization: Sequence[str | bytes], checks_address: bool = False
+    ) -> Principal[UserT] | None:
         """The principal that was verified for these header values, if neither the lease nor the credential has ended.
 
         None for a header in another spelling than :func:`usual_header`, even if its credential was verified.
+
+        Args:
+            authorization: The header values.
+            checks_address: Whether the caller holds the address of the request against the key's networks. Otherwise a key
+                that has networks is not found.
         """
         if len(authorization) != 1:
             return None
@@ -147,7 +154,7 @@ class LeaseCache(Generic[UserT]):
             return None
         if valid_until is not None and self._clock.now() >= valid_until:
             return None
-        return principal
+        return principal if principal.networks is None or checks_address else None
 
     def fill(
         self,
@@ -258,7 +265,7 @@ class Leases(Generic[UserT]):
         header = usual_header(presented)
         usual = (header,)
         # It may have been verified under another spelling of its header.
-        principal = cache.find(usual)
+        principal = cache.find(usual, checks_address=True)
         if principal is not None:
             return Attempt(principal)
         fingerprint = cache.fingerprint(header)
@@ -266,7 +273,7 @@ class Leases(Generic[UserT]):
         try:
             if not flight.leads:
                 yield from steps.wait_for(flight)
-                principal = cache.find(usual)
+                principal = cache.find(usual, checks_address=True)
                 if principal is not None:
                     return Attempt(principal)
             if not self._register.allows_leases(self._clock.monotonic()):

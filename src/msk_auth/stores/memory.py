@@ -26,7 +26,13 @@ from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus, revoked
-from msk_auth.core.store import KeyChange, RecordedLease, call_on_change, require_change
+from msk_auth.core.store import (
+    KeyChange,
+    KeyUpdate,
+    RecordedLease,
+    call_on_change,
+    require_change,
+)
 
 __all__ = ["AsyncMemoryKeyStore", "MemoryKeyStore"]
 
@@ -98,6 +104,13 @@ class _Records:
         return predecessor, self._added(
             successor, max_active=max_active, now=now, predecessor=predecessor
         )
+
+    def _update(self, key_id: str, *, owner_id: str, fields: KeyUpdate) -> _Planned:
+        def updated(record: ApiKey) -> ApiKey:
+            after = replace(record, **fields)
+            return record if after == record else after
+
+        return self._updated(key_id, owner_id, updated)
 
     def _touch(self, last_used: Mapping[str, datetime]) -> None:
         for key_id, at in last_used.items():
@@ -247,6 +260,12 @@ class MemoryKeyStore(_Records):
         )
         return self._write(rotation, change)
 
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._write(partial(self._update, key_id, owner_id=owner_id, fields=fields), change)
+
     def touch(self, last_used: Mapping[str, datetime]) -> None:
         """See :class:`~msk_auth.KeyStore`."""
         with self._lock:
@@ -360,6 +379,13 @@ class AsyncMemoryKeyStore(_Records):
         )
         return await self._write(rotation, change)
 
+    async def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        updating = partial(self._update, key_id, owner_id=owner_id, fields=fields)
+        return await self._write(updating, change)
+
     async def touch(self, last_used: Mapping[str, datetime]) -> None:
         """See :class:`~msk_auth.KeyStore`."""
         async with self._turn():
@@ -432,6 +458,7 @@ def _is_listed(record: ApiKey, query: KeyQuery) -> bool:
         and record.deleted_at is None
         and (query.status is None or record.status(query.now) is query.status)
         and (query.after is None or _position(record) < query.after)
+        and (query.label is None or query.label in record.labels)
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from msk_auth import PROBLEM_BASE, local_principal
+from msk_auth import PROBLEM_BASE, KeyRevocation, RevocationCause, local_principal
 
+from ._adapter_contract_admin import admin_cases
 from ._adapter_contract_answers import answer_cases
 from ._adapter_contract_case import Case
 from ._adapter_contract_headers import header_cases
@@ -20,8 +21,9 @@ from ._adapter_contract_world import PEOPLE, START, World, make_world
 
 _GUARD_CASES: Final = (*answer_cases(), *header_cases())
 _KEY_CASES: Final = (*key_cases(), *input_cases())
+_ADMIN_CASES: Final = tuple(admin_cases())
 
-CASES: Final = (*_GUARD_CASES, *_KEY_CASES)
+CASES: Final = (*_GUARD_CASES, *_KEY_CASES, *_ADMIN_CASES)
 """The whole table: what is sent, and exactly what has to come back."""
 
 
@@ -92,7 +94,9 @@ class AdapterContract:
                 return MyDriver(make_app(world.authenticator))
 
     :mod:`msk_auth.testing.adapter` says what the application is. An adapter without key routes sets
-    `test_a_key_route_gives_its_answer = None` and `test_only_the_named_key_routes_are_mounted = None`.
+    `test_a_key_route_gives_its_answer = None` and `test_only_the_named_key_routes_are_mounted = None`, and one without those for
+    administrators `test_an_administrators_key_route_gives_its_answer = None` and
+    `test_an_administrator_lists_and_revokes_the_keys_of_all_owners = None`.
     """
 
     @pytest.fixture(scope="class")
@@ -142,6 +146,57 @@ class AdapterContract:
         assert (created.status, created.header("location")) == (201, f"{some}/{created.json['id']}")
         assert send(f"POST {one}/revoke", "jwt").json["status"] == "revoked"
         assert send("GET /me", "key").json["code"] == "key_revoked"
+
+    @pytest.mark.parametrize("case", _ADMIN_CASES, ids=_name)
+    def test_an_administrators_key_route_gives_its_answer(
+        self, case: Case, world: World, driver: AdapterDriver
+    ) -> None:
+        check(case, ask(driver, world, case), world)
+
+    def test_an_administrator_lists_and_revokes_the_keys_of_all_owners(
+        self, world: World, driver: AdapterDriver
+    ) -> None:
+        def send(line: str, body: object = None) -> Any:
+            method, _, target = line.partition(" ")
+            headers = [*world.bearer("jwt_admin"), (b"content-type", b"application/json")]
+            reply = driver.send(method, target.encode(), headers, json.dumps(body).encode())
+            assert reply.header("cache-control") == "no-store"
+            return reply.json
+
+        def listed(query: str) -> list[str]:
+            found: list[str] = []
+            cursor = ""
+            while True:
+                page = send(f"GET /api/admin/keys?limit=2{query}{cursor}")
+                found += [item["id"] for item in page["items"]]
+                if page["next_cursor"] is None:
+                    return found
+                cursor = f"&cursor={page['next_cursor']}"
+
+        ids = {name: key_id for name, key_id in world.names.items() if name.endswith("_id")}
+        assert sorted(listed("")) == sorted(ids.values())
+        assert listed("&owner_id=bob") == [ids["key_bob_id"]]
+        assert listed("&status=expired") == [ids["key_expired_id"]]
+        assert listed("&created_before=2026-01-02T03:04:05Z") == []
+        assert set(ids.values()) == {*listed("&unused_since=2026-01-02T03:04:05Z")}
+        assert listed("&expires_before=2026-01-02T04:04:06%2B01:00") == [ids["key_expired_id"]]
+        one = f"/api/admin/keys/{ids['key_bob_id']}/revoke"
+        revoked = send(f"POST {one}")
+        assert (revoked["owner_id"], revoked["status"]) == ("bob", "revoked")
+        assert revoked["mask"].startswith("msk_")
+        wanted = [ids["key_id"], world.names["id_unknown"], ids["key_acme_id"], ids["key_id"]]
+        several = send("POST /api/admin/keys/revoke", {"ids": wanted})
+        assert [item["id"] for item in several["items"]] == [wanted[0], wanted[2]]
+        assert {item["status"] for item in several["items"]} == {"revoked"}
+        assert several["not_found"] == [wanted[1]]
+        for name in ("key", "key_bob", "key_acme"):
+            reply = driver.send("GET", b"/whoami", world.bearer(name), b"")
+            assert reply.json["code"] == "key_revoked"
+        ended = [event for event in world.events if isinstance(event, KeyRevocation)]
+        assert [(event.record.owner_id, event.cause) for event in ended] == [
+            (owner, RevocationCause.ADMINISTRATOR) for owner in ("bob", "alice", "org:acme")
+        ]
+        assert {event.principal and event.principal.owner.id for event in ended} == {"root"}
 
     @pytest.mark.parametrize("request_line", ["GET /me", "POST /tasks/run", "PATCH /admin/config"])
     def test_a_store_that_cannot_answer_lets_nobody_in(

@@ -116,6 +116,20 @@ def answer_cases() -> Iterator[Case]:
                 challenge,
                 bearer(credential),
             )
+    spoofed = [
+        (),
+        (("x-forwarded-for", "2001:db8:77::1"),),
+        (("forwarded", 'for="[2001:db8:77::1]"'), ("x-real-ip", "2001:db8:77::1")),
+    ]
+    for request in ("GET /me", "POST /tasks/run", "GET /admin/config", "GET /api/keys", "GET /key"):
+        for headers in spoofed:
+            yield Case(
+                f"a key from outside of its networks on {request} with {headers}",
+                request,
+                403,
+                "address_not_allowed",
+                headers=(*bearer("key_elsewhere"), *headers),
+            )
     yield Case("not there", "GET /missing", 404, "task_not_found", headers=bearer("jwt"))
     yield Case("too many attempts", "GET /busy", 429, "too_many_attempts", retry_after="30")
     yield Case("public", "GET /public", 200)

@@ -80,6 +80,7 @@ def input_cases() -> Iterator[Case]:
         yield create('{"name": "a"}', "", content=(("content-type", content_type),))
     yield create('{"name": "a"}', "", content=())
 
+    yield from _edits()
     for body in ("[]", "{", '{"overlap_seconds": "1"}', '{"overlap_seconds": -1}', '{"overlap_seconds": null}',
                  '{"overlap_seconds": 7776001}', '{"overlap_seconds": 1e3}', '{"overlap_seconds": true}',
                  '{"seconds": 1}'):  # fmt: skip
@@ -107,7 +108,7 @@ def input_cases() -> Iterator[Case]:
         ("limit=1e1", "limit"), ("limit=%31%00", "limit"), ("limit=" + "9" * 5000, "limit"), ("limit=1&limit=2", "limit"),
         ("status=dead", "status"), ("status=", "status"), ("status=ACTIVE", "status"), ("cursor=", "cursor"),
         ("status=active&status=active", "status"), ("cursor=x", "cursor"), ("cursor=%00", "cursor"),
-        ("cursor=" + "A" * 9000, "cursor"), ("&".join(["x=1"] * 101), ""),
+        ("cursor=" + "A" * 9000, "cursor"), ("label=", "label"), ("label=A", "label"), ("label=a&label=a", "label"), ("&".join(["x=1"] * 101), ""),
     ):  # fmt: skip
         yield Case(
             f"list ?{query[:40]} ({len(query)})",
@@ -121,6 +122,7 @@ def input_cases() -> Iterator[Case]:
         "limit=1",
         "limit=200",
         "status=revoked&limit=5",
+        "label=env:prod",
         "sort=name&owner_id=bob",
         "",
         "&&&",
@@ -144,3 +146,61 @@ def input_cases() -> Iterator[Case]:
         JSON,
         " " * 65_537,
     )
+
+
+def _edits() -> Iterator[Case]:
+    """Bodies that edit a key, and the same members of a new one."""
+    target = "PATCH /api/keys/<key_id>"
+    descriptions: list[Any] = [1, [], {}, "x" * 501, "a\nb"]
+    each_labels: list[Any] = ["a", 1, {}, [1], [None], ["A"], ["a b"], [""]]
+    each_labels.append([f"a{number}" for number in range(21)])
+    each_networks: list[Any] = [
+        "10.0.0.0/8",
+        1,
+        {},
+        [],
+        [1],
+        ["x"],
+        ["10.0.0.1/8"],
+        ["fe80::1%eth0"],
+        ["010.0.0.0/8"],
+    ]
+    each_networks.append([f"10.0.0.{number}" for number in range(51)])
+    wrong: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        *(({"description": description}, ("description",)) for description in descriptions),
+        *(({"labels": labels}, ("labels",)) for labels in each_labels),
+        *(({"networks": networks}, ("networks",)) for networks in each_networks),
+        ({"description": 1, "labels": 1, "networks": 1}, ("description", "labels", "networks")),
+    ]
+    for given, fields in wrong:
+        yield _refused(target, given, *fields)
+        yield _refused("POST /api/keys", {"name": "a", **given}, *fields)
+    names: list[Any] = [None, 1, "", "a" * 101]
+    for name in names:
+        yield _refused(target, {"name": name}, "name")
+    for member in ("scopes", "expires_at", "expires_in_days", "owner_id", "revoked_at", "digest"):
+        yield _refused(target, {"name": "a", member: None}, member)
+    for body in ("", "{}", "[]", '{"name": "a", "name": "b"}'):
+        yield _refused(target, body, "")
+    yield _refused(target, {"name": "a"}, "", content_type="text/plain")
+    for content_type in ("application/json", "application/merge-patch+json"):
+        for body in (
+            '{"name": "a"}',
+            '{"description": null, "labels": null}',
+            '{"description": "a", "labels": ["env:prod"]}',
+            '{"networks": ["203.0.113.0/24", "2001:db8::/32"]}',
+        ):
+            headers = (*bearer("jwt"), ("content-type", content_type))
+            yield Case(f"edit {body} as {content_type}", target, 200, headers=headers, body=body)
+
+
+def _refused(
+    request: str,
+    body: str | dict[str, Any],
+    *fields: str,
+    content_type: str = "application/json",
+) -> Case:
+    text = body if isinstance(body, str) else json.dumps(body)
+    name = f"{request} {text[:70]!r} and {len(text)} {content_type}"
+    headers = (*bearer("jwt"), ("content-type", content_type))
+    return Case(name, request, 422, "input_invalid", None, headers, text, fields=fields)

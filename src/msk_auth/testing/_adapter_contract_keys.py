@@ -11,6 +11,7 @@ MANAGING = (
     "POST /api/keys/<key_id>/rotate",
     "POST /api/keys/<key_id>/revoke",
     "DELETE /api/keys/<key_id>",
+    "PATCH /api/keys/<key_id>",
 )
 
 
@@ -31,7 +32,9 @@ def key_cases() -> Iterator[Case]:
                 (*bearer(credential), *JSON),
                 '{"name": "one more"}',
             )
+    edit = '{"name": "edited"}'
     for request in (*MANAGING[1:], "GET /api/keys/<key_id>"):
+        editing = request.startswith("PATCH")
         for credential, target in (
             ("jwt_bob", request),
             ("jwt_admin", request),
@@ -44,7 +47,9 @@ def key_cases() -> Iterator[Case]:
             ("jwt", request.replace("<key_id>", "<key>")),
         ):
             name = f"{credential} on {target[:30]!r} … {target[-10:]!r} and {len(target)}"
-            yield Case(name, target, 404, "key_not_found", headers=bearer(credential))
+            headers = (*bearer(credential), *JSON) if editing else bearer(credential)
+            body = edit if editing else ""
+            yield Case(name, target, 404, "key_not_found", headers=headers, body=body)
     for credential in ("key", "jwt"):
         yield Case(
             f"{credential} on one key", "GET /api/keys/<key_id>", 200, headers=bearer(credential)
@@ -55,6 +60,10 @@ def key_cases() -> Iterator[Case]:
     yield Case("rotate", "POST /api/keys/<key_id>/rotate", 201, headers=bearer("jwt"))
     yield Case("revoke", "POST /api/keys/<key_id>/revoke", 200, headers=bearer("jwt"))
     yield Case("revoke again", "POST /api/keys/<key_revoked_id>/revoke", 200, headers=bearer("jwt"))
+    for key in ("key_id", "key_revoked_id", "key_expired_id"):
+        name = f"edit <{key}>"
+        headers = (*bearer("jwt"), *JSON)
+        yield Case(name, f"PATCH /api/keys/<{key}>", 200, headers=headers, body=edit)
     yield Case("delete", "DELETE /api/keys/<key_id>", 204, headers=bearer("jwt"))
     for key in ("key_revoked_id", "key_expired_id"):
         yield Case(
@@ -92,6 +101,7 @@ def _service_account_cases() -> Iterator[Case]:
         scope("tasks:read tasks:run"),
         alice,
     )
+    yield Case("edit on behalf", f"PATCH {one}", 200, headers=alice, body=new)
     yield Case("list on behalf", f"GET /api/keys{ACTING}", 200, headers=alice)
     yield Case("create on behalf", f"POST /api/keys{ACTING}", 201, headers=alice, body=new)
     yield Case(
@@ -105,7 +115,7 @@ def _service_account_cases() -> Iterator[Case]:
     )
     for request in (*MANAGING, "GET /api/keys", "GET /api/keys/<key_id>"):
         target = f"{request.replace('<key_id>', '<key_acme_id>')}{ACTING}"
-        body = new if request == "POST /api/keys" else ""
+        body = new if request in {"POST /api/keys", "PATCH /api/keys/<key_id>"} else ""
         yield Case(
             f"a key of the account itself on {target}",
             target,

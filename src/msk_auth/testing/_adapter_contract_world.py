@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from msk_auth import (
+    AdminKeys,
     ApiKey,
+    AsyncAdminKeys,
     AsyncAuthenticator,
     Authenticator,
     Event,
@@ -183,6 +185,21 @@ def _token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
     return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=KeyRing([key]))
 
 
+@overload
+def admin_keys(authenticator: Authenticator[User]) -> AdminKeys[User]: ...
+@overload
+def admin_keys(
+    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+) -> AsyncAdminKeys[User] | AdminKeys[User]: ...
+def admin_keys(
+    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+) -> AsyncAdminKeys[User] | AdminKeys[User]:
+    """What the routes under `/api/admin/keys` have: logins of the last `MAX_AGE` with `admin:config` may use them."""
+    if isinstance(authenticator, Authenticator):
+        return AdminKeys(authenticator, "admin:config", max_age=MAX_AGE)
+    return AsyncAdminKeys(authenticator, "admin:config", max_age=MAX_AGE)
+
+
 def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = None) -> World:
     """A fresh world in which it is `START`.
 
@@ -263,6 +280,8 @@ def _make_keys(world: World) -> None:
     make("key", alice)
     make("key_read", alice, scopes=["tasks:read"])
     make("key_nothing", alice, scopes=[])
+    # No client of a test has such an address (RFC 3849).
+    make("key_elsewhere", alice, networks=["2001:db8:77::/48"])
     make("key_expired", alice, lifetime=timedelta(days=1))
     make("key_revoked", alice)
     make("key_bob", PEOPLE["bob"])
@@ -300,6 +319,7 @@ def _make_tokens(world: World, profile: TokenProfile) -> None:
         "jwt": issue("alice"),
         "jwt_bob": issue("bob"),
         "jwt_admin": issue("root"),
+        "jwt_admin_old": issue("root", authenticated_at=START - MAX_AGE - timedelta(seconds=1)),
         "jwt_old": issue("alice", authenticated_at=START - MAX_AGE - timedelta(seconds=1)),
         "jwt_just": issue("alice", authenticated_at=START - MAX_AGE),
         "jwt_expired": issue("alice", now=long_ago),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pytest
 
@@ -23,6 +23,7 @@ from msk_auth import (
     KeyRevocation,
     KeyStatus,
     KeyStore,
+    KeyUpdate,
     LeaseRegister,
     RecordedLease,
 )
@@ -128,8 +129,26 @@ WRITES: dict[str, Callable[[KeyStore, KeyChange | None], object]] = {
     "rotate with an overlap": lambda store, change: rotate(
         store, "k", make_record("new"), ends_at=NOW + HOUR, change=change
     ),
+    "update": lambda store, change: edit(store, "k", change=change, name="another"),
 }
 """Each way to change a key, of a store that has the key `k`."""
+
+
+EDITS: list[KeyUpdate] = [
+    {"name": "another"},
+    {"name": "NAME OF K"},
+    {"description": "what it is for"},
+    {"description": None},
+    {"description": "Before"},
+    {"description": "before "},
+    {"labels": frozenset({"env:prod", "a"})},
+    {"labels": frozenset()},
+    {"networks": frozenset({"203.0.113.0/24", "2001:db8::/32"})},
+    {"networks": None},
+    {"networks": frozenset()},
+    {"name": "Ω 秘密 🔑", "description": 'it\'s "odd"', "labels": frozenset({"b"})},
+]
+"""Each way to edit a key."""
 
 
 class StoreContract:
@@ -193,7 +212,13 @@ class StoreContract:
                 revoked_at=NOW + MICROSECOND,
                 replaced_by="other",
                 deleted_at=NOW + 2 * MICROSECOND,
+                description="what it is for",
+                labels=frozenset({"env:prod", "team/payments"}),
+                networks=frozenset({"203.0.113.0/24", "2001:db8::/32"}),
             ),
+            make_record("descriptionOdd", description="a'b\"c\\d %s :x ? ; -- Ω 秘密 🔑 "),
+            make_record("networksNone", networks=frozenset()),
+            make_record("labelsMany", labels=frozenset(f"label-{number}" for number in range(20))),
             make_record("beforeTheEpoch", created_at=datetime(1969, 7, 20, 20, 17, 40, 1, UTC)),
             make_record("farAway", expires_at=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
         ],
@@ -355,6 +380,26 @@ class StoreContract:
         add(store, "both", created_at=NOW - 5 * HOUR, revoked_at=NOW, expires_at=NOW)
         assert ids(store, status=status) == expected
 
+    @pytest.mark.parametrize("status", [None, KeyStatus.ACTIVE])
+    def test_a_listing_can_be_of_one_label(self, store: KeyStore, status: KeyStatus | None) -> None:
+        labels = ["env:prod", "env:pro", "env_prod", "env:prod-2", "a"]
+        for number, label in enumerate(labels):
+            created_at = NOW - number * SECOND
+            add(store, f"k{number}", labels=frozenset({label, "all"}), created_at=created_at)
+        add(store, "none", created_at=NOW - HOUR)
+        add(store, "foreign", owner_id="owner-2", labels=frozenset({"all"}))
+        add(store, "ended", labels=frozenset({"all"}), revoked_at=NOW, created_at=NOW - HOUR)
+        for number, label in enumerate(labels):
+            assert ids(store, label=label, status=status) == [f"k{number}"]
+        everything = [f"k{number}" for number in range(5)]
+        if status is None:
+            everything.append("ended")
+        assert ids(store, label="all", status=status) == everything
+        after = (NOW - SECOND, "k1")
+        assert ids(store, label="all", status=status, after=after, limit=2) == ["k2", "k3"]
+        for label in ("env", "prod", "%", "_", "", "unknown", "env:prod-"):
+            assert ids(store, label=label, status=status) == []
+
     def test_pages_hold_every_key_once(self, store: KeyStore) -> None:
         # Several keys share a moment, so that a page ends in the middle of it.
         for number in range(30):
@@ -406,6 +451,7 @@ class StoreContract:
         assert store.revoke("k", owner_id=other, at=NOW) is None
         assert store.delete("k", owner_id=other, at=NOW) is None
         assert store.expire("k", owner_id=other, at=NOW) is None
+        assert edit(store, "k", owner_id=other, name="theirs") is None
         successor = make_record("next", owner_id=other)
         assert rotate(store, "k", successor) is None
         assert store.find("k") == record
@@ -415,6 +461,7 @@ class StoreContract:
         assert store.revoke("k", owner_id=OWNER, at=NOW) is None
         assert store.delete("k", owner_id=OWNER, at=NOW) is None
         assert store.expire("k", owner_id=OWNER, at=NOW) is None
+        assert edit(store, "k", name="unknown") is None
         assert rotate(store, "k", make_record("next")) is None
         store.touch({"k": NOW})
         store.replace_digest("k", old="sha256:k", new="sha256:other")
@@ -428,6 +475,7 @@ class StoreContract:
         store.touch({"k": NOW + SECOND})
         store.replace_digest("k", old=stale.digest, new="sha256:new")
         store.expire("k", owner_id=OWNER, at=NOW + HOUR)
+        edit(store, "k", name="edited", description="later", labels=frozenset({"late"}))
         with pytest.raises(KeyNotActive):
             rotate(store, "k", make_record("next"))
         store.revoke("k", owner_id=OWNER, at=NOW + HOUR)
@@ -441,7 +489,9 @@ class StoreContract:
 
         def write(number: int) -> ApiKey | None:
             at = NOW + number * SECOND
-            match number % 4:
+            match number % 5:
+                case 4:
+                    edit(store, "k", name=f"name {number}")
                 case 0:
                     store.touch({"k": at})
                 case 1:
@@ -459,7 +509,7 @@ class StoreContract:
         found = store.find("k")
         assert found is not None
         assert found.revoked_at in revocations
-        assert found.last_used_at == NOW + 36 * SECOND
+        assert found.last_used_at == NOW + 35 * SECOND
 
     # Deleting
 
@@ -483,6 +533,7 @@ class StoreContract:
         assert store.delete("k", owner_id=OWNER, at=NOW + HOUR) is None
         assert store.revoke("k", owner_id=OWNER, at=NOW + HOUR) is None
         assert store.expire("k", owner_id=OWNER, at=NOW) is None
+        assert edit(store, "k", name="deleted") is None
         assert rotate(store, "k", make_record("next")) is None
         assert store.find("k") == deleted
         store.insert(make_record("new"), max_active=1, now=NOW)
@@ -573,6 +624,54 @@ class StoreContract:
         assert len(winners) == 1
         assert sum(isinstance(outcome, KeyNotActive) for outcome in outcomes) == 19
         assert sorted(ids(store)) == sorted(["k", str(winners[0].replaced_by)])
+
+    # Editing
+
+    @pytest.mark.parametrize("fields", EDITS, ids=[" and ".join(fields) for fields in EDITS])
+    @pytest.mark.parametrize(
+        "state",
+        [{}, {"revoked_at": NOW - HOUR}, {"expires_at": NOW}, {"replaced_by": "other"}],
+        ids=["active", "revoked", "expired", "rotated"],
+    )
+    def test_an_edit_sets_its_fields_and_nothing_else(
+        self, store: KeyStore, state: dict[str, Any], fields: KeyUpdate
+    ) -> None:
+        labels = frozenset({"a", "env:test"})
+        record = add(
+            store,
+            "k",
+            description="before",
+            labels=labels,
+            networks=frozenset({"192.0.2.1/32"}),
+            scopes=frozenset({"s"}),
+            **state,
+        )
+        other = add(store, "other", labels=labels)
+        expected = replace(record, **fields)
+        for _ in range(2):
+            assert edit(store, "k", **fields) == expected
+            assert store.find("k") == expected
+        assert store.find("other") == other
+
+    def test_parallel_edits_of_different_fields_lose_none(self, store: KeyStore) -> None:
+        record = add(store, "k")
+        edits: list[KeyUpdate] = [
+            {"name": "edited"},
+            {"description": "edited"},
+            {"labels": frozenset({"edited"})},
+            {"networks": frozenset({"192.0.2.1/32"})},
+        ]
+
+        def write(number: int) -> None:
+            edit(store, "k", **edits[number % 4])
+
+        assert in_parallel(write, range(12)) == [None] * 12
+        labels = frozenset({"edited"})
+        networks = frozenset({"192.0.2.1/32"})
+        expected = replace(
+            record, name="edited", description="edited", labels=labels, networks=networks
+        )
+        assert store.find("k") == expected
 
     # Touching
 
@@ -694,7 +793,10 @@ class StoreContract:
             assert audited_store.expire("k", owner_id=OWNER, at=at, change=change) is not None
         for at in (NOW - HOUR, NOW, NOW + HOUR):
             assert audited_store.revoke("revoked", owner_id=OWNER, at=at, change=change) is not None
+        same = KeyUpdate(name="name of k", description=None, labels=frozenset(), networks=None)
+        assert edit(audited_store, "k", change=change, **same) is not None
         for key_id, owner_id in [("deleted", OWNER), ("k", "owner-2"), ("unknown", OWNER)]:
+            assert edit(audited_store, key_id, owner_id=owner_id, change=change, name="a") is None
             assert audited_store.revoke(key_id, owner_id=owner_id, at=NOW, change=change) is None
             assert audited_store.delete(key_id, owner_id=owner_id, at=NOW, change=change) is None
             assert audited_store.expire(key_id, owner_id=owner_id, at=NOW, change=change) is None
@@ -708,7 +810,7 @@ class StoreContract:
         audited_store.replace_digest("k", old="sha256:k", new="sha256:new")
         assert on_change.events == []
 
-    @pytest.mark.parametrize("write", ["revoke", "delete", "expire"])
+    @pytest.mark.parametrize("write", ["revoke", "delete", "expire", "update"])
     def test_of_parallel_changes_that_mean_the_same_the_hook_gets_one(
         self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
     ) -> None:
@@ -790,32 +892,32 @@ class StoreContract:
         list_all = admin_lister(store)
         owners = ["b", "a", "A", "a b", "ab", "é", "ß", "org:1", "\U0001f5dd"]
         for number, owner_id in enumerate(owners):
-            for age in (2, 1, 1, 3):
-                key_id = f"k{len(list_all(after=None, limit=99))}"
-                add(store, key_id, owner_id=owner_id, created_at=NOW - (age + number % 2) * SECOND)
+            for place, age in enumerate((2, 1, 1, 3)):
+                created_at = NOW - (age + number % 2) * SECOND
+                add(store, f"k{number * 4 + place}", owner_id=owner_id, created_at=created_at)
         add(store, "deleted", owner_id="zz", revoked_at=NOW, deleted_at=NOW)
         add(store, "revoked", owner_id="a", revoked_at=NOW)
         found = [(key.owner_id, key.created_at, key.id) for key in list_all(after=None, limit=99)]
         assert found == sorted(found, reverse=True)
         assert {key_id for _, _, key_id in found} == {f"k{n}" for n in range(36)} | {"revoked"}
 
-    @pytest.mark.parametrize("size", [1, 2, 5, 37, 99])
-    def test_the_pages_of_all_owners_hold_every_key_once(self, store: KeyStore, size: int) -> None:
+    def test_the_pages_of_all_owners_hold_every_key_once(self, store: KeyStore) -> None:
         list_all = admin_lister(store)
         for number in range(37):
             # Several keys share an owner and a moment, so that pages end in the middle of both.
             created_at = NOW - (number // 9) * MICROSECOND
             add(store, f"k{number}", owner_id=f"owner-{number % 4}", created_at=created_at)
         whole = list(list_all(after=None, limit=99))
-        paged: list[ApiKey] = []
-        while page := list_all(
-            after=(paged[-1].owner_id, paged[-1].created_at, paged[-1].id) if paged else None,
-            limit=size,
-        ):
-            assert len(page) <= size
-            paged += page
-        assert paged == whole
         assert len({key.id for key in whole}) == 37
+        for size in (1, 2, 5, 37, 99):
+            paged: list[ApiKey] = []
+            while page := list_all(
+                after=(paged[-1].owner_id, paged[-1].created_at, paged[-1].id) if paged else None,
+                limit=size,
+            ):
+                assert len(page) <= size
+                paged += page
+            assert paged == whole
 
     def test_a_page_goes_on_where_a_key_is_gone(self, store: KeyStore) -> None:
         list_all = admin_lister(store)
@@ -930,6 +1032,18 @@ def rotate(
         now=NOW,
         change=change,
     )
+
+
+def edit(
+    store: KeyStore,
+    key_id: str,
+    *,
+    owner_id: str = OWNER,
+    change: KeyChange | None = None,
+    **fields: Unpack[KeyUpdate],
+) -> ApiKey | None:
+    """Set these fields of a key."""
+    return store.update(key_id, owner_id=owner_id, fields=fields, change=change)
 
 
 def batch_finder(store: KeyStore) -> Callable[[Sequence[str]], Sequence[ApiKey]]:

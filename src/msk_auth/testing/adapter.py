@@ -22,6 +22,7 @@ second column below is the guard of each route; the responses are JSON.
          /api/keys        the key routes
          /api/own-keys    the key routes create_key and revoke_key alone
     GET  /api/own-keys    any credential; the application's own
+         /api/admin/keys  the key routes for administrators, with admin_keys(authenticator)
 
 `/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
 `describe(principal)`, the others with any object, all with status 200.
@@ -59,6 +60,7 @@ from ._adapter_contract_world import (
     TaskNotFound,
     User,
     World,
+    admin_keys,
     describe,
     fill,
     make_world,
@@ -88,6 +90,7 @@ __all__ = [
     "User",
     "WebSocketDriver",
     "World",
+    "admin_keys",
     "describe",
     "fill",
     "lines",

@@ -13,19 +13,21 @@ Three rules make them right under any number of processes, at any isolation leve
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    LargeBinary,
     Select,
     Table,
     and_,
     bindparam,
     case,
+    cast,
     delete,
     func,
     insert,
@@ -41,12 +43,19 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
-from msk_auth.core.store import RecordedLease
+from msk_auth.core.store import KeyUpdate, RecordedLease
 
-from ._rows import first_record, read_record, select_from_id, to_microseconds, to_row
+from ._rows import (
+    first_record,
+    read_record,
+    select_from_id,
+    to_columns,
+    to_microseconds,
+    to_row,
+)
 from ._schema import registers_of
 
-FIELDS: Final = tuple(field.name for field in fields(ApiKey))
+FIELDS: Final = tuple(field.name for field in dataclasses.fields(ApiKey))
 """The columns of a record, in the order in which :class:`~msk_auth.ApiKey` takes them."""
 
 _LEASE: Final = "lease:"
@@ -215,6 +224,15 @@ class KeyOperations:
         self._add(connection, successor, max_active, now)
         return Written(self._find_where(connection, own), is_changed=True)
 
+    def update(
+        self, connection: Connection, key_id: str, *, owner_id: str, fields: KeyUpdate
+    ) -> Written:
+        own = self._is_own(key_id, owner_id)
+        values = to_columns(fields)
+        differs = or_(*(self._differs(self._keys[name], value) for name, value in values.items()))
+        changed = connection.execute(update(self.table).where(own, differs).values(values))
+        return Written(self._find_where(connection, own), bool(changed.rowcount))
+
     def check_written(self, connection: Connection, written: Written) -> None:
         """Verify that a write is still in the transaction, after code of the application ran in it.
 
@@ -268,6 +286,14 @@ class KeyOperations:
                 registers.name == _lease_name(lease), registers.value == lease.mark
             )
         )
+
+    def _differs(self, column: ColumnElement[Any], value: str | None) -> ColumnElement[bool]:
+        """Whether a text is another one, by its bytes. NULL is a text like others."""
+        new: ColumnElement[Any] = literal(value, column.type)
+        if self._is_mysql:
+            # Its collations call texts equal that differ in case, or in spaces at the end.
+            column, new = cast(column, LargeBinary), cast(new, LargeBinary)
+        return column.is_distinct_from(new)
 
     def _is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
         keys = self._keys
@@ -393,6 +419,9 @@ class KeyOperations:
         keys = self._keys
         order = [column.desc() for column in (*same, keys.created_at, keys.id)]
         statement = select(*self._columns).where(self._is_owned_by(query.owner_id), *where)
+        if query.label is not None:
+            # A label has no character that JSON escapes, and none that differs in case alone.
+            statement = statement.where(keys.labels.contains(f'"{query.label}"', autoescape=True))
         if query.after is not None:
             created_at, key_id = query.after
             moment = to_microseconds(created_at)

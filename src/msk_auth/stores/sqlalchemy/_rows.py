@@ -10,9 +10,11 @@ from typing import Any, Final, cast
 from sqlalchemy import Select, Table, bindparam, select
 
 from msk_auth.core.model import ApiKey
+from msk_auth.core.store import KeyUpdate
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_NO_LABELS: Final[frozenset[str]] = frozenset()
 
 
 class FastPathUnavailable(Exception):
@@ -57,7 +59,7 @@ def read_record(row: Sequence[Any]) -> ApiKey:
         row: The columns of the table in its order: a row of SQLAlchemy, or what a driver returned.
 
     Raises:
-        ValueError: The scopes are not what the library writes. A key of which it is not known what it may do must not be
+        ValueError: The scopes, labels or networks are not what the library writes. A key of which it is not known what it may do, or where, must not be
             accepted.
 
     Returns:
@@ -75,20 +77,26 @@ def read_record(row: Sequence[Any]) -> ApiKey:
         revoked,
         replaced_by,
         deleted,
+        description,
+        labels,
+        networks,
     ) = row
-    # By position: eleven keywords take a quarter of the time longer.
+    # By position: fourteen keywords take a quarter of the time longer.
     return ApiKey(
         key_id,
         name,
         owner_id,
         digest,
-        None if scopes is None else _parse_scopes(scopes),
+        None if scopes is None else _parse_set(scopes),
         from_microseconds(created),
         None if expires is None else from_microseconds(expires),
         None if used is None else from_microseconds(used),
         None if revoked is None else from_microseconds(revoked),
         replaced_by,
         None if deleted is None else from_microseconds(deleted),
+        description,
+        _NO_LABELS if labels is None else _parse_set(labels),
+        None if networks is None else _parse_set(networks),
     )
 
 
@@ -103,18 +111,28 @@ def to_row(record: ApiKey) -> dict[str, Any]:
         "name": record.name,
         "owner_id": record.owner_id,
         "digest": record.digest,
-        # JSON rather than words with spaces between, because a scope is any string of the application: one that holds a
-        # space must not come back as two.
-        "scopes": None
-        if record.scopes is None
-        else json.dumps(sorted(record.scopes), separators=(",", ":")),
+        "scopes": None if record.scopes is None else _from_set(record.scopes),
         "created_at": to_microseconds(record.created_at),
         "expires_at": _optional(record.expires_at),
         "last_used_at": _optional(record.last_used_at),
         "revoked_at": _optional(record.revoked_at),
         "replaced_by": record.replaced_by,
         "deleted_at": _optional(record.deleted_at),
+        "description": record.description,
+        "labels": _from_set(record.labels) if record.labels else None,
+        "networks": None if record.networks is None else _from_set(record.networks),
     }
+
+
+def to_columns(update: KeyUpdate) -> dict[str, Any]:
+    """The columns of an update, as they are stored."""
+    columns: dict[str, Any] = {**update}
+    if "labels" in update:
+        columns["labels"] = _from_set(update["labels"]) if update["labels"] else None
+    networks = update.get("networks")
+    if networks is not None:
+        columns["networks"] = _from_set(networks)
+    return columns
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -137,13 +155,19 @@ def from_microseconds(value: int) -> datetime:
     return _EPOCH + timedelta(0, 0, value)  # by position: it is done for every record that is read
 
 
-def _parse_scopes(text: str) -> frozenset[str]:
-    scopes: object = json.loads(text)
-    if not isinstance(scopes, list) or not all(
-        isinstance(scope, str) for scope in cast("list[object]", scopes)
+def _from_set(texts: frozenset[str]) -> str:
+    # JSON rather than words with spaces between, because a scope is any string of the application: one that holds a space
+    # must not come back as two.
+    return json.dumps(sorted(texts), separators=(",", ":"))
+
+
+def _parse_set(text: str) -> frozenset[str]:
+    texts: object = json.loads(text)
+    if not isinstance(texts, list) or not all(
+        isinstance(each, str) for each in cast("list[object]", texts)
     ):
-        raise ValueError("The scopes of a stored key are not a JSON array of strings.")
-    return frozenset(cast("list[str]", scopes))
+        raise ValueError("A set of a stored key is not a JSON array of strings.")
+    return frozenset(cast("list[str]", texts))
 
 
 # What most keys look like.
@@ -154,6 +178,9 @@ _DECOY: Final = (
     f"sha256:{'0' * 64}",
     None,
     1_750_000_000_000_000,
+    None,
+    None,
+    None,
     None,
     None,
     None,

@@ -72,6 +72,11 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
         Column("revoked_at", BigInteger),
         Column("replaced_by", exact_text(_MAX_ID)),
         Column("deleted_at", BigInteger),
+        Column("description", Text),
+        # A JSON array. NULL: none.
+        Column("labels", Text),
+        # A JSON array. NULL: everywhere.
+        Column("networks", Text),
         # A page of a listing is read off this one from its end, past no deleted key.
         Index(f"ix_{name}_listed", "owner_id", "deleted_at", "created_at", "id"),
         # The active ones are two stretches of this one (no expiry, and a later one), past no ended key.

@@ -40,6 +40,7 @@ from msk_auth.core.model import ApiKey, KeyQuery
 from msk_auth.core.store import (
     READ_SECONDS,
     KeyChange,
+    KeyUpdate,
     RecordedLease,
     call_on_change,
     require_change,
@@ -339,6 +340,14 @@ class SQLAlchemyKeyStore(_Shared):
             ends_at=ends_at,
             max_active=max_active,
             now=now,
+        )
+
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._change(
+            change, self._operations.update, key_id, owner_id=owner_id, fields=fields
         )
 
     def touch(self, last_used: Mapping[str, datetime]) -> None:
@@ -658,6 +667,14 @@ class AsyncSQLAlchemyKeyStore(_Shared):
             ends_at=ends_at,
             max_active=max_active,
             now=now,
+        )
+
+    async def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return await self._change(
+            change, self._operations.update, key_id, owner_id=owner_id, fields=fields
         )
 
     async def touch(self, last_used: Mapping[str, datetime]) -> None:

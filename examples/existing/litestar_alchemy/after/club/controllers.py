@@ -8,7 +8,7 @@ from litestar.params import FromPath, JSONBody
 
 from .auth import jwt_auth, provide_current_user, requires_admin
 from .errors import Refused
-from .keys import auth, load_user
+from .keys import auth
 from .models import Book, User
 from .schemas import BookIn, BookOut, Credentials, NewPassword, UserOut
 from .services import BookService, UserService, hasher, verify
@@ -66,7 +66,7 @@ class UserController(Controller):
 class BookController(Controller):
     path = "/api/books"
     dependencies = create_service_dependencies(BookService, "books") | {
-        "current_user": auth.user(load_user)
+        "current_user": Provide(provide_current_user)
     }
 
     @get("/", exclude_from_auth=True, guards=[auth.require("books:read")])

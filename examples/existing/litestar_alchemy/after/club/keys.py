@@ -3,12 +3,11 @@ from uuid import UUID
 
 from litestar import Request, Response
 from litestar.connection import ASGIConnection
-from litestar.di import NamedDependency
 from litestar.exceptions import NotAuthorizedException
 from litestar.security.jwt import Token
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from msk_auth import AsyncAuthenticator, Login, Owner, Principal, Problem, own_guard
+from msk_auth import AsyncAuthenticator, AsyncUsers, Login, Owner, Problem, own_guard
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
 
@@ -21,12 +20,13 @@ api_keys = api_key_table(User.metadata)
 PERMISSIONS = frozenset({"books:read", "books:write"})
 
 
-async def find_owner(user_id: str) -> Owner[None] | None:
-    async with alchemy.get_session() as session:
-        user = await session.get(User, UUID(user_id))
-    if user is None:
-        return None
-    return Owner(user_id, PERMISSIONS, None, disabled=not user.is_active, since=user.created_at)
+async def load_user(session: AsyncSession, user_id: str) -> User | None:
+    return await session.get(User, UUID(user_id))
+
+
+def owner_of(user: User) -> Owner[None]:
+    inactive = not user.is_active
+    return Owner(str(user.id), PERMISSIONS, None, disabled=inactive, since=user.created_at)
 
 
 def login_of_token(encoded: str) -> Login | None:
@@ -42,19 +42,15 @@ def login_of_cookie(connection: ASGIConnection[Any, Any, Any, Any]) -> Login | N
 
 
 store = AsyncSQLAlchemyKeyStore(alchemy.get_engine, api_keys)
+users = AsyncUsers(load_user, owner_of, alchemy.get_session)
 auth = LitestarAuth(
-    AsyncAuthenticator(store, find_owner=find_owner, logins=[login_of_token]),
+    AsyncAuthenticator(store, find_owner=users, logins=[login_of_token]),
     logins=[login_of_cookie],
+    session=lambda connection: alchemy.provide_session(connection.app.state, connection.scope),
     exclude_opt_key=jwt_auth.exclude_opt_key,
     paths={"/api/users/*": own_guard, "/health": None},
     login_scheme=jwt_auth.openapi_security_scheme_name,
 )
-
-
-async def load_user(
-    principal: NamedDependency[Principal[None]], db_session: NamedDependency[AsyncSession]
-) -> User | None:
-    return await db_session.get(User, UUID(principal.owner.id))
 
 
 def on_problem(_: Request[Any, Any, Any], error: Problem) -> Response[Any]:

@@ -1,0 +1,136 @@
+"""The key routes for administrators, as applications mount them. The contract of the adapters has what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import pytest
+from tests.integrations.adapters import ADAPTERS, send
+
+from msk_auth import AdminKeys, AsyncAdminKeys, ConfigurationError
+from msk_auth.testing.adapter import MAX_AGE, World, admin_keys, make_world
+
+pytestmark = pytest.mark.anyio
+
+PERMISSION = "admin:config"
+
+
+def adapter(name: str, world: World) -> tuple[Any, Any, Any]:
+    """An adapter, its authenticator, and what makes the keys of its kind."""
+    module = import_module(f"msk_auth.integrations.{name}")
+    (kind,) = [each for each in module.__all__ if each.lower() == f"{name}auth"]
+    used: Any = world.blocking if name == "flask" else world.authenticator
+    return getattr(module, kind)(used), used, AdminKeys if name == "flask" else AsyncAdminKeys
+
+
+def application(name: str, auth: Any, *mounted: Any) -> Any:
+    """A minimal application with these routes, as ASGI."""
+    return _MAKERS[name](auth, mounted)
+
+
+def _fastapi(auth: Any, mounted: Any) -> Any:
+    from fastapi import FastAPI
+
+    app = auth.install(FastAPI())
+    for router in mounted:
+        app.include_router(router)
+    return app
+
+
+def _starlette(auth: Any, mounted: Any) -> Any:
+    from starlette.applications import Starlette
+
+    return auth.install(Starlette(routes=[route for routes in mounted for route in routes]))
+
+
+def _litestar(auth: Any, mounted: Any) -> Any:
+    from litestar import Litestar
+
+    return Litestar(mounted, plugins=[auth], logging_config=None)
+
+
+def _flask(auth: Any, mounted: Any) -> Any:
+    from flask import Flask
+    from tests.integrations.flask_app import WsgiBridge
+
+    app = Flask(__name__)
+    auth.init_app(app)
+    for blueprint in mounted:
+        app.register_blueprint(blueprint)
+    return WsgiBridge(app)
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "fastapi": _fastapi,
+    "starlette": _starlette,
+    "litestar": _litestar,
+    "flask": _flask,
+}
+
+
+def named(name: str, blueprint: str) -> dict[str, str]:
+    """Flask demands that blueprints differ in name."""
+    return {"name": blueprint} if name == "flask" else {}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+async def test_an_application_lists_with_any_login_and_revokes_with_a_recent_one(name: str) -> None:
+    world = make_world()
+    auth, used, keys = adapter(name, world)
+    lists = auth.admin_key_routes(
+        keys(used, PERMISSION), operations=["list_all_keys"], **named(name, "a")
+    )
+    revokes = auth.admin_key_routes(
+        keys(used, PERMISSION, max_age=MAX_AGE),
+        operations=["revoke_any_key"],
+        **named(name, "b"),
+    )
+    app = application(name, auth, lists, revokes)
+    old = world.bearer("jwt_admin_old")
+    one = f"/api/admin/keys/{world.names['key_bob_id']}/revoke".encode()
+    assert (await send(app, "GET", b"/api/admin/keys", old)).status == 200
+    reply = await send(app, "POST", one, old)
+    assert (reply.status, reply.json["code"]) == (401, "login_too_old")
+    assert (await send(app, "POST", one, world.bearer("jwt_admin"))).status == 200
+    many = await send(app, "POST", b"/api/admin/keys/revoke", world.bearer("jwt_admin"))
+    assert many.status in {404, 405}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+async def test_the_keys_of_another_authenticator_are_an_error_of_the_application(name: str) -> None:
+    world, other = make_world(), make_world()
+    auth, _, keys = adapter(name, world)
+    _, used, _ = adapter(name, other)
+    app = application(name, auth, auth.admin_key_routes(keys(used, PERMISSION)))
+    status = 500
+    # Starlette lets its server answer for what the application raises.
+    with suppress(ConfigurationError):
+        status = (await send(app, "GET", b"/api/admin/keys", world.bearer("jwt_admin"))).status
+    assert status == 500
+
+
+@pytest.mark.parametrize("path", ["api/admin/keys", "/api/admin/keys/", "", "/"])
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_paths_that_do_not_work(name: str, path: str) -> None:
+    auth, used, keys = adapter(name, make_world())
+    argument = {"flask": "url_prefix", "litestar": "path"}.get(name, "prefix")
+    with pytest.raises(ConfigurationError, match="such as '/api/admin/keys'"):
+        auth.admin_key_routes(keys(used, PERMISSION), **{argument: path})
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_what_cannot_wait_as_the_framework_does_is_refused(name: str) -> None:
+    world = make_world()
+    auth, used, keys = adapter(name, world)
+    wrong: list[Any] = [None, used, keys]
+    if name == "flask":
+        wrong.append(admin_keys(world.authenticator))
+    else:
+        # What blocks runs in threads.
+        auth.admin_key_routes(admin_keys(world.blocking))
+    for each in wrong:
+        with pytest.raises(ConfigurationError, match=f"needs {keys.__name__}"):
+            auth.admin_key_routes(each)
