@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from msk_auth import SystemClock
 from task_service import server as server_module
 from task_service import worker as worker_module
+from task_service.accounts import oidc
 from task_service.app import create_app
 from task_service.db import engine as engine_module
 from task_service.db.migrate import migrate
@@ -304,7 +305,8 @@ async def running_service(
     clock.advance(seconds=-behind)
     kept = mock.patch.multiple(engine_module, _sqlite_engine=_sqlite_engine)
     known = mock.patch.object(registry_module, "entry_points", _entry_points)
-    with kept, known, mock.patch.object(assets, "lean", lean_once):
+    trusted = mock.patch.object(oidc, "create_ssl_context", _create_ssl_context)
+    with kept, known, trusted, mock.patch.object(assets, "lean", lean_once):
         create = _SHARED_ROUTES.create_app if shared_routes else create_app
         app = create(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
@@ -326,31 +328,33 @@ lean_once = functools.cache(assets.lean)
 
 
 class SharedRoutes:
-    """The application that :func:`create_app` makes, made once, with fresh services for each test.
+    """The application that :func:`create_app` makes, made once for settings, with fresh services for each test.
 
     FastAPI takes longer to read the signatures of the routes than most tests take. The routes keep nothing: they were
     given stand-ins, each of which is whatever part the services of the running test have in its place.
     """
 
     def __init__(self) -> None:
-        self._app: FastAPI | None = None
+        self._apps: dict[str, FastAPI] = {}
         self._services: Services | None = None
 
     def create_app(self, settings: Settings, **options: Any) -> FastAPI:
-        """As the real one, for settings that differ from the defaults in the data folder alone."""
-        assert settings == Settings(data_dir=settings.data_dir)
+        """As the real one. Of the settings that differ between tests no route may use the data folder or the issuer."""
         services = self._services = Services.build(settings, **options)
-        if self._app is None:
+        used = settings.model_dump_json(exclude={"data_dir", "oidc_issuer"})
+        if used not in self._apps:
             stand_ins = {
                 part.name: _StandIn(self, part.name)
                 for part in dataclasses.fields(services)
-                if part.name not in {"settings", "redis", "fingerprints", "oidc"}
+                if part.name not in {"settings", "redis", "fingerprints"}
+                and getattr(services, part.name) is not None
             }
             with mock.patch.object(Services, "build") as build:
                 build.return_value = dataclasses.replace(services, **stand_ins)
-                self._app = create_app(settings, **options)
-        self._app.state.services = services
-        return self._app
+                self._apps[used] = create_app(settings, **options)
+        app = self._apps[used]
+        app.state.services = services
+        return app
 
     def part(self, name: str) -> Any:
         return getattr(self._services, name)
@@ -380,6 +384,8 @@ class _StandIn:
 _SHARED_ROUTES = SharedRoutes()
 # Which handlers are installed does not change.
 _entry_points = functools.cache(registry_module.entry_points)
+# Nor do the roots of the machine.
+_create_ssl_context = functools.cache(oidc.create_ssl_context)
 _new_sqlite_engine = engine_module._sqlite_engine
 
 

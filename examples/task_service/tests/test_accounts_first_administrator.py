@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from argon2.profiles import CHEAPEST
@@ -18,6 +19,7 @@ from examples.task_service.tests.accounts_support import (
 )
 from sqlalchemy import func, select
 
+from task_service import app as app_module
 from task_service import cli
 from task_service.accounts.credentials import MAX_FIRST_LINKS
 from task_service.accounts.invitations import Invitation
@@ -37,7 +39,9 @@ async def processes(
     """Two services that were started at the same moment on one empty database."""
     async with database_url(request.param, tmp_path) as url, contextlib.AsyncExitStack() as stack:
         settings = Settings(data_dir=tmp_path / "data", database_url=url, execute_runs="never")
-        apps = [create_app(settings, password_hashing=CHEAPEST) for _ in range(2)]
+        # They get no request, and reading the signatures of the routes takes longer than a test.
+        with mock.patch.object(app_module, "_routers", return_value=()):
+            apps = [create_app(settings, password_hashing=CHEAPEST) for _ in range(2)]
         lifespans = [app.router.lifespan_context(app) for app in apps]
         for _ in await asyncio.gather(*(lifespan.__aenter__() for lifespan in lifespans)):
             pass

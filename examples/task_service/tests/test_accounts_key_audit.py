@@ -66,7 +66,7 @@ class Keys:
     async def records(self) -> list[tuple[Any, ...]]:
         """Every key as it is stored, without when it was last used."""
         rows = await self.it.rows("msk_auth_api_keys", order_by="id")
-        names = ("id", "expires_at", "revoked_at", "replaced_by", "deleted_at")
+        names = ("id", "name", "expires_at", "revoked_at", "replaced_by", "deleted_at")
         return [tuple(row[name] for name in names) for row in rows]
 
 
@@ -145,6 +145,15 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
     it.clock.sleep(1)
     second = await authenticator.rotate_key(ann, first.record.id)
     await authenticator.expire_key(ann, second.record.id, at=it.clock.now() + timedelta(days=1))
+    await authenticator.update_key(ann, second.record.id, name="CI 2")
+    for _ in range(2):
+        await authenticator.update_key(
+            ann,
+            second.record.id,
+            description="nightly",
+            labels=["env:prod", "a"],
+            networks=["203.0.113.0/24"],
+        )
     await authenticator.revoke_key(ann, second.record.id)
     it.clock.sleep(1)
     await authenticator.revoke_key(ann, second.record.id)
@@ -164,8 +173,19 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
             second.record.id,
             {"name": "CI", "expires_at": "2026-01-02T00:10:01+00:00"},
         ),
-        ("key.revoked", second.record.id, {"name": "CI"}),
-        ("key.deleted", second.record.id, {"name": "CI"}),
+        ("key.updated", second.record.id, {"name": "CI 2"}),
+        (
+            "key.updated",
+            second.record.id,
+            {
+                "name": "CI 2",
+                "description": "nightly",
+                "labels": ["a", "env:prod"],
+                "networks": ["203.0.113.0/24"],
+            },
+        ),
+        ("key.revoked", second.record.id, {"name": "CI 2"}),
+        ("key.deleted", second.record.id, {"name": "CI 2"}),
     ]
     assert {
         (entry.actor_id, entry.credential_kind, entry.credential_id, entry.address)
@@ -236,6 +256,7 @@ async def test_a_change_whose_entry_cannot_be_written_does_not_happen(keys: Keys
         lambda: authenticator.rotate_key(ann, made.id),
         lambda: authenticator.rotate_key(ann, made.id, overlap=timedelta(hours=1)),
         lambda: authenticator.expire_key(ann, made.id, at=soon),
+        lambda: authenticator.update_key(ann, made.id, name="next"),
         lambda: authenticator.revoke_presented_key(shown),
         lambda: authenticator.revoke_leaked([found]),
         lambda: authenticator.revoke_key(ann, made.id),

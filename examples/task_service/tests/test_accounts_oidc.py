@@ -25,6 +25,7 @@ from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     BASE_URL,
     Caller,
+    LoggedIn,
     Service,
     expect,
     problem,
@@ -68,9 +69,11 @@ def settings(provider: TestProvider) -> dict[str, Any]:
 
 @pytest.fixture
 async def service(
-    template: Path, tmp_path: Path, settings: dict[str, Any]
+    template: Path, logged_in: LoggedIn, settings: dict[str, Any]
 ) -> AsyncIterator[Service]:
-    async with running_service(template, tmp_path / "data", **settings) as running:
+    async with running_service(
+        template, logged_in.place(), shared_routes=True, **settings
+    ) as running:
         yield running
 
 
@@ -519,12 +522,9 @@ async def test_all_requests_to_the_provider_share_one_tls_context(
         return make(**options)
 
     monkeypatch.setattr(httpcore2, "default_ssl_context", count)
-    url, pending = await _begin(service)
-    assert made == []
-    location = provider.visit(url)
-    # The test's own client makes one, as each client does that was not given one.
-    assert len(made) == 1
-    assert (await _come_back(service, location, pending)).status_code == 200
+    httpx2.AsyncClient()
+    assert len(made) == 1, "a client that was given no context makes one"
+    await _log_in(service, provider)
     assert len(made) == 1
 
 

@@ -25,6 +25,7 @@ from examples.task_service.tests.oidc_provider import (
 from examples.task_service.tests.service_support import (
     BASE_URL,
     Caller,
+    LoggedIn,
     Service,
     problem,
     running_service,
@@ -52,7 +53,9 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
 
 
 @pytest.fixture
-async def service(template: Path, tmp_path: Path, provider: TestProvider) -> AsyncIterator[Service]:
+async def service(
+    template: Path, logged_in: LoggedIn, provider: TestProvider
+) -> AsyncIterator[Service]:
     settings = {
         "base_url": BASE_URL,
         "oidc_issuer": provider.issuer,
@@ -60,7 +63,9 @@ async def service(template: Path, tmp_path: Path, provider: TestProvider) -> Asy
         "oidc_client_secret": CLIENT_SECRET,
         "oidc_users": "*",
     }
-    async with running_service(template, tmp_path / "data", **settings) as running:
+    async with running_service(
+        template, logged_in.place(), shared_routes=True, **settings
+    ) as running:
         yield running
 
 

@@ -100,6 +100,7 @@ def test_an_administrator_may_all_that_a_user_may_and_more() -> None:
         "runs:prioritize",
         "admin:config",
         "admin:users",
+        "admin:keys",
         "admin:audit",
     }
 

@@ -112,7 +112,22 @@ async def test_keys_are_searched_filtered_sorted_and_counted(
     assert await _names(user, "/api/keys", search="ALPHA", sort="name") == by_name[:2]
     assert await _names(user, "/api/keys", search="%25") == ["Alpha 100%"]
     key_id = made["Delta"]["id"]
-    for search in (key_id, key_id[:9], f"msk_{key_id}", f"msk_{key_id}_%E2%80%A6"):
+    edited = expect(
+        await user.patch(
+            f"/api/keys/{key_id}", {"description": "for the CI", "labels": ["env:prod"]}
+        ),
+        200,
+    )
+    assert (edited["description"], edited["labels"]) == ("for the CI", ["env:prod"])
+    for search in (
+        "the ci",
+        "env:prod",
+        "PROD",
+        key_id,
+        key_id[:9],
+        f"msk_{key_id}",
+        f"msk_{key_id}_%E2%80%A6",
+    ):
         assert await _names(user, "/api/keys", search=search) == ["Delta"]
     service.clock.advance(days=1, hours=1)
     user = await service.log_in("ulf", USER_PASSWORD)

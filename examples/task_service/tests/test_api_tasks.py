@@ -32,6 +32,7 @@ TASK_MEMBERS = {
 RUN_MEMBERS = {
     "id",
     "task_id",
+    "number",
     "state",
     "attempt",
     "requested_by",
@@ -61,13 +62,18 @@ async def test_a_run_has_these_members_and_names_who_requested_it(
     run = expect(await user_key.post(f"/api/tasks/{task['id']}/run"), 202)
     assert run.keys() == RUN_MEMBERS
     assert (run["state"], run["attempt"], run["started_at"]) == ("queued", 0, None)
+    assert run["number"] == 1
     me = expect(await user_key.get("/api/auth/me"), 200)
+    key = expect(await user.get(f"/api/keys/{me['credential']['key_id']}"), 200)
     assert run["requested_by"] == {
         "user_id": me["user"]["id"],
         "username": "ulf",
-        "credential": {"kind": "api_key", "key_id": me["credential"]["key_id"]},
+        "credential": {"kind": "api_key", "key_id": key["id"], "key_name": key["name"]},
     }
-    over = await user_key.wait_for_run(run["id"])
+    details = await user_key.wait_for_run(run["id"])
+    executed = {name: details.pop(name) for name in ("handler", "params")}
+    assert executed == {name: HELLO[name] for name in executed}
+    over = details
     assert (over["state"], over["attempt"], over["exit_code"]) == ("succeeded", 1, 0)
     assert expect(await user.get(f"/api/tasks/{task['id']}"), 200)["last_run"] == over
     runs = expect(await user.get(f"/api/tasks/{task['id']}/runs"), 200)
@@ -248,6 +254,83 @@ async def test_an_urgent_run_needs_its_permission(
     for ordinary in ("high", "normal", "low"):
         expect(await restricted.post(path, {"priority": ordinary}), 202)
     expect(await admin.post(path, urgent), 202)
+
+
+async def test_a_run_is_repeated_with_its_own_parameters_or_with_others(user: Caller) -> None:
+    task = await user.new_task()
+    path = f"/api/tasks/{task['id']}"
+    first = expect(await user.post(f"{path}/run"), 202)
+    later = {"argv": ["echo", "later"]}
+    changed = expect(await user.patch(path, {"params": later}), 200)
+
+    response = await user.post(f"/api/runs/{first['id']}/rerun")
+    same = expect(response, 202)
+    assert response.headers["location"] == f"/api/runs/{same['id']}"
+    assert (same["task_id"], same["number"]) == (task["id"], 2)
+    assert (await user.wait_for_run(same["id"]))["params"] == HELLO["params"]
+
+    others = {"argv": ["echo", "once"]}
+    other = expect(await user.post(f"/api/runs/{same['id']}/rerun", {"params": others}), 202)
+    assert (await user.wait_for_run(other["id"]))["params"] == others
+    # The task is as it was, and so is what a run of it executes.
+    after = expect(await user.get(path), 200)
+    assert after == {**changed, "last_run": after["last_run"]}
+    plain = expect(await user.post(f"{path}/run"), 202)
+    assert (await user.wait_for_run(plain["id"]))["params"] == later
+
+
+async def test_parameters_of_a_repeated_run_are_validated_as_those_of_a_task(
+    user: Caller, admin: Caller
+) -> None:
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["echo", "uptime"]}), 200)
+    task = await user.new_task(params={"argv": ["uptime"]})
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    path = f"/api/runs/{run['id']}/rerun"
+    for params in ({}, {"argv": ["rm"]}):
+        assert wrong_fields(await user.post(path, {"params": params})) == {"params.argv"}
+    assert wrong_fields(await user.post(path, {"command": "ls"})) == {"command"}
+    # What was allowed at the time of the run may not be any more.
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["echo"]}), 200)
+    assert wrong_fields(await user.post(path)) == {"params.argv"}
+    runs = expect(await user.get(f"/api/tasks/{task['id']}/runs?count=true"), 200)
+    assert runs["total"] == 1
+
+
+async def test_other_parameters_than_the_task_has_now_need_the_permission_to_write(
+    service: Service, user: Caller
+) -> None:
+    task = await user.new_task()
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    path = f"/api/runs/{run['id']}/rerun"
+    starter = await service.key_for(user, scopes=["tasks:run"])
+    expect(await starter.post(path), 202)
+    refused = await starter.post(path, {"params": {"argv": ["echo", "else"]}})
+    assert problem(refused) == (403, "permission_denied")
+    assert 'scope="tasks:write"' in (challenge(refused) or "")
+    # Nor does an old run bring back what the owner has taken out of the task.
+    params = {"argv": ["echo", "safe"]}
+    expect(await user.patch(f"/api/tasks/{task['id']}", {"params": params}), 200)
+    assert problem(await starter.post(path)) == (403, "permission_denied")
+    writer = await service.key_for(user, scopes=["tasks:run", "tasks:write"])
+    expect(await writer.post(path), 202)
+
+
+async def test_only_the_owner_of_a_task_repeats_its_runs(user: Caller, admin: Caller) -> None:
+    task = await user.new_task()
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    path = f"/api/runs/{run['id']}/rerun"
+    assert problem(await admin.post(path)) == (404, "task_not_found")
+    theirs = await admin.new_task()
+    foreign = expect(await admin.post(f"/api/tasks/{theirs['id']}/run"), 202)
+    response = await user.post(f"/api/runs/{foreign['id']}/rerun")
+    assert problem(response) == (404, "run_not_found")
+    headers = {"Idempotency-Key": "again"}
+    both = [expect(await user.post(path, headers=headers), 202) for _ in range(2)]
+    assert both[0]["id"] == both[1]["id"]
+    entry = expect(await admin.get(f"/api/admin/audit?target={both[0]['id']}"), 200)["items"][0]
+    assert entry["details"] == {"task_id": task["id"], "rerun_of": run["id"]}
+    assert (await user.delete(f"/api/tasks/{task['id']}")).status_code == 204
+    assert problem(await user.post(path)) == (404, "task_not_found")
 
 
 async def test_the_handlers_describe_their_parameters(user_key: Caller) -> None:

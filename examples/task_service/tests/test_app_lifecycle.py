@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -28,6 +29,7 @@ from task_service import app as app_module
 from task_service import worker as worker_module
 from task_service.accounts.audit import AuditQuery
 from task_service.handlers import sandbox
+from task_service.handlers.command import Command
 
 pytestmark = pytest.mark.anyio
 
@@ -36,24 +38,28 @@ async def test_what_was_seen_is_written_when_the_service_stops(
     template: Path, tmp_path: Path
 ) -> None:
     """Keys' and sessions' last use are collected in memory; stopping loses none of it."""
-    async with running_service(template, tmp_path / "first") as service:
+    async with running_service(template, tmp_path / "first", shared_routes=True) as service:
         user = await service.log_in("ulf", USER_PASSWORD)
         key = await user.new_key()
         expect(await service.caller(key["key"]).get("/api/tasks"), 200)
         (listed,) = expect(await user.get("/api/keys"), 200)["items"]
         assert listed["last_used_at"] is None
-    async with running_service(tmp_path / "first", tmp_path / "second") as service:
+    async with running_service(
+        tmp_path / "first", tmp_path / "second", shared_routes=True
+    ) as service:
         user = await service.log_in("ulf", USER_PASSWORD)
         (listed,) = expect(await user.get("/api/keys"), 200)["items"]
         assert listed["last_used_at"] is not None
 
 
 async def test_a_restart_keeps_keys_and_logins(template: Path, tmp_path: Path) -> None:
-    async with running_service(template, tmp_path / "first") as service:
+    async with running_service(template, tmp_path / "first", shared_routes=True) as service:
         user = await service.log_in("ulf", USER_PASSWORD)
         key = (await user.new_key())["key"]
         token = user.http.headers["authorization"].removeprefix("Bearer ")
-    async with running_service(tmp_path / "first", tmp_path / "second") as service:
+    async with running_service(
+        tmp_path / "first", tmp_path / "second", shared_routes=True
+    ) as service:
         for credential in (key, token):
             expect(await service.caller(credential).get("/api/tasks"), 200)
 
@@ -152,7 +158,7 @@ async def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(
     template: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    async with running_service(template, tmp_path / "data") as service:
+    async with running_service(template, tmp_path / "data", shared_routes=True) as service:
         old = (await service.services.audit.list(AuditQuery())).items
         assert len(old) == 2  # the users of the template, kept without the setting
         service.clock.advance(days=29)
@@ -210,22 +216,36 @@ async def test_logging_out_of_a_session_that_is_over_leads_to_the_login(
         assert (answered.status_code, answered.headers["location"]) == (303, "/login")
 
 
-async def test_runs_are_given_back_when_the_service_stops(template: Path, tmp_path: Path) -> None:
-    async with running_service(template, tmp_path / "first") as service:
+async def test_runs_are_given_back_when_the_service_stops(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = asyncio.Event()
+
+    async def run_for_ever(*_: object) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with running_service(template, tmp_path / "first", shared_routes=True) as service:
         ada = await service.log_in("ada", "a quiet river bends")
-        expect(await ada.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
-        task = await ada.new_task(params={"argv": ["sleep", "1"]})
-        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
-        async with asyncio.timeout(10):
-            state = "queued"
-            while state == "queued":
-                await asyncio.sleep(0.02)
-                state = expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"]
-        assert state == "running"
-    async with running_service(tmp_path / "first", tmp_path / "second") as service:
+        task = await ada.new_task()
+        with monkeypatch.context() as patch:
+            patch.setattr(Command, "run", run_for_ever)
+            run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+            await asyncio.wait_for(began.wait(), 60)
+    looked, run_now = asyncio.Event(), Command.run
+
+    async def run_later(*args: Any) -> Any:
+        await asyncio.wait_for(looked.wait(), 60)
+        return await run_now(*args)
+
+    monkeypatch.setattr(Command, "run", run_later)
+    async with running_service(
+        tmp_path / "first", tmp_path / "second", shared_routes=True
+    ) as service:
         ada = await service.log_in("ada", "a quiet river bends")
         waiting = expect(await ada.get(f"/api/runs/{run['id']}"), 200)
         assert waiting["finished_at"] is None
+        looked.set()
         assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"
 
 

@@ -162,7 +162,7 @@ def test_a_worker_serves_the_metrics_of_its_runs() -> None:
     runs.ended("failed", 7.0)
     server, thread = serve_worker_metrics(registry, "127.0.0.1", 0)
     try:
-        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as response:
+        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=60) as response:
             text = response.read().decode()
     finally:
         server.shutdown()

@@ -53,13 +53,46 @@ async def test_a_browser_without_fetch_metadata_can_log_in_behind_a_tls_proxy(
 ) -> None:
     headers = {} if origin is None else {"Origin": origin}
     async with running_service(
-        template, tmp_path / "data", base_url="https://tasks.example"
+        template, tmp_path / "data", shared_routes=True, base_url="https://tasks.example"
     ) as service:
         caller = service.caller(Host="tasks.example", **headers)
         response = await caller.http.post(
             "/login", data={"username": "ada", "password": ADMIN_PASSWORD}
         )
     assert response.status_code == status
+
+
+# Keys that work from some networks only.
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "status"),
+    [
+        ("127.0.0.1", "203.0.113.7", 200),
+        ("127.0.0.1", "::ffff:203.0.113.7", 200),
+        ("127.0.0.1", "198.51.100.1", 403),
+        # The client's own entry is on the left.
+        ("127.0.0.1", "203.0.113.7, 198.51.100.1", 403),
+        ("127.0.0.1", "unknown", 403),
+        # A proxy that is not trusted is the client.
+        ("", "203.0.113.7", 403),
+    ],
+)
+async def test_a_key_is_limited_to_the_addresses_that_trusted_proxies_state(
+    template: Path, tmp_path: Path, proxies: str, forwarded: str, status: int
+) -> None:
+    async with running_service(template, tmp_path / "data", trusted_proxies=proxies) as service:
+        admin = await service.person("ada", ADMIN_PASSWORD)
+        made = await admin.new_key(networks=["203.0.113.0/24"])
+        assert made["networks"] == ["203.0.113.0/24"]
+        program = service.caller(made["key"])
+        answer = await program.get("/api/auth/me", headers={"X-Forwarded-For": forwarded})
+        assert answer.status_code == status
+        if status == 403:
+            assert answer.json()["code"] == "address_not_allowed"
+        path = f"/api/keys/{made['id']}"
+        assert expect(await admin.patch(path, {"networks": None}), 200)["networks"] is None
+        expect(await program.get("/api/auth/me", headers={"X-Forwarded-For": forwarded}), 200)
 
 
 # Proxies that are not trusted.
@@ -130,7 +163,7 @@ async def test_a_database_that_does_not_answer_is_tried_again(
 async def test_a_proxy_that_is_not_listed_is_logged_once_and_noted(
     template: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running_service(template, tmp_path / "data") as service:
+    async with running_service(template, tmp_path / "data", shared_routes=True) as service:
         proxied = httpx2.ASGITransport(service.app, client=(str(PROXY), 4711))
         async with httpx2.AsyncClient(
             transport=proxied, base_url="http://127.0.0.1:8000"

@@ -154,9 +154,14 @@ async def test_a_head_that_drips_ends_the_connection_all_the_same(short_timeouts
             assert await everything(reader) == b""
 
 
-async def test_a_second_head_on_the_same_connection_is_due_as_well(short_timeouts: None) -> None:
+async def test_a_second_head_on_the_same_connection_is_due_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with running() as it, connected(it.port) as (reader, writer):
-        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTT")
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET / HTT")
+        await it.app.began.wait()
+        monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.1)
+        it.app.finish.set()
         assert (await everything(reader)).count(b"200 OK") == 1
 
 
@@ -350,11 +355,13 @@ async def test_a_body_that_was_answered_early_is_not_awaited_for_ever(
         assert b"200 OK" in await everything(reader)
 
 
-async def test_an_answer_may_take_longer_than_a_head(short_timeouts: None) -> None:
+async def test_an_answer_may_take_longer_than_a_head() -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         await it.app.began.wait()
-        await asyncio.sleep(0.6)
+        # Nothing is left that would end the connection.
+        (connection,) = it.server.server_state.connections
+        assert connection._deadline is None
         it.app.finish.set()
         assert (await everything(reader)).endswith(b"ok")
 
@@ -472,16 +479,14 @@ async def test_idle_connections_are_closed_while_the_service_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "LINGER_SECONDS", 0.1)
-    async with running(grace=30) as it, connected(it.port) as (silent, _):
+    async with running(grace=3600) as it, connected(it.port) as (silent, _):
         kept = Ask(it.port)
         kept.send()
         await kept.one_answer()
-        began = asyncio.get_running_loop().time()
         await stop_at_once(it, lambda: None)
         assert await kept.answer() == b""
         assert await everything(silent) == b""
-        await it.task
-        assert asyncio.get_running_loop().time() - began < 25
+        await asyncio.wait_for(it.task, 60)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part is Linux's")

@@ -18,6 +18,7 @@ from examples.task_service.tests.runs_support import fresh_postgres
 from sqlalchemy import Connection, func, insert, inspect, select, text
 
 from msk_auth import ConfigurationError
+from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import migrate as migrate_module
 from task_service.db import schema
 from task_service.db.engine import Database
@@ -140,25 +141,30 @@ async def test_a_failed_migration_changes_nothing(
 
 
 async def test_several_processes_that_start_together_migrate_once(url: str) -> None:
+    # Forks of a process that has loaded what they import, which takes longer than to migrate.
     code = (
-        "import asyncio, sys\n"
+        "import asyncio, os, sys\n"
         "from task_service.db.engine import Database\n"
         "from task_service.db.migrate import migrate\n"
         "async def main():\n"
         "    db = Database.open(sys.argv[1])\n"
         "    await migrate(db)\n"
         "    await db.close()\n"
-        "asyncio.run(main())\n"
+        "children = []\n"
+        "for _ in range(3):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        asyncio.run(main())\n"
+        "        os._exit(0)\n"
+        "    children.append(child)\n"
+        "print([os.waitpid(child, 0)[1] for child in children])\n"
     )
-    processes = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, url, stderr=subprocess.PIPE
-        )
-        for _ in range(3)
-    ]
-    errors = [(await process.communicate())[1] for process in processes]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    printed, errors = await process.communicate()
 
-    assert [process.returncode for process in processes] == [0, 0, 0], errors
+    assert printed == b"[0, 0, 0]\n", errors
     db = Database.open(url)
     async with db.read() as connection:
         assert await connection.run_sync(_differences) == []
@@ -344,6 +350,40 @@ async def test_runs_keep_their_output_when_the_end_of_it_begins_to_be_kept(
         assert await connection.run_sync(_differences) == []
 
 
+async def test_keys_stay_when_they_get_what_people_edit(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0009 to 0014, with an older process beside."""
+    alembic_upgrade = migrate_module.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0009")
+        )
+        async with db.write() as connection:
+            await connection.run_sync(migrate_module._upgrade)
+    key = (
+        "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at)"
+        " VALUES ('{}', 'ci', 'usr_1', 'sha256:00', 0)"
+    )
+    async with db.write() as connection:
+        await connection.exec_driver_sql(key.format("before"))
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(key.format("after"))
+        found = await connection.execute(select(schema.api_keys).order_by(schema.api_keys.c.id))
+        records = [read_record(row) for row in found]
+        assert [record.id for record in records] == ["after", "before"]
+        edited = {(record.description, record.labels, record.networks) for record in records}
+        assert edited == {(None, frozenset(), None)}
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0014"
+            )
+        )
+        assert set(works) == {f"{code:04}" for code in (*range(1, 11), 13)}
+        assert await connection.run_sync(_differences) == []
+
+
 async def test_the_queues_own_migrations_are_applied(
     url: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,3 +440,46 @@ async def test_the_tables_of_another_application_are_refused_and_not_changed(db:
         names = await connection.run_sync(lambda sync: inspect(sync).get_table_names())
         assert await connection.scalar(select(func.count()).select_from(text("users"))) == 0
     assert names == ["users"]
+
+
+async def test_runs_of_before_stay_without_a_number(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0010 to 0013, with an older process beside."""
+    alembic_upgrade = migrate_module.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0010")
+        )
+        async with db.write() as connection:
+            await connection.run_sync(migrate_module._upgrade)
+    run = (
+        "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
+        " timeout_seconds, created_at)"
+        " VALUES ('{}', 'tsk_1', 'usr_1', 'succeeded', '{{}}', 'command', '{{}}', 1, 0)"
+    )
+    before = (
+        "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)",
+        (
+            "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
+            " VALUES ('tsk_1', 'usr_1', 'a', 'command', '{}', 0, 0)"
+        ),
+        run.format("run_before"),
+    )
+    async with db.write() as connection:
+        for statement in before:
+            await connection.exec_driver_sql(statement)
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(run.format("run_after"))
+        columns = schema.runs.c
+        found = await connection.execute(select(columns.id, columns.number).order_by(columns.id))
+        assert [tuple(row) for row in found] == [("run_after", None), ("run_before", None)]
+        assert await connection.scalar(select(schema.tasks.c.last_run_number)) is None
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0013"
+            )
+        )
+        assert set(works) == {f"{code:04}" for code in range(1, 11)}
+        assert await connection.run_sync(_differences) == []

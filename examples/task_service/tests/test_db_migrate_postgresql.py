@@ -61,7 +61,7 @@ async def open_transaction(url: str, statement: str) -> AsyncIterator[None]:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not happened():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.02)
 
@@ -69,11 +69,11 @@ async def until(happened: Callable[[], bool]) -> None:
 async def test_an_index_is_built_while_others_write(db: Database, url: str) -> None:
     async with open_transaction(url, TOUCH):
         migrating = asyncio.create_task(migrate(db))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await is_valid(db) is None:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.02)
         # It is under way, and waits for the transaction that was there before.
-        async with asyncio.timeout(2), db.write() as connection:
+        async with asyncio.timeout(60), db.write() as connection:
             await connection.exec_driver_sql(TOUCH)
         assert not migrating.done()
         assert await is_valid(db) is False
@@ -138,7 +138,7 @@ async def test_a_table_in_use_is_retried_and_other_statements_pass_meanwhile(
     async with open_transaction(url, "SELECT count(*) FROM procrastinate_jobs"):
         migrating = asyncio.create_task(migrate(db))
         await until(lambda: caplog.text.count("the migration will be retried") >= 2)
-        async with asyncio.timeout(5), db.read() as connection:
+        async with asyncio.timeout(60), db.read() as connection:
             await connection.exec_driver_sql("SELECT count(*) FROM procrastinate_jobs")
         assert not migrating.done()
     await migrating

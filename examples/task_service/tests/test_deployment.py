@@ -5,8 +5,10 @@ from __future__ import annotations
 import configparser
 import fnmatch
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,13 +21,14 @@ from examples.task_service.tests.test_cli import serving
 from tests.databases import _free_port
 
 from task_service.cli import main
+from task_service.doctor import CONNECTIONS_OF_A_PROCESS
 from task_service.settings import Settings
+from task_service.tasks.queue import QueueNotifier
 
 SERVICE = Path(__file__).parents[1]
 ROOT = SERVICE.parents[1]
 DEPLOY = SERVICE / "deploy"
 INTERPOLATED = {
-    "POSTGRES_PASSWORD": "abc",
     "TASK_SERVICE_BASE_URL": "https://tasks.example.org",
 }
 
@@ -62,12 +65,18 @@ def compose() -> Any:
     return yaml.safe_load(re.sub(r"\$\{(\w+):\?[^}]*\}", fill_in, text))
 
 
+def unit_of(path: Path) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(path)
+    return unit
+
+
 def units() -> Iterator[configparser.ConfigParser]:
+    """Those of processes that serve and of workers."""
     for path in sorted(DEPLOY.glob("*.service")):
-        unit = configparser.ConfigParser(strict=False, interpolation=None)
-        unit.optionxform = str  # type: ignore[assignment,method-assign]
-        unit.read(path)
-        yield unit
+        if "backup" not in path.name:
+            yield unit_of(path)
 
 
 def settings_from(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -162,6 +171,7 @@ def test_every_container_of_the_composition_is_confined(compose: Any) -> None:
             assert each["read_only"] is True, name
             assert each["cap_drop"] == ["ALL"], name
             assert each["security_opt"] == ["no-new-privileges:true"], name
+        assert {"mem_limit", "cpus", "pids_limit"} <= each.keys(), name
         # Only nginx is reached from outside.
         assert ("ports" in each) is (name == "nginx")
 
@@ -176,13 +186,47 @@ def test_the_compositions_settings_are_settings_and_trust_its_proxy_alone(
     assert [str(network) for network in settings.trusted_proxies] == [f"{address}/32"]
     assert settings.base_url == INTERPOLATED["TASK_SERVICE_BASE_URL"]
     postgres = services["postgres"]["environment"]
-    user, password, database = (postgres[f"POSTGRES_{name}"] for name in ("USER", "PASSWORD", "DB"))
-    assert settings.database_url == f"postgresql://{user}:{password}@postgres/{database}"
+    user, database = (postgres[f"POSTGRES_{name}"] for name in ("USER", "DB"))
+    url = f"postgresql://{user}@postgres/{database}?passfile=/run/secrets/pgpass"
+    assert settings.database_url == url
+    given = QueueNotifier(url)._app.connector._pool_args["kwargs"]
+    assert given["passfile"] == "/run/secrets/pgpass"
     # All processes that serve use the same secrets, and those that execute commands do not have them.
     assert {tuple(services[name]["volumes"]) for name in ("migrate", "api-1", "api-2")} == {
         ("data:/var/lib/task-service",)
     }
     assert services["worker-1"]["volumes"] == services["worker-2"]["volumes"] == []
+
+
+def test_the_password_of_the_composition_is_in_files_alone(compose: Any, tmp_path: Path) -> None:
+    assert "POSTGRES_PASSWORD:" not in (SERVICE / "compose.yaml").read_text()
+    services = compose["services"]
+    for name, each in services.items():
+        expected = {"postgres": ["postgres-password"], "nginx": []}.get(name, ["pgpass"])
+        assert each.get("secrets", []) == expected, name
+    deploy = tmp_path / "deploy"
+    deploy.mkdir()
+    # Only root may give files away, so the command for that is noted here.
+    (tmp_path / "chown").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/given\n')
+    (tmp_path / "chown").chmod(0o755)
+    shutil.copy(DEPLOY / "make-secrets", deploy)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run([deploy / "make-secrets"], check=True, env={"PATH": path})
+    files = {name: tmp_path / secret["file"] for name, secret in compose["secrets"].items()}
+    password = files["postgres-password"].read_text()
+    assert re.fullmatch(r"[0-9a-f]{64}", password)
+    assert files["pgpass"].read_text() == f"postgres:5432:task_service:task_service:{password}\n"
+    # The driver ignores a file that others may read.
+    assert files["pgpass"].stat().st_mode & 0o777 == 0o600
+    assert (deploy / "secrets").stat().st_mode & 0o777 == 0o700
+    (owner,) = [words for name, words in last_stage() if name == "USER"]
+    assert (tmp_path / "given").read_text().split()[0] == owner
+    # A second time would give PostgreSQL's data another password than it has.
+    again = subprocess.run(
+        [deploy / "make-secrets"], check=False, env={"PATH": path}, capture_output=True
+    )
+    assert again.returncode != 0
+    assert files["postgres-password"].read_text() == password
 
 
 def test_nginx_sends_to_the_api_processes_and_believes_no_client(compose: Any) -> None:
@@ -209,8 +253,11 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
     started = []
     for unit in units():
         service = unit["Service"]
-        program, command = service["ExecStart"].split()
+        *prefix, program, command = service["ExecStart"].split()
         assert Path(program).name == "task-service"
+        if prefix:
+            # Before the file with the settings of the machine, which would override Environment=.
+            assert prefix == ["/usr/bin/env", "TASK_SERVICE_PORT=%i"]
         assert command in main.commands
         started.append(command)
         # Of duplicates `configparser` keeps the last one; each is a setting.
@@ -231,4 +278,67 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
         assert service["CapabilityBoundingSet"] == ""
         # The commands of tasks are ended by the service, each with its own grace.
         assert service["KillMode"] == "mixed"
-    assert sorted(started) == ["serve", "worker"]
+    assert sorted(started) == ["serve", "serve", "worker"]
+
+
+def test_the_time_that_a_process_gets_to_stop_is_the_same_everywhere(compose: Any) -> None:
+    seconds = {unit["Service"]["TimeoutStopSec"] for unit in units()}
+    seconds |= {
+        each["stop_grace_period"].removesuffix("s")
+        for each in compose["services"].values()
+        if "build" in each
+    }
+    page = (ROOT / "docs" / "how-to" / "upgrade.md").read_text()
+    assert seconds == set(re.findall(r"Give it (\d+) seconds before it is killed", page)) == {"40"}
+
+
+def test_the_page_adds_up_the_connections_of_what_it_deploys(compose: Any) -> None:
+    page = (ROOT / "docs" / "how-to" / "several-machines.md").read_text()
+    each = CONNECTIONS_OF_A_PROCESS
+    processes = [name for name in compose["services"] if re.match(r"(api|worker)-", name)]
+    needed = len(processes) * each + each + 10
+    assert f"{len(processes)} × {each} + {each} + 10 = {needed}" in page
+    assert f"| {each} at most |" in page
+    (limit,) = re.findall(r"max_connections=(\d+)", compose["services"]["postgres"]["command"][-1])
+    assert needed <= int(limit)
+
+
+def test_the_timers_start_backups_whose_scripts_exist() -> None:
+    timers = sorted(DEPLOY.glob("*.timer"))
+    assert len(timers) == 2
+    for timer in timers:
+        service = unit_of(timer.with_suffix(".service"))["Service"]
+        script, _database, folder = service["ExecStart"].split()
+        assert os.access(DEPLOY / Path(script).name, os.X_OK)
+        assert folder in service["ReadWritePaths"].split()
+        assert "OnCalendar" in unit_of(timer)["Timer"]
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze: apt-get install systemd")
+    for path in (*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")):
+        # The programs are not installed here.
+        text = re.sub(r"/opt/task-service/\S+/", "/bin/", path.read_text())
+        text = re.sub(r"/bin/(task-service|backup-\w+)", "/bin/true", text)
+        (tmp_path / path.name.replace("@.", "@8000.")).write_text(text)
+    command = [analyze, "verify", "--man=no", *sorted(tmp_path.iterdir())]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nginx_of_a_host_is_that_of_the_composition_but_for_its_addresses() -> None:
+    def directives(name: str) -> set[str]:
+        lines = (line.strip() for line in (DEPLOY / name).read_text().splitlines())
+        return {
+            line for line in lines if line.startswith(("proxy_", "client_", "location", "gzip"))
+        }
+
+    assert directives("nginx-host.conf") == directives("nginx.conf")
+    text = (DEPLOY / "nginx-host.conf").read_text()
+    ports = re.findall(r"server 127\.0\.0\.1:(\d+) ", text)
+    page = (ROOT / "docs" / "how-to" / "several-machines.md").read_text()
+    assert ports == re.findall(r"task-service@(\d+)", page)[:2]
+    for name in ("nginx.conf", "nginx-host.conf"):
+        assert "http2" in (DEPLOY / name).read_text()

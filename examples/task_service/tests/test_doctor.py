@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -18,12 +19,14 @@ from examples.task_service.tests.runs_support import POSTGRES, fresh_postgres
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
-from msk_auth import StoreUnavailable, SystemClock
+from msk_auth import RecordedLease, StoreUnavailable, SystemClock
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service import doctor as doctor_module
 from task_service.cli import main
 from task_service.db import migrate as migrate_module
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
+from task_service.db.schema import api_keys
 from task_service.deployment import agree_on_secrets, forget_secrets
 from task_service.secrets_file import load_or_create_secrets
 from task_service.trusted_proxies import UntrustedProxies
@@ -253,6 +256,42 @@ async def test_a_server_that_commits_asynchronously_is_found(tmp_path: Path, url
     db = Database.open(url)
     async with db.write() as connection:
         assert await connection.scalar(text("SHOW synchronous_commit")) == "remote_apply"
+    await db.close()
+
+
+async def test_connections_that_are_nearly_used_up(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, found = await examined(tmp_path / "data", DATABASE_URL=url)
+    assert code == 0
+    assert re.fullmatch(r"ok (only )?\d+ of PostgreSQL's \d+ are free.*", found["connections"])
+    # More than any server has.
+    monkeypatch.setattr(doctor_module, "CONNECTIONS_OF_A_PROCESS", 10**6)
+    code, found = await examined(tmp_path / "data", DATABASE_URL=url)
+    assert code == 0
+    assert found["connections"].startswith("ok only ")
+    assert found["connections"].endswith("before you start another one, raise max_connections")
+
+
+async def test_leases_that_are_recorded_and_the_setting(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    db = Database.open(f"sqlite:///{data / 'task-service.sqlite3'}")
+    await migrate(db)
+    store = AsyncSQLAlchemyKeyStore(db.engine, api_keys)
+    code, found = await examined(data, LEASE_MS="250")
+    assert (code, found["leases"]) == (0, "ok no process reuses what it has read of a key")
+    await store.record_lease(RecordedLease(timedelta(milliseconds=250), "one", 1))
+    code, found = await examined(data, LEASE_MS="250")
+    assert (code, found["leases"]) == (0, "ok as long as TASK_SERVICE_LEASE_MS=250 says")
+    await store.record_lease(RecordedLease(timedelta(milliseconds=1000), "two", 1))
+    code, found = await examined(data, LEASE_MS="250")
+    assert code == 0
+    assert found["leases"].startswith(
+        "ok processes have recorded leases of 250, 1000 ms, but TASK_SERVICE_LEASE_MS is 250; every"
+        " revocation takes 1000 ms at least. Give all machines the same setting"
+    )
+    await store.aclose()
     await db.close()
 
 

@@ -15,7 +15,7 @@ from examples.task_service.tests.test_cli import Serving, log_in, serving
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-LIMIT_MIB = 120.0
+LIMIT_MIB = 128.0
 GROWTH_MIB = 12.0
 SECONDS = float(os.environ.get("MSK_AUTH_TEST_LOAD_SECONDS", "40"))
 

@@ -60,7 +60,7 @@ class Log:
         return "".join(text for each, text in self.pieces if each == stream)
 
     async def until(self, wanted: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while wanted not in self.text():
                 self.changed.clear()
                 await self.changed.wait()
@@ -82,7 +82,7 @@ async def run(
     return await command().run(CommandParams(argv=list(argv)), context), log
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the kernel sets no events
             await asyncio.sleep(0.02)
@@ -283,7 +283,7 @@ async def test_a_broken_pipe_ends_a_command() -> None:
 
 async def test_output_arrives_while_the_command_runs() -> None:
     log = Log()
-    task = asyncio.create_task(run(SH, "-c", "echo first; exec sleep 60", log=log))
+    task = asyncio.create_task(run(SH, "-c", "echo first; exec sleep 600", log=log))
     await log.until("first")
     assert not task.done()
     task.cancel()
@@ -324,7 +324,7 @@ def pids(log: Log) -> list[int]:
 
 
 async def test_cancelling_terminates_the_whole_group() -> None:
-    log = await cancelled("trap 'echo bye; exit' TERM; sleep 60 & echo $! $$ ready; wait")
+    log = await cancelled("trap 'echo bye; exit' TERM; sleep 600 & echo $! $$ ready; wait")
     assert log.text().endswith("bye\n")
     assert len(pids(log)) == 2
     assert not any(is_running(pid) for pid in pids(log))
@@ -340,13 +340,13 @@ async def test_cancelling_kills_processes_that_ignore_sigterm(
 
 
 async def test_a_child_in_another_session_does_not_survive() -> None:
-    log = await cancelled("setsid sleep 60 & echo $! ready; wait")
+    log = await cancelled("setsid sleep 600 & echo $! ready; wait")
     await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
 async def test_background_processes_end_with_the_command() -> None:
     result, log = await run(
-        SH, "-c", "sleep 60 & echo $!; (setsid sleep 60 >/dev/null 2>&1 & echo $!)"
+        SH, "-c", "sleep 600 & echo $!; (setsid sleep 600 >/dev/null 2>&1 & echo $!)"
     )
     assert result.exit_code == 0
     assert len(pids(log)) == 2
@@ -358,7 +358,7 @@ async def test_neither_files_nor_processes_are_left() -> None:
     before, others = open_files(), children()
     for _ in range(5):
         await run("echo")
-    await cancelled("echo ready; exec sleep 60")
+    await cancelled("echo ready; exec sleep 600")
     await eventually(lambda: open_files() <= before)
     await eventually(lambda: children() == others)
 
@@ -397,12 +397,12 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("trap", ["", "trap '' TERM;"])
 async def test_commands_end_with_a_killed_service(trap: str) -> None:
-    script = f"{trap} setsid sleep 60 & sleep 60 & echo $! $$ $PWD ready; wait; wait"
+    script = f"{trap} setsid sleep 600 & sleep 600 & echo $! $$ $PWD ready; wait; wait"
     service = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVICE, SH, "-c", script, stdout=asyncio.subprocess.PIPE
     )
     assert service.stdout is not None
-    words = (await asyncio.wait_for(service.stdout.readline(), 20)).decode().split()
+    words = (await asyncio.wait_for(service.stdout.readline(), 60)).decode().split()
     running, folder = [int(word) for word in words[:2]], Path(words[2])
     assert all(is_running(pid) for pid in running)
     service.send_signal(signal.SIGKILL)
@@ -412,16 +412,16 @@ async def test_commands_end_with_a_killed_service(trap: str) -> None:
 
 
 # It leaves its parent, its group and its session: only its ancestry identifies it.
-ESCAPE = "(setsid sh -c 'sleep 60 & sleep 60 & echo $! $$; wait' 2>/dev/null &)"
+ESCAPE = "(setsid sh -c 'sleep 600 & sleep 600 & echo $! $$; wait' 2>/dev/null &)"
 
 
 @pytest.mark.parametrize("generations", [1, 2], ids=["supervisor", "guard"])
 async def test_no_grandchild_survives_a_killed_supervisor_or_guard(generations: int) -> None:
     log = Log()
-    script = f"{ESCAPE}; sleep 60 & echo $! $$ ready; wait"
+    script = f"{ESCAPE}; sleep 600 & echo $! $$ ready; wait"
     task = asyncio.create_task(run(SH, "-c", script, log=log))
     await log.until("ready")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(pids(log)) < 4:
             await log.changed.wait()
             log.changed.clear()
@@ -430,14 +430,14 @@ async def test_no_grandchild_survives_a_killed_supervisor_or_guard(generations: 
     for _ in range(generations):
         victim = parent_of(victim)
     os.kill(victim, signal.SIGKILL)
-    result, _ = await asyncio.wait_for(task, 20)
+    result, _ = await asyncio.wait_for(task, 60)
     assert result.error is not None
     await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
 async def test_a_stopped_supervisor_ends_its_command_when_cancelled() -> None:
     log = Log()
-    script = f"{ESCAPE}; echo $$ $PPID ready; exec sleep 60"
+    script = f"{ESCAPE}; echo $$ $PPID ready; exec sleep 600"
     task = asyncio.create_task(run(SH, "-c", script, log=log))
     await log.until("ready")
     os.kill(int(log.text().split("ready")[0].split()[-1]), signal.SIGSTOP)
@@ -455,19 +455,19 @@ async def test_a_command_ends_when_the_lease_is_not_extended() -> None:
     lease = RunLease(clock.monotonic() + 1)
     log = Log()
     with pytest.raises(LeaseLost):
-        await run(SH, "-c", f"{ESCAPE}; sleep 60 & wait", log=log, lease=lease)
+        await run(SH, "-c", f"{ESCAPE}; sleep 600 & wait", log=log, lease=lease)
     assert not any(is_running(pid) for pid in pids(log))
 
 
 async def test_a_command_goes_on_while_the_lease_is_extended() -> None:
     clock, log = SystemClock(), Log()
     lease = RunLease(clock.monotonic() + 1000)
-    task = asyncio.create_task(run(SH, "-c", "echo ready; exec sleep 60", log=log, lease=lease))
+    task = asyncio.create_task(run(SH, "-c", "echo ready; exec sleep 600", log=log, lease=lease))
     await log.until("ready")
     lease.extend(clock.monotonic() + 2000)
     lease.extend(clock.monotonic())
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 async def test_a_command_is_not_started_after_the_lease() -> None:
@@ -504,7 +504,7 @@ async def supervised(
         ("touch left; exit 0", 0),
         ("exit 7", 7),
         ("kill -15 $$", 143),
-        ("(setsid sleep 60 >/dev/null 2>&1 &) ; exit 0", 0),
+        ("(setsid sleep 600 >/dev/null 2>&1 &) ; exit 0", 0),
     ],
 )
 async def test_the_supervisor_passes_on_the_exit_status(
@@ -520,12 +520,12 @@ async def test_the_supervisor_passes_on_the_exit_status(
 
 async def test_the_supervisor_ends_its_command_when_its_input_is_closed(tmp_path: Path) -> None:
     process, hold = await supervised(
-        tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 60"
+        tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 600"
     )
     assert process.stdout is not None
     await process.stdout.readline()
     os.close(hold)
-    assert await asyncio.wait_for(process.wait(), 10) == 137
+    assert await asyncio.wait_for(process.wait(), 60) == 137
 
 
 async def test_the_supervisor_reports_a_program_that_cannot_be_started(tmp_path: Path) -> None:

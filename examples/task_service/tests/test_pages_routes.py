@@ -19,6 +19,7 @@ from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
 from task_service import login_cookie, web
 from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import LoggedIn
+from task_service.accounts.roles import ADMIN, KEY_PERMISSIONS, ROLE_PERMISSIONS
 from task_service.accounts.users import User
 from task_service.errors import LoginFailed
 from task_service.web import CONTENT_SECURITY_POLICY, REFERENCE_POLICY, assets
@@ -29,10 +30,19 @@ TOKEN = "eyJh.eyJz.c2ln"
 ADMIN_PAGES = {
     "/admin/config": "admin:config",
     "/admin/users": "admin:users",
+    "/admin/keys": "admin:keys",
     "/admin/audit": "admin:audit",
     "/admin/system": "admin:config",
 }
-PAGES = ["/tasks", "/tasks/tsk_0123456789abcdef", "/keys", "/account", "/docs", *ADMIN_PAGES]
+PAGES = [
+    "/tasks",
+    "/tasks/tsk_0123456789abcdef",
+    "/keys",
+    "/keys/0123456789ab",
+    "/account",
+    "/docs",
+    *ADMIN_PAGES,
+]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
 
 
@@ -349,6 +359,7 @@ def test_a_task_id_in_the_address_is_only_text(world: World) -> None:
     [
         ("/tasks", "tasks:write", 'id="new"'),
         ("/keys", "keys:manage", 'id="new"'),
+        ("/keys/0123456789ab", "keys:manage", 'id="revoke"'),
         ("/tasks/tsk_1", "tasks:run", 'id="run"'),
         ("/tasks/tsk_1", "tasks:write", 'id="edit"'),
     ],
@@ -397,6 +408,26 @@ def test_a_key_is_offered_only_what_a_key_can_do(world: World) -> None:
     assert 'name="scope" value="tasks:read_all"' in page
     assert 'value="admin:config"' not in page
     assert 'value="keys:manage"' not in page
+
+
+def test_the_permissions_of_keys_have_words_and_presets_that_the_user_can_give(
+    world: World,
+) -> None:
+    never = {name for name in ROLE_PERMISSIONS[ADMIN] if name.startswith(("admin:", "keys:"))}
+    assert set(KEY_PERMISSIONS) == ROLE_PERMISSIONS[ADMIN] - never
+    world.log_in()
+    world.logins.user = PageUser("ada", USER_PERMISSIONS)
+    presets = re.findall(r'name="reach" value="([^"]+)"( checked)?', world.client.get("/keys").text)
+    assert presets == [
+        ("tasks:read", ""),
+        ("tasks:read tasks:run", " checked"),
+        ("tasks:read tasks:run tasks:write", ""),
+        ("some", ""),
+        ("all", ""),
+    ]
+    world.logins.user = PageUser("ada", frozenset({"keys:manage", "tasks:read"}))
+    presets = re.findall(r'name="reach" value="([^"]+)"', world.client.get("/keys").text)
+    assert presets == ["tasks:read", "some", "all"]
 
 
 @pytest.mark.parametrize(

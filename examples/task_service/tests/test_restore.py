@@ -93,8 +93,7 @@ async def test_runs_and_logins_of_a_backup_end(services: Services) -> None:
         worker_id="worker",
         lease=timedelta(seconds=15),
     )
-    acquired = await worker_runs.acquire()
-    assert acquired is not None
+    (acquired,) = await worker_runs.acquire(1)
     assert acquired.run_id == again.id
 
 

@@ -96,8 +96,7 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
 
 
 async def acquire(worker: WorkerRuns) -> AcquiredRun:
-    acquired = await worker.acquire()
-    assert acquired is not None
+    (acquired,) = await worker.acquire(1)
     return acquired
 
 
@@ -125,7 +124,7 @@ async def test_a_queued_run_of_a_key_that_has_ended_does_not_start_and_says_so(
     key = await it.key()
     queued = [await it.queue(key) for _ in range(3)]
     await end(it, key)
-    assert await it.worker().acquire() is None
+    assert await it.worker().acquire(1) == []
     for run in queued:
         assert await it.outcome(run) == (RunState.CANCELLED, error)
     # What the person queues from now on is executed.
@@ -140,7 +139,7 @@ async def test_only_the_runs_of_that_key_are_refused(it: World) -> None:
     await it.revoke(revoked)
     worker = it.worker()
     assert [(await acquire(worker)).run_id for _ in rest] == [run.id for run in rest]
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     assert await it.outcome(first) == (RunState.CANCELLED, KEY_REVOKED)
 
 
@@ -164,7 +163,7 @@ async def test_a_run_whose_worker_died_does_not_start_again_after_its_key_was_re
     await it.revoke(key)
     other = it.worker("other")
     assert await other.reclaim(await other.observed_leases(except_for=[])) == 1
-    assert await other.acquire() is None
+    assert await other.acquire(1) == []
     assert await it.outcome(run) == (RunState.CANCELLED, KEY_REVOKED)
 
 

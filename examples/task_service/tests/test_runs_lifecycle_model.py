@@ -289,10 +289,11 @@ class Lifecycle(RuleBasedStateMachine):
     def try_to_acquire(self, worker: Worker) -> bool:
         began = self.clock.monotonic()
         waiting = self.who_may_be_next()
-        acquired = self.do(worker.runs.acquire())
-        assert (acquired is None) == (not waiting), "a run waits, and a worker with room finds none"
-        if acquired is None:
+        acquired = self.do(worker.runs.acquire(1))
+        assert bool(acquired) == bool(waiting), "a run waits, and a worker with room finds none"
+        if not acquired:
             return False
+        (acquired,) = acquired
         self.check_turn(self.requested[acquired.run_id].requested_by.user_id, waiting)
         log = RunLog(self.clock, saved=acquired.log)
         worker.executions.append(Execution(acquired, began, log))

@@ -171,7 +171,7 @@ async def test_a_report_is_retried_while_the_database_does_not_answer() -> None:
 
 
 async def _next_report(items: AsyncIterator[object]) -> Progress:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await anext(item async for item in items if isinstance(item, Progress))
 
 
@@ -198,9 +198,9 @@ async def test_readers_receive_progress_and_a_new_attempt_starts_from_zero(
         assert await _next_report(late) == Progress(0.25, "A quarter")
         await late.aclose()
         runner.stop(timedelta(0))
-        await asyncio.wait_for(first.stopped.wait(), 10)
+        await asyncio.wait_for(first.stopped.wait(), 60)
     async with world.running():
-        await asyncio.wait_for(second.started.wait(), 10)
+        await asyncio.wait_for(second.started.wait(), 60)
         assert await _next_report(items) == Progress(0.0)
         second.release.set()
         await world.until(run, "succeeded")

@@ -21,7 +21,7 @@ from examples.task_service.tests.runs_support import (
     read_log,
     registry,
 )
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from msk_auth import InputInvalid
 from task_service.db.engine import Database
@@ -83,12 +83,13 @@ async def test_a_run_is_queued_and_returned(world: World) -> None:
     assert run.model_dump(mode="json") == {
         "id": run.id,
         "task_id": world.task.id,
+        "number": 1,
         "state": "queued",
         "attempt": 0,
         "requested_by": {
             "user_id": "usr_ann",
             "username": "name of usr_ann",
-            "credential": {"kind": "api_key", "key_id": "AAAAAAAAAAAA"},
+            "credential": {"kind": "api_key", "key_id": "AAAAAAAAAAAA", "key_name": None},
         },
         "created_at": "2026-01-01T00:00:00Z",
         "started_at": None,
@@ -98,6 +99,28 @@ async def test_a_run_is_queued_and_returned(world: World) -> None:
         "log_missing_bytes": 0,
         "log_missing_lines": 0,
     }
+
+
+async def test_the_runs_of_each_task_are_numbered_and_no_number_is_used_again(
+    world: World,
+) -> None:
+    other = await world.tasks.create(ANN, NewTask(name="other", handler="anything"))
+    numbers = [(await world.runs.request(ANN, world.task.id)).number for _ in range(3)]
+    assert numbers == [1, 2, 3]
+    assert (await world.runs.request(ANN, other.id)).number == 1
+    # As retention does, and as a task of a version without numbers is: its first number tells how many runs there were.
+    async with world.db.write() as connection:
+        await connection.execute(delete(runs_table).where(runs_table.c.task_id == world.task.id))
+        await connection.execute(
+            update(tasks_table).where(tasks_table.c.id == other.id).values(last_run_number=None)
+        )
+    assert (await world.runs.request(ANN, world.task.id)).number == 4
+    assert (await world.runs.request(ANN, other.id)).number == 2
+
+
+async def test_runs_that_are_requested_at_once_have_numbers_of_their_own(world: World) -> None:
+    requested = await asyncio.gather(*(world.runs.request(ANN, world.task.id) for _ in range(8)))
+    assert sorted(run.number or 0 for run in requested) == list(range(1, 9))
 
 
 @pytest.mark.parametrize(

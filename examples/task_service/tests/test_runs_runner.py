@@ -861,9 +861,11 @@ async def test_a_run_acquired_for_a_cancelled_notification_is_executed(
     has_looked, committed, proceed = asyncio.Event(), asyncio.Event(), asyncio.Event()
     acquire = WorkerRuns.acquire
 
-    async def slowly(self: WorkerRuns, *, notified: bool = False) -> AcquiredRun | None:
-        acquired = await acquire(self, notified=notified)
-        if not notified:
+    async def slowly(
+        self: WorkerRuns, room: int, *, announced: str | None = None
+    ) -> list[AcquiredRun]:
+        acquired = await acquire(self, room, announced=announced)
+        if announced is None:
             has_looked.set()
             return acquired
         committed.set()

@@ -94,8 +94,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def acquire(worker: WorkerRuns) -> AcquiredRun:
-    acquired = await worker.acquire()
-    assert acquired is not None
+    (acquired,) = await worker.acquire(1)
     return acquired
 
 
@@ -175,7 +174,7 @@ async def test_the_oldest_is_acquired_first(world: World) -> None:
     run = await world.get(first.id)
     assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
     assert (await acquire(worker)).run_id == second.id
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
 
 
 async def test_priority_orders_an_owners_own_runs_and_no_others(world: World) -> None:
@@ -197,7 +196,7 @@ async def test_urgent_runs_go_first_and_respect_their_owners_limit(
     worker = world.worker("w1")
     acquired_runs = [await acquire(worker) for _ in range(4)]
     assert [each.run_id for each in acquired_runs] == [*(run.id for run in urgent + theirs[:2])]
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED), None)
     assert (await acquire(worker)).run_id == normal.id
 
@@ -246,7 +245,7 @@ async def test_an_owner_at_the_limit_keeps_their_turn(world: World) -> None:
     worker = world.worker("w1")
     first, second = await acquire(worker), await acquire(worker)
     assert [first.run_id, second.run_id] == [mine[0].id, theirs[0].id]
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     for each in (second, first):
         await worker.finish(each, Outcome(RunState.SUCCEEDED), None)
     # The owner at the limit is first: their turn has not changed.
@@ -261,7 +260,7 @@ async def test_an_owner_without_queued_runs_is_not_in_the_rotation(world: World)
     acquired = await acquire(worker)
     assert await world.line() == ["usr_ann"]
     await world.runs.cancel(ANN, runs[1].id)
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     assert await world.line() == []
     assert await worker.release(acquired, None)
     assert await world.line() == ["usr_ann"]
@@ -276,7 +275,7 @@ async def test_the_owner_of_a_run_queued_by_an_older_version_joins_the_rotation(
     async with world.db.write() as connection:
         await connection.execute(delete(waiting_owners))
     worker = world.worker("w1")
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     assert await worker.complete_rotation() == 2
     assert await worker.complete_rotation() == 0
     order = {(await acquire(worker)).run_id for _ in range(2)}
@@ -288,13 +287,52 @@ async def test_concurrent_workers_serve_each_owner_once(world: World) -> None:
         await world.queue()
     for user in ("bob", "admin", "root"):
         await world.queue(user)
-    acquired_runs = await asyncio.gather(*(world.worker(f"w{n}").acquire() for n in range(4)))
-    order = {each.run_id for each in acquired_runs if each is not None}
+    acquired_runs = await asyncio.gather(*(world.worker(f"w{n}").acquire(1) for n in range(4)))
+    order = {run.run_id for each in acquired_runs for run in each}
     owners = [await world.owner(run_id) for run_id in order]
     assert sorted(owners) == ["usr_admin", "usr_ann", "usr_bob", "usr_root"]
 
 
-async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> None:
+async def test_a_worker_with_room_for_several_goes_from_owner_to_owner(world: World) -> None:
+    anns = [await world.queue() for _ in range(3)]
+    bobs = [await world.queue("bob")]
+    admins = [await world.queue("admin") for _ in range(2)]
+    worker = world.worker("w1")
+    first = {run.run_id for run in await worker.acquire(4)}
+    assert first == {anns[0].id, bobs[0].id, admins[0].id, anns[1].id}
+    assert {run.run_id for run in await worker.acquire(4)} == {anns[2].id, admins[1].id}
+    assert await worker.acquire(4) == []
+    assert await world.line() == []
+
+
+async def test_owners_who_are_served_together_keep_their_order(world: World) -> None:
+    queued = {user: [await world.queue(user) for _ in range(2)] for user in ("root", "ann", "bob")}
+    worker = world.worker("w1")
+    together = {run.run_id for run in await worker.acquire(3)}
+    assert together == {runs[0].id for runs in queued.values()}
+    order = [(await acquire(worker)).run_id for _ in range(3)]
+    assert order == [runs[1].id for runs in queued.values()]
+
+
+async def test_a_worker_with_room_for_several_keeps_owners_to_their_limit(world: World) -> None:
+    world.config.settings.max_concurrent_runs_per_user = 2
+    for _ in range(4):
+        await world.queue()
+    urgent = await world.queue("admin", priority=RunPriority.URGENT)
+    for _ in range(2):
+        await world.queue("admin")
+    worker = world.worker("w1")
+    acquired = await worker.acquire(8)
+    owners = [await world.owner(run.run_id) for run in acquired]
+    assert urgent.id in {run.run_id for run in acquired}
+    # The turn of an urgent run is for urgent runs.
+    assert sorted(owners) == ["usr_admin", "usr_ann", "usr_ann"]
+    assert [await world.owner(run.run_id) for run in await worker.acquire(8)] == ["usr_admin"]
+    assert await worker.acquire(8) == []
+
+
+@pytest.mark.parametrize("room", [1, 4])
+async def test_the_next_run_is_found_by_the_index_among_many(world: World, room: int) -> None:
     """However many runs wait: as many rows are read for the thousandth run as for the first."""
     await add_queued_runs(world.db, owners=300, each=5)
     worker = world.worker("w1")
@@ -302,11 +340,13 @@ async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> No
     async with world.db.write() as connection:
         await connection.exec_driver_sql("ANALYZE")
     world.config.settings.max_concurrent_runs_per_user = 3
-    statements = await statements_of(world.db, worker.acquire())
+    statements = await statements_of(world.db, worker.acquire(room))
     assert len(statements) > 3
+    # Of several owners' runs a few are sorted: as many for each as the worker has room for.
+    sorting = ("TEMP B-TREE", "Sort") if room == 1 else ()
     for statement, parameters in statements:
         plan = await plan_of(world.db, statement, parameters)
-        for slow in ("SCAN runs", "Seq Scan on runs", "TEMP B-TREE", "Sort", "Hash"):
+        for slow in ("SCAN runs", "Seq Scan on runs", "Hash Join", *sorting):
             assert slow not in plan, plan
 
 
@@ -317,12 +357,12 @@ async def test_a_user_has_no_more_concurrent_runs_than_allowed(world: World) -> 
     worker = world.worker("w1")
     acquired_runs = [await acquire(worker) for _ in range(3)]
     assert [acquired.run_id for acquired in acquired_runs] == [mine[0].id, theirs.id, mine[1].id]
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED), None)
     assert (await acquire(worker)).run_id == mine[2].id
     # A change takes effect at once.
     more = await world.queue()
-    assert await worker.acquire() is None
+    assert await worker.acquire(1) == []
     world.config.settings.max_concurrent_runs_per_user = 3
     assert (await acquire(worker)).run_id == more.id
 
@@ -336,7 +376,9 @@ async def test_many_workers_at_once_acquire_each_run_once_and_keep_to_the_limit(
         await world.queue("bob")
     workers = [world.worker(f"w{index}") for index in range(10)]
     acquired_runs = [
-        acquired for acquired in await asyncio.gather(*(w.acquire() for w in workers)) if acquired
+        run
+        for acquired in await asyncio.gather(*(w.acquire(1) for w in workers))
+        for run in acquired
     ]
     assert len({acquired.run_id for acquired in acquired_runs}) == len(acquired_runs) == 7
     owners = []
@@ -467,7 +509,7 @@ async def test_a_run_that_kills_every_worker_fails(world: World) -> None:
     assert failed.error == "The worker stopped in the middle of the run 3 times."
     assert failed.started_at is not None
     assert failed.finished_at == world.clock.now()
-    assert await living.acquire() is None
+    assert await living.acquire(1) == []
 
 
 async def test_a_cancelled_run_of_a_killed_worker_ends(world: World) -> None:
@@ -595,3 +637,33 @@ def test_a_watch_that_was_suspended_starts_over() -> None:
         assert watch.expired([sighting()]) == []
     clock.advance(1)
     assert watch.expired([sighting()]) == [sighting()]
+
+
+async def test_runs_that_end_together_are_ended_each_in_its_own_way(world: World) -> None:
+    for _ in range(4):
+        await world.queue()
+    worker, other = world.worker("w1"), world.worker("w2")
+    one, two, three, lost = await worker.acquire(4)
+    seen = [
+        each for each in await other.observed_leases(except_for=[]) if each.run_id == lost.run_id
+    ]
+    assert await other.reclaim(seen) == 1
+    await world.runs.cancel(ROOT, two.run_id)
+    output = written("the end", clock=world.clock)
+    ended = await asyncio.gather(
+        worker.finish(one, Outcome(RunState.SUCCEEDED, 0), output),
+        worker.finish(two, Outcome(RunState.CANCELLED), None),
+        worker.finish(lost, Outcome(RunState.SUCCEEDED, 0), output),
+        worker.finish(three, Outcome(RunState.FAILED, 3, "It failed."), None),
+    )
+    assert ended == [True, True, False, True]
+    shown = [await world.get(run.run_id) for run in (one, two, three, lost)]
+    assert [(run.state, run.exit_code, run.error) for run in shown] == [
+        (RunState.SUCCEEDED, 0, None),
+        (RunState.CANCELLED, None, "An administrator cancelled the run."),
+        (RunState.FAILED, 3, "It failed."),
+        (RunState.QUEUED, None, None),
+    ]
+    assert [run.finished_at for run in shown] == [world.clock.now()] * 3 + [None]
+    assert await text_of(world, one.run_id) == "the end"
+    assert await text_of(world, lost.run_id) == ""

@@ -31,7 +31,8 @@ from .accounts.passwords import OWASP
 from .accounts.throttle import LEAK_REPORTS, REVOCATIONS, PublicThrottle
 from .accounts.users import User
 from .api import openapi
-from .api.admin import admin_router
+from .api.admin import RECENT_LOGIN, admin_router
+from .api.admin_keys import admin_keys_routers
 from .api.auth import auth_router
 from .api.health import health_router
 from .api.json_route import allowed_methods
@@ -119,6 +120,7 @@ def create_app(
 
 
 def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRouter, ...]:
+    admin_keys = admin_keys_routers(auth, it.users, recent_login=RECENT_LOGIN)
     # In this order a request is matched: what is asked for most often stands first.
     return (
         health_router(it.db, it.metrics, it.run_counts, it.tokens),
@@ -126,7 +128,8 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
         *keys_routers(auth, it.keys, it.runs),
         key_audit_router(auth, it.audit),
         tasks_router(auth, it.tasks, it.runs, it.registry),
-        runs_router(auth, it.runs, it.logs, stopping=it.stopping),
+        runs_router(auth, it.tasks, it.runs, it.logs, stopping=it.stopping),
+        *admin_keys,
         admin_router(
             auth,
             it.config,
@@ -135,6 +138,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
             it.audit,
             it.sessions,
             it.status,
+            keys=admin_keys,
             base_url=it.settings.base_url,
         ),
         *_leak_routers(it, auth),

@@ -20,8 +20,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 COMPRESSED: Final = re.compile(
-    r"/openapi\.json|/docs|/login|/set-password|/tasks|/tasks/[^/]+|/keys|/account|/admin/[^/]+"
-    r"|/api/keys|/api/handlers|/api/tasks/[^/]+/runs|/api/admin/users"
+    r"/openapi\.json|/docs|/login|/set-password|/tasks|/tasks/[^/]+|/keys|/keys/[^/]+|/account|/admin/[^/]+"
+    r"|/api/keys|/api/handlers|/api/tasks/[^/]+/runs|/api/admin/users|/api/admin/keys"
 )
 """The pages, which hold no data; the OpenAPI document; and listings of what is no secret."""
 

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -19,6 +20,7 @@ from limits.aio.storage import MemoryStorage
 from sqlalchemy import URL, exc, make_url, text
 
 from msk_auth import MskAuthError, StoreUnavailable, SystemClock
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.attempts import RedisAttempts
 from task_service.db.engine import Database
 from task_service.db.migrate import (
@@ -29,6 +31,7 @@ from task_service.db.migrate import (
     waiting_for_start,
 )
 from task_service.db.pooling import REMEDY, shares_sessions
+from task_service.db.schema import api_keys
 from task_service.deployment import secrets_match
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
 from task_service.ids import is_id
@@ -38,10 +41,20 @@ from task_service.settings import Settings, load_settings
 from task_service.trusted_proxies import untrusted_proxies
 
 MAX_SKEW_SECONDS: Final = 5.0
+CONNECTIONS_OF_A_PROCESS: Final = 15
+"""How many connections to PostgreSQL a process takes at most: those of its pool, of the look-ups of keys, and of the queue."""
 
 _ANSWER_SECONDS: Final = 2.0
 
 _SUBJECT: Final = "database"
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+# Some are reserved for administrators. Sessions that serve no client do not count.
+_CONNECTIONS: Final = text(
+    "SELECT current_setting('max_connections')::int AS all, current_setting('max_connections')::int"
+    " - current_setting('superuser_reserved_connections')::int - count(*)::int AS free"
+    " FROM pg_stat_activity WHERE backend_type = 'client backend'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +224,7 @@ async def _examine_database(
                 return
             yield Finding("pooling", True, "each connection has a session of its own")
             yield await _durability(db, url)
+            yield await _connections(db)
         state = await schema_state(db)
         yield await _schema(db, shown, state)
         if state in {SchemaState.MISSING, SchemaState.FOREIGN, SchemaState.NEWER}:
@@ -223,6 +237,7 @@ async def _examine_database(
             yield await _shared_secrets(db, settings, fingerprints)
         if not settings.on_sqlite:
             yield await _workers(db, settings)
+        yield await _leases(db, settings)
         yield await _proxies(db, settings)
     except StoreUnavailable as error:
         yield Finding(_SUBJECT, False, f"{shown} {_explain_outage(error, url)}")
@@ -331,6 +346,19 @@ async def _durability(db: Database, url: URL) -> Finding:
     return Finding("durability", True, f"commits are durable (synchronous_commit = {default})")
 
 
+async def _connections(db: Database) -> Finding:
+    async with db.read() as connection:
+        row = (await connection.execute(_CONNECTIONS)).one()
+    if row.free < CONNECTIONS_OF_A_PROCESS:
+        return Finding(
+            "connections",
+            True,
+            f"only {row.free} of PostgreSQL's {row.all} are free, and each process takes up to"
+            f" {CONNECTIONS_OF_A_PROCESS}; before you start another one, raise max_connections",
+        )
+    return Finding("connections", True, f"{row.free} of PostgreSQL's {row.all} are free")
+
+
 async def _clock(db: Database) -> Finding:
     clock = SystemClock()
     async with db.read() as connection:
@@ -377,6 +405,28 @@ async def _workers(db: Database, settings: Settings) -> Finding:
             " run: task-service worker",
         )
     return Finding("workers", True, "none is alive; task-service serve executes runs itself")
+
+
+async def _leases(db: Database, settings: Settings) -> Finding:
+    subject = "leases"
+    store = AsyncSQLAlchemyKeyStore(db.engine, api_keys)
+    try:
+        recorded = await store.recorded_leases()
+    finally:
+        await store.aclose()
+    lengths = sorted({lease.duration // _MILLISECOND for lease in recorded})
+    if not lengths:
+        return Finding(subject, True, "no process reuses what it has read of a key")
+    listed = ", ".join(map(str, lengths))
+    if lengths == [settings.lease_ms]:
+        return Finding(subject, True, f"as long as TASK_SERVICE_LEASE_MS={listed} says")
+    return Finding(
+        subject,
+        True,
+        f"processes have recorded leases of {listed} ms, but TASK_SERVICE_LEASE_MS is {settings.lease_ms}; every"
+        f" revocation takes {lengths[-1]} ms at least. Give all machines the same setting and restart the processes;"
+        " one that has ended counts for about a minute",
+    )
 
 
 async def _proxies(db: Database, settings: Settings) -> Finding:

@@ -148,6 +148,8 @@ class RequestLog:
         # A copy: the inner middleware changes it, and the server keeps its own.
         scope = dict(scope)
         client = find_client(scope, self._trusted_proxies)
+        # What the library holds against the networks of a key.
+        scope["client"] = None if client.address is None else (client.address, 0)
         if client.untrusted_proxy is not None:
             self._untrusted_proxy(client.untrusted_proxy)
         given_id = request_id_of(scope["headers"]) if client.is_proxied else None

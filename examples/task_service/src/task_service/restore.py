@@ -30,6 +30,7 @@ _NOT_REPEATED: Final = frozenset(
         "config.changed",
         "key.expiry_set",
         "key.rotated",
+        "key.updated",
         "user.password_changed",
         "user.password_set",
         "user.roles_changed",

@@ -223,11 +223,6 @@ def listen_to_queue(
     from .tasks.queue import listen
 
     return asyncio.create_task(
-        listen(
-            settings.database_url,
-            runner.handle_notification,
-            concurrency=settings.workers,
-            stop=stop,
-        ),
+        listen(settings.database_url, runner.handle_notification, stop=stop),
         name="queue",
     )

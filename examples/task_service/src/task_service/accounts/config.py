@@ -110,11 +110,11 @@ class ConfigStore:
         self._audit = audit
         self._await_lease_expiry = await_lease_expiry
         self._command_sandbox = command_sandbox
+        self._read_settings = db.prepare(select(_SETTINGS.name, _SETTINGS.value))
 
     async def current(self) -> ServiceConfig:
         """The settings now."""
-        async with self._db.read() as connection:
-            rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
+        rows = await self._read_settings()
         return _from_stored({row.name: row.value for row in rows})
 
     async def key_limits(self) -> KeyLimits:

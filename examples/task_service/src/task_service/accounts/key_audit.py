@@ -19,6 +19,7 @@ from msk_auth import (
     KeyLeaked,
     KeyRevocation,
     KeyRotated,
+    KeyUpdated,
     Principal,
     RevocationCause,
     StoreUnavailable,
@@ -79,6 +80,10 @@ class KeyAudit:
             case KeyExpirySet(principal=principal, record=record):
                 end = None if record.expires_at is None else record.expires_at.isoformat()
                 await self._record(connection, "key.expiry_set", record, principal, expires_at=end)
+            case KeyUpdated(principal=principal, record=record, fields=fields):
+                await self._record(
+                    connection, "key.updated", record, principal, **_edited(record, fields)
+                )
             case KeyLeaked():
                 await self._leaked(connection, event, revoked=True)
 
@@ -110,6 +115,8 @@ class KeyAudit:
         if principal.session_id is not None:
             await require_open(connection, principal, event.at)
         scopes = None if record.scopes is None else sorted(record.scopes)
+        if record.networks is not None:
+            details["networks"] = sorted(record.networks)
         await self._record(connection, "key.created", record, principal, scopes=scopes, **details)
 
     async def _leaked(
@@ -150,6 +157,16 @@ class KeyAudit:
             details={"name": key.name, **details},
             connection=connection,
         )
+
+
+def _edited(record: ApiKey, fields: tuple[str, ...]) -> dict[str, Any]:
+    """The new values. The name is in every entry."""
+    values = {
+        "description": record.description,
+        "labels": sorted(record.labels),
+        "networks": None if record.networks is None else sorted(record.networks),
+    }
+    return {name: value for name, value in values.items() if name in fields}
 
 
 def _place(event: KeyLeaked, *, revoked: bool) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class KeyListQuery:
     """Which keys to list; None means any.
 
     Attributes:
-        search: A part of the name, or the beginning of the id.
+        search: A part of the name, of the description or of a label, or the beginning of the id.
         status: Keys in this state.
         sort: In which order.
     """
@@ -136,7 +136,12 @@ def _found(owner_id: str, search: str | None) -> ColumnElement[bool]:
     key_id = search.removesuffix("…").removesuffix("_").rpartition("_")[2]
     return and_(
         own,
-        or_(contains_text(_KEYS.name, search), _KEYS.id.startswith(key_id, autoescape=True)),
+        or_(
+            contains_text(_KEYS.name, search),
+            contains_text(_KEYS.description, search),
+            contains_text(_KEYS.labels, search),
+            _KEYS.id.startswith(key_id, autoescape=True),
+        ),
     )
 
 

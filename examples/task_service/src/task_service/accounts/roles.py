@@ -10,6 +10,7 @@ from msk_auth import InputInvalid
 
 ADMIN: Final = "admin"
 MANAGE_USERS: Final = "admin:users"
+MANAGE_KEYS: Final = "admin:keys"
 
 _USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
 
@@ -23,11 +24,24 @@ ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "runs:prioritize",
             "admin:config",
             MANAGE_USERS,
+            MANAGE_KEYS,
             "admin:audit",
         },
     }
 )
 """The permissions of each role. A user has those of all their roles."""
+
+KEY_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "tasks:read": "See your tasks, their runs and their output",
+        "tasks:run": "Start and cancel runs of your tasks",
+        "tasks:write": "Create, change and delete your tasks",
+        "tasks:read_all": "See the tasks and runs of all users",
+        "runs:cancel_all": "Cancel the runs of all users",
+        "runs:prioritize": "Start urgent runs, which go before those of other users",
+    }
+)
+"""The permissions that an API key can have, in words; the others need a login."""
 
 
 def check_roles(roles: Iterable[str], *, field: str = "roles") -> tuple[str, ...]:

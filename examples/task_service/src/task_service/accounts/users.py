@@ -197,6 +197,19 @@ class Users:
             raise UserNotFound(f"There is no user named {username!r}.")
         return stored.user
 
+    async def names(self, user_ids: Iterable[str]) -> dict[str, str]:
+        """The names of these users by their ids; an id that no user has is left out.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        wanted = set(user_ids)
+        if not wanted:
+            return {}
+        named = select(_USERS.id, _USERS.username).where(_USERS.id.in_(wanted))
+        async with self._db.read() as connection:
+            return {row.id: row.username for row in await connection.execute(named)}
+
     async def find_password(
         self, username: str, *, connection: AsyncConnection | None = None
     ) -> StoredPassword | None:

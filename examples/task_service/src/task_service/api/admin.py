@@ -1,4 +1,4 @@
-"""Administration: the live configuration, users, the audit log, the system. Every route refuses API keys.
+"""Administration: the live configuration, users, the audit log, the system; keys stand in a module of their own. Every route refuses API keys.
 
 Each route names its guard. :class:`_ClosedPrefix` guards the rest of the prefix as well: an unknown path or method under
 it refuses API keys and anonymous callers before it answers 404 or 405.
@@ -22,7 +22,7 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit
 from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.invitations import Invitation, Invitations
-from task_service.accounts.roles import ADMIN, MANAGE_USERS
+from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User, UserQuery, Users, UserSort
 from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTaken, UserNotFound
@@ -38,7 +38,8 @@ USERS: Final = MANAGE_USERS
 PREFIX: Final = "/api/admin"
 
 RECENT_LOGIN: Final = timedelta(minutes=15)
-"""How old a login may be that makes an administrator, changes roles or sets up another's password (RFC 9470)."""
+"""How old a login may be that makes an administrator, changes roles, sets up another's password or revokes another's key
+(RFC 9470)."""
 
 _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 
@@ -46,9 +47,10 @@ _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 _GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
     (f"{PREFIX}/config", require_interactive(CONFIG)),
     (f"{PREFIX}/users", require_interactive(USERS)),
+    (f"{PREFIX}/keys", require_interactive(MANAGE_KEYS)),
     (f"{PREFIX}/audit", require_interactive(AUDIT)),
     (f"{PREFIX}/system", require_interactive(CONFIG)),
-    (PREFIX, require_interactive(CONFIG, USERS, AUDIT)),
+    (PREFIX, require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)),
 )
 
 UserId = Annotated[str, path_id("userId", "usr", "user")]
@@ -112,9 +114,10 @@ def admin_router(
     sessions: Sessions,
     status: StatusReport,
     *,
+    keys: Sequence[APIRouter],
     base_url: str,
 ) -> APIRouter:
-    """The routes under `/api/admin`.
+    """The other routes under `/api/admin`, and the answers of what has no route there.
 
     Args:
         auth: Guards them.
@@ -124,6 +127,7 @@ def admin_router(
         audit: The audit log.
         sessions: The login sessions, which can be ended.
         status: Reports on the service as a whole.
+        keys: The routes of keys, which stand in routers of their own.
         base_url: The origin of the links.
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
@@ -232,7 +236,8 @@ def admin_router(
             expires_at=invitation.expires_at,
         )
 
-    closed = _ClosedPrefix(auth, [route for route in router.routes if isinstance(route, Route)])
+    routes = [route for each in (router, *keys) for route in each.routes]
+    closed = _ClosedPrefix(auth, [route for route in routes if isinstance(route, Route)])
     # Some paths demand more; none demands less.
     auth.declare(closed, require_interactive())
     for path in (PREFIX, PREFIX + "/{rest:path}"):

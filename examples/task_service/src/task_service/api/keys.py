@@ -35,6 +35,9 @@ class KeySchema(BaseModel):
 
     id: str
     name: str
+    description: str | None
+    labels: list[str]
+    networks: list[str] | None
     mask: str
     owner_id: str
     scopes: list[str] | None
@@ -76,7 +79,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
     """
     others = auth.key_routes(
         prefix=PREFIX,
-        operations=["create_key", "get_key", "rotate_key", "delete_key"],
+        operations=["create_key", "get_key", "update_key", "rotate_key", "delete_key"],
     )
     router = APIRouter(prefix=PREFIX, tags=["API keys"], route_class=JsonRoute)
 
@@ -93,7 +96,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
     ) -> KeyPageSchema:
         """List your API keys, without their values.
 
-        `search` is a part of a name, or the beginning of an id. With `count` the answer says how many keys the search finds
+        `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer says how many keys the search finds
         in each state. A cursor belongs to its search, filter and order.
         """
         query = KeyListQuery(search=search, status=status, sort=sort)
@@ -101,7 +104,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         response.headers["cache-control"] = "no-store"
         counts = {} if page.counts is None else {"counts": dict(page.counts)}
         return KeyPageSchema(
-            items=[_document(record, page.at) for record in page.items],
+            items=[key_schema(record, page.at) for record in page.items],
             next_cursor=page.next_cursor,
             **counts,
         )
@@ -123,15 +126,19 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         if options is not None and options.cancel_runs:
             await runs.cancel_of_key(principal, record.id)
         response.headers["cache-control"] = "no-store"
-        return _document(record, auth.authenticator.clock.now())
+        return key_schema(record, auth.authenticator.clock.now())
 
     return router, others
 
 
-def _document(record: ApiKey, at: datetime) -> KeySchema:
+def key_schema(record: ApiKey, at: datetime) -> KeySchema:
+    """A key as the API answers it."""
     return KeySchema(
         id=record.id,
         name=record.name,
+        description=record.description,
+        labels=sorted(record.labels),
+        networks=None if record.networks is None else sorted(record.networks),
         mask=_FORMAT.mask(record.id),
         owner_id=record.owner_id,
         scopes=None if record.scopes is None else sorted(record.scopes),

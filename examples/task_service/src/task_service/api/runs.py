@@ -15,11 +15,18 @@ from starlette.responses import PlainTextResponse
 from msk_auth import InputInvalid, Policy, Principal, Problem, require
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
-from task_service.errors import RunNotCancellable, RunNotFound
+from task_service.errors import (
+    IdempotencyConflict,
+    RunNotCancellable,
+    RunNotFound,
+    RunQueueFull,
+    TaskNotFound,
+)
 from task_service.handlers import Progress
-from task_service.tasks.models import LogLine, Run
+from task_service.tasks.models import LogLine, RerunOptions, Run, RunDetails
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
+from task_service.tasks.tasks import Tasks
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
 from .json_route import JsonRoute
@@ -33,6 +40,7 @@ _LAST_EVENT_ID: Final = re.compile(r"[0-9]{1,10}")
 
 def runs_router(
     auth: FastAPIAuth[User],
+    tasks: Tasks,
     runs: Runs,
     logs: LogReader,
     *,
@@ -42,6 +50,7 @@ def runs_router(
 
     Args:
         auth: Guards them.
+        tasks: The tasks.
         runs: The runs.
         logs: Reads their logs.
         stopping: Set when the service begins to stop; streams end then.
@@ -52,9 +61,40 @@ def runs_router(
     streams = StreamLimit()
 
     @router.get("/{runId}", responses=problems(RunNotFound))
-    async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> Run:
-        """Show a run."""
-        return await runs.get(principal, run_id)
+    async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> RunDetails:
+        """Show a run, with what it executes."""
+        return await runs.details(principal, run_id)
+
+    @router.post(
+        "/{runId}/rerun",
+        status_code=202,
+        responses=problems(RunNotFound, TaskNotFound, IdempotencyConflict, RunQueueFull),
+    )
+    async def rerun(
+        principal: Annotated[Principal[User], starter],
+        run_id: RunId,
+        response: Response,
+        options: RerunOptions | None = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Run:
+        """Run a task again with the parameters of an earlier run, or with others.
+
+        Parameters that differ from those that the task has now require `tasks:write` too. The task stays as it is. A request
+        that is repeated with the same `Idempotency-Key` gets the run of the first one.
+        """
+        options = options or RerunOptions()
+        before = await runs.details(principal, run_id)
+        params = before.params if options.params is None else options.params
+        run = await runs.request(
+            principal,
+            before.task_id,
+            idempotency_key=idempotency_key,
+            priority=options.priority,
+            work=await tasks.accept(before.handler, params),
+            rerun_of=run_id,
+        )
+        response.headers["location"] = f"/api/runs/{run.id}"
+        return run
 
     @router.post("/{runId}/cancel", responses=problems(RunNotFound, RunNotCancellable))
     async def cancel_run(principal: Annotated[Principal[User], starter], run_id: RunId) -> Run:

@@ -24,6 +24,7 @@ from typing import Any, Final, cast
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from msk_auth import ConfigurationError, StoreUnavailable
 from msk_auth.stores.sqlalchemy import (
@@ -87,9 +88,9 @@ class Database:
         self._is_sqlite = engine.dialect.name == "sqlite"
         # asyncio.Lock is fair: it wakes its waiters in order.
         self._write_lock = asyncio.Lock()
-        # Reads need no transaction on either database: each statement sees the newest committed state. On
+        # Reads and single statements need no transaction on either database: each sees the newest committed state. On
         # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
-        self._reader = (
+        self._autocommit = (
             engine if self._is_sqlite else engine.execution_options(isolation_level="AUTOCOMMIT")
         )
         self._writer = engine.execution_options(**{_WRITES: True})
@@ -118,7 +119,7 @@ class Database:
         Raises:
             StoreUnavailable: The database cannot answer, or not in time.
         """
-        async with self._bounded(), self._reader.connect() as connection:
+        async with self._bounded(), self._autocommit.connect() as connection:
             yield connection
 
     @asynccontextmanager
@@ -135,11 +136,28 @@ class Database:
                 await stack.enter_async_context(self._write_lock)
             yield await stack.enter_async_context(self._writer.begin())
 
+    async def execute(self, statement: ReturningUpdate[Any]) -> Sequence[Any]:
+        """Write with one statement, which is a transaction of its own: two round trips fewer than :meth:`write`.
+
+        Returns:
+            The rows that the statement returns.
+
+        Raises:
+            StoreUnavailable: As :meth:`write`.
+        """
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._bounded())
+            if self._is_sqlite:
+                await stack.enter_async_context(self._write_lock)
+            connection = await stack.enter_async_context(self._autocommit.connect())
+            rows: Sequence[Any] = (await connection.execute(statement)).all()
+            return rows
+
     def read_through(self, store: AsyncSQLAlchemyKeyStore) -> None:
         """Read prepared statements as the store of keys reads keys, which takes a tenth of the time of :meth:`read`."""
         self._store = store
 
-    def prepare(self, statement: Select[Any]) -> AsyncPreparedRead:
+    def prepare(self, statement: Select[*tuple[Any, ...]]) -> AsyncPreparedRead:
         """A statement that is read with many requests: a function that takes its parameters and returns the rows.
 
         The function raises StoreUnavailable if the database cannot answer, or not in time.

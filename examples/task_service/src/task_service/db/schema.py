@@ -185,6 +185,8 @@ tasks = Table(
     Column("created_at", UtcMicroseconds, nullable=False),
     Column("updated_at", UtcMicroseconds, nullable=False),
     Column("deleted_at", UtcMicroseconds),
+    # The number of its newest run; NULL until the first run that has one.
+    Column("last_run_number", BigInteger),
     Index("ix_tasks_owner_id_created_at_id", "owner_id", "created_at", "id"),
     Index("ix_tasks_created_at_id", "created_at", "id"),
 )
@@ -194,11 +196,13 @@ runs = Table(
     metadata,
     Column("id", String(32), primary_key=True),
     Column("task_id", String(32), ForeignKey("tasks.id"), nullable=False),
+    # 1, 2, 3 … for each task; NULL in runs of the first nine revisions.
+    Column("number", BigInteger),
     # A copy of the task's: limits per user and visibility need no join.
     Column("owner_id", String(32), ForeignKey("users.id"), nullable=False),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
-    # {"user_id", "username", "credential": {"kind", "key_id"}} of the requester.
+    # {"user_id", "username", "credential": {"kind", "key_id", "key_name"}} of the requester.
     Column("requested_by", JSON, nullable=False),
     # The task's handler, params and timeout at the time of the request.
     Column("handler", String(64), nullable=False),

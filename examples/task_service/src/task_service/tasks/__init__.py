@@ -13,8 +13,9 @@ For workers, in the order in which a run passes through them:
 
 - `runner`: the worker of this process. It acquires runs, renews their leases and stops them
 - `worker_runs`: the statements of a worker: acquire, renew, release, reclaim, finish
-- `owner_rotation`: which owner's run is next
+- `owner_rotation`: which owner's run is next, and `run_keys` whether its key may still have it started
 - `execution`: one run while this process executes it, from its handler to its outcome
+- `group_commit`: writes together what is due at the same time, such as the outcomes of several runs
 
 For both:
 

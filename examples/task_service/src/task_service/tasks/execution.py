@@ -59,7 +59,6 @@ class Execution:
 
     Attributes:
         outcome: How the run ended, once that is written.
-        over: Set by the runner when this process has nothing to do with the run any more.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class Execution:
     ) -> None:
         self.run = run
         self.lease = lease
-        self.over = asyncio.Event()
         self.outcome: Outcome | None = None
         self._worker_runs = worker_runs
         self._registry = registry

@@ -60,10 +60,11 @@ class RunPriority(StrEnum):
 
 
 class RequestedWith(_Output):
-    """The credential with which a run was requested; `key_id` is an API key's public id."""
+    """The credential with which a run was requested: of an API key its public id, and its name of that time."""
 
     kind: str
     key_id: str | None
+    key_name: str | None = None
 
 
 class RequestedBy(_Output):
@@ -78,6 +79,8 @@ class Run(_Output):
     """One run of a task.
 
     Attributes:
+        number: 1 for the first run of its task, 2 for the second and so on. No number is used again. Runs from before the
+            service numbered them have none.
         attempt: How many workers have started it; more than 1 only after one died.
         started_at: The start of the present attempt.
         exit_code: The handler's exit code; None if it has none.
@@ -88,6 +91,7 @@ class Run(_Output):
 
     id: str
     task_id: str
+    number: int | None
     state: RunState
     attempt: int
     requested_by: RequestedBy
@@ -98,6 +102,13 @@ class Run(_Output):
     error: str | None
     log_missing_bytes: int
     log_missing_lines: int
+
+
+class RunDetails(Run):
+    """A run with what it executes: its task's handler and parameters of that time, or those that it was started again with."""
+
+    handler: str
+    params: dict[str, Any]
 
 
 class Task(_Output):
@@ -204,6 +215,23 @@ class RunOptions(_Input):
 
     # Not strict: JSON has no enumerations, only text.
     priority: Annotated[RunPriority, Field(strict=False)] = RunPriority.NORMAL
+
+
+class RerunOptions(RunOptions):
+    """The body of `POST /api/runs/{runId}/rerun`; optional.
+
+    Without `params` the new run has those of the earlier one.
+    """
+
+    params: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedWork:
+    """A handler with parameters that it has accepted; made by `Tasks.accept`."""
+
+    handler: str
+    params: dict[str, Any]
 
 
 class NewTask(_Input):

@@ -9,7 +9,7 @@ decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
@@ -31,8 +31,8 @@ class WorkerNotifier(Protocol):
         """
         ...
 
-    async def withdraw(self, connection: AsyncConnection, run_id: str) -> None:
-        """Withdraw the notification of a run that is not queued any more, unless a worker has received it.
+    async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
+        """Withdraw the notifications of runs that are not queued any more, except for those that a worker has received.
 
         Raises:
             StoreUnavailable: The database cannot answer.
@@ -46,7 +46,7 @@ class NullNotifier:
     async def notify(self, connection: AsyncConnection, run_id: str) -> None:
         """Do nothing."""
 
-    async def withdraw(self, connection: AsyncConnection, run_id: str) -> None:
+    async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
         """Do nothing."""
 
 

@@ -1,10 +1,13 @@
 """Which owner's run is next: owners take turns (round robin), however many runs each of them has queued.
 
-The rotation is the table `waiting_owners`. An owner who queues a run joins at its end. The worker that has room takes the
+The rotation is the table `waiting_owners`. An owner who queues a run joins at its end. A worker that has room for one run takes the
 first owner who may run more, acquires that owner's own first run (by priority, then by age), and moves the owner to the
 end, or out of the rotation if nothing else of theirs is queued. An owner at their limit of concurrent runs keeps their
 turn. So between two turns of an owner each other owner has one at most, and an owner's priorities reorder only their own
 runs.
+
+A worker that has room for several runs does the same in one transaction: it takes the first owners, as many as it has room
+for, and acquires the first run of each, then the second of each, until its room is used.
 
 Urgent runs (a permission) have a lane of their own, which goes first.
 
@@ -13,7 +16,8 @@ leaves it when their turn comes. :func:`owners_not_in_rotation` finds those who 
 version of the service does not write.
 
 The transaction that acquires or adds a run locks the owner's turn (PostgreSQL; SQLite has one writer). That keeps owners
-to their limit, and no worker removes an owner who is just adding a run.
+to their limit, and no worker removes an owner who is just adding a run. Workers skip the turns that others have locked, so
+they cannot block each other.
 """
 
 from __future__ import annotations
@@ -24,7 +28,22 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ScalarSelect, Select, and_, case, delete, func, not_, select, text, update
+from sqlalchemy import (
+    Row,
+    ScalarSelect,
+    Select,
+    Subquery,
+    and_,
+    case,
+    delete,
+    func,
+    literal,
+    not_,
+    select,
+    text,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -46,14 +65,6 @@ class Lane(IntEnum):
         return cls.URGENT if rank <= RunPriority.URGENT.rank else cls.NORMAL
 
 
-@dataclass(frozen=True, slots=True)
-class RotationEnd:
-    """The last turn of each lane at the start of a search. Later turns are of owners who joined or were served since."""
-
-    urgent: int
-    normal: int
-
-
 OWNER_DISABLED: Final = "The account of the run's owner was disabled."
 """The error of a run that ends because of that."""
 
@@ -72,13 +83,18 @@ class RefusedRuns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OwnerTurn:
-    """An owner's turn, locked until the transaction ends."""
+    """An owner's turn as it was read."""
 
     owner_id: str
     lane: Lane
+    number: int
 
 
 _TURNS: Final = waiting_owners.c
+# For subqueries, made once: an alias makes its columns anew, which took a quarter of the time of acquiring a run.
+_OTHER_TURNS: Final = waiting_owners.alias("turns").c
+_RUNNING: Final = runs.alias("running").c
+_QUEUED: Final = runs.alias("queued").c
 
 # The same SQL on both databases. An owner in the rotation keeps their turn, or moves to the urgent lane; the row is written
 # in any case, and so locked.
@@ -112,69 +128,113 @@ async def join_rotation(connection: AsyncConnection, owner_id: str, rank: int) -
     await connection.execute(_JOIN, {"owner_id": owner_id, "lane": Lane.of(rank).value})
 
 
-async def rotation_end(connection: AsyncConnection, limit: int) -> RotationEnd | None:
-    """The end of the rotation now; None if no owner in it may run more. Locks nothing.
+async def next_turn(connection: AsyncConnection, limit: int) -> OwnerTurn | None:
+    """The first turn whose owner may run more. Locks nothing.
 
     Args:
         connection: For reading.
         limit: How many runs of one owner may be running at once.
     """
-    found = await connection.execute(
-        select(_last_turn(Lane.URGENT), _last_turn(Lane.NORMAL)).where(_first_owner(limit).exists())
-    )
-    row = found.one_or_none()
-    return None if row is None else RotationEnd(*row)
+    row = (await connection.execute(_next_turns(limit).limit(1))).one_or_none()
+    return None if row is None else _turn_of(row)
 
 
-async def lock_next_turn(
-    connection: AsyncConnection, limit: int, end: RotationEnd, *, skip_locked: bool
-) -> OwnerTurn | None:
-    """Lock the first turn whose owner may run more.
+async def lock_next_turns(connection: AsyncConnection, limit: int, count: int) -> list[OwnerTurn]:
+    """Lock the first turns whose owners may run more, except for those that other workers have locked.
 
     Args:
         connection: In a write transaction.
         limit: How many runs of one owner may be running at once.
-        end: Turns behind it are not considered: an owner whom another worker has served meanwhile has a new one.
-        skip_locked: Skip the turns that other workers have locked; otherwise wait for the first one.
+        count: How many turns at most.
+
+    Returns:
+        The turns in their order.
     """
-    last = case((_TURNS.lane == Lane.URGENT.value, end.urgent), else_=end.normal)
-    first = _first_owner(limit).where(_TURNS.turn <= last)
-    if skip_locked:
-        found = await connection.execute(first.with_for_update(of=waiting_owners, skip_locked=True))
-    else:
-        # By its key, so that one turn is locked and no other: `first` itself would keep the lock of each turn that has moved
-        # while it waited, and two workers would wait for each other: a deadlock.
-        owner_id = await connection.scalar(first.with_only_columns(_TURNS.owner_id))
-        turn = select(_TURNS.owner_id, _TURNS.lane)
-        found = await connection.execute(
-            turn.where(_TURNS.owner_id == owner_id, _TURNS.turn <= last).with_for_update()
+    first = _next_turns(limit).limit(count)
+    found = await connection.execute(first.with_for_update(of=waiting_owners, skip_locked=True))
+    return [_turn_of(row) for row in found]
+
+
+async def lock_turn(connection: AsyncConnection, turn: OwnerTurn) -> list[OwnerTurn]:
+    """Wait until no other worker has locked a turn, and lock it.
+
+    Args:
+        connection: In a write transaction that has locked no other turn, or two workers could wait for each other.
+        turn: Was read before.
+
+    Returns:
+        No turn if it has moved or ended meanwhile.
+    """
+    found = await connection.execute(
+        select(_TURNS.owner_id)
+        .where(
+            _TURNS.owner_id == turn.owner_id,
+            _TURNS.lane == turn.lane.value,
+            _TURNS.turn == turn.number,
         )
-    row = found.one_or_none()
-    return None if row is None else OwnerTurn(row.owner_id, Lane(row.lane))
+        .with_for_update()
+    )
+    return [turn for _ in found]
 
 
-def may_start(turn: OwnerTurn, limit: int, now: datetime) -> ColumnElement[bool]:
-    """That a run is the next of the owner whose turn is locked, and may be started now: by its owner and by its key.
+def next_runs(turns: Sequence[OwnerTurn], limit: int, room: int, now: datetime) -> Select[str]:
+    """The ids of the runs that are next and may be started now: by their owners and by their keys.
 
-    For the statement that starts it: what was true when the turn was found may have changed since.
+    For the statement that starts them: what was true when the turns were found may have changed since. It locks the runs and
+    skips those that are being cancelled, so a worker that starts several never waits for a transaction that waits for it.
+
+    Args:
+        turns: Locked, in their order.
+        limit: How many runs of one owner may be running at once.
+        room: How many runs at most.
+        now: The time of the start.
     """
-    conditions = [
-        runs.c.id == _next_of(turn.owner_id, "id"),
-        runs.c.state == RunState.QUEUED.value,
-        _running_of(turn.owner_id) < limit,
-        select(users.c.id)
-        .where(users.c.id == turn.owner_id, users.c.disabled_at.is_(None))
-        .exists(),
-        key_allows(now),
-    ]
-    if turn.lane is Lane.URGENT:
-        conditions.append(runs.c.rank <= RunPriority.URGENT.rank)
-    return and_(*conditions)
+    queued = [_queued_of(turn, position, limit, room) for position, turn in enumerate(turns)]
+    if len(queued) == 1:
+        first = select(queued[0].c.id)
+    else:
+        of_all = union_all(*(select(each) for each in queued)).subquery()
+        first = select(of_all.c.id).order_by(of_all.c.nth, of_all.c.position).limit(room)
+    run = runs.alias("next")
+    return (
+        select(run.c.id)
+        .where(
+            run.c.id.in_(first),
+            run.c.state == RunState.QUEUED.value,
+            select(users.c.id)
+            .where(users.c.id == run.c.owner_id, users.c.disabled_at.is_(None))
+            .exists(),
+            key_allows(run.c, now),
+        )
+        .with_for_update(of=run, skip_locked=True)
+    )
 
 
-async def end_turn(connection: AsyncConnection, turn: OwnerTurn) -> None:
-    """Move the owner whose run was acquired to the end of the rotation, or out of it if nothing else is queued."""
-    await _move(connection, turn.owner_id, await _next_rank(connection, turn.owner_id))
+async def end_turns(connection: AsyncConnection, turns: Sequence[OwnerTurn]) -> None:
+    """Move the owners whose runs were acquired to the end of the rotation, or out of it if nothing else is queued.
+
+    Args:
+        connection: In the transaction that has locked the turns.
+        turns: In their order, which the owners keep among themselves.
+    """
+    if not turns:
+        return
+    these = _TURNS.owner_id.in_([turn.owner_id for turn in turns])
+    rank = _next_of(_TURNS.owner_id, "rank")
+    ended = await connection.execute(delete(waiting_owners).where(these, rank.is_(None)))
+    if ended.rowcount == len(turns):
+        return
+    is_urgent = rank <= RunPriority.URGENT.rank
+    places = {turn.owner_id: place for place, turn in enumerate(turns, 1)}
+    last = case((is_urgent, _last_turn(Lane.URGENT)), else_=_last_turn(Lane.NORMAL))
+    await connection.execute(
+        update(waiting_owners)
+        .where(these)
+        .values(
+            lane=case((is_urgent, Lane.URGENT.value), else_=Lane.NORMAL.value),
+            turn=last + case(places, value=_TURNS.owner_id),
+        )
+    )
 
 
 async def correct_turn(
@@ -198,7 +258,7 @@ async def correct_turn(
         return None
     key_id = await connection.scalar(
         select(key_of(runs.c)).where(
-            runs.c.id == _next_of(turn.owner_id, "id"), not_(key_allows(now))
+            runs.c.id == _next_of(turn.owner_id, "id"), not_(key_allows(runs.c, now))
         )
     )
     if key_id is None:
@@ -212,37 +272,57 @@ async def owners_not_in_rotation(connection: AsyncConnection) -> Sequence[str]:
     return (await connection.execute(_MISSING)).scalars().all()
 
 
-def _first_owner(limit: int) -> Select[str, int]:
+def _next_turns(limit: int) -> Select[str, int, int]:
     return (
-        select(_TURNS.owner_id, _TURNS.lane)
+        select(_TURNS.owner_id, _TURNS.lane, _TURNS.turn)
         .where(_running_of(_TURNS.owner_id) < limit)
         .order_by(_TURNS.lane, _TURNS.turn, _TURNS.owner_id)
-        .limit(1)
     )
 
 
+def _turn_of(row: Row[str, int, int]) -> OwnerTurn:
+    return OwnerTurn(row.owner_id, Lane(row.lane), row.turn)
+
+
+def _queued_of(turn: OwnerTurn, position: int, limit: int, room: int) -> Subquery:
+    """The first queued runs of an owner, as many as may be started: the id of each, and which of them it is."""
+    queued = runs.alias("queued").c
+    own_order = (queued.rank, queued.created_at, queued.id)
+    conditions = [queued.state == RunState.QUEUED.value, queued.owner_id == turn.owner_id]
+    if turn.lane is Lane.URGENT:
+        conditions.append(queued.rank <= RunPriority.URGENT.rank)
+    nth = func.row_number().over(order_by=own_order).label("nth")
+    first = (
+        select(queued.id, nth, literal(position).label("position"))
+        .where(*conditions)
+        .order_by(*own_order)
+        .limit(room)
+        .subquery()
+    )
+    return select(first).where(first.c.nth <= limit - _running_of(turn.owner_id)).subquery()
+
+
 def _last_turn(lane: Lane) -> ColumnElement[int]:
-    turns = waiting_owners.alias("turns").c
-    last = select(func.max(turns.turn)).where(turns.lane == lane.value).scalar_subquery()
+    last = (
+        select(func.max(_OTHER_TURNS.turn)).where(_OTHER_TURNS.lane == lane.value).scalar_subquery()
+    )
     return func.coalesce(last, 0)
 
 
 def _running_of(owner_id: str | ColumnElement[str]) -> ScalarSelect[int]:
-    running = runs.alias("running").c
     return (
-        select(func.count(running.id))
-        .where(running.state == RunState.RUNNING.value, running.owner_id == owner_id)
+        select(func.count(_RUNNING.id))
+        .where(_RUNNING.state == RunState.RUNNING.value, _RUNNING.owner_id == owner_id)
         .scalar_subquery()
     )
 
 
-def _next_of(owner_id: str, column: str) -> ScalarSelect[Any]:
+def _next_of(owner_id: str | ColumnElement[str], column: str) -> ScalarSelect[Any]:
     """A column of the owner's own first run."""
-    queued = runs.alias("queued").c
     return (
-        select(queued[column])
-        .where(queued.state == RunState.QUEUED.value, queued.owner_id == owner_id)
-        .order_by(queued.rank, queued.created_at, queued.id)
+        select(_QUEUED[column])
+        .where(_QUEUED.state == RunState.QUEUED.value, _QUEUED.owner_id == owner_id)
+        .order_by(_QUEUED.rank, _QUEUED.created_at, _QUEUED.id)
         .limit(1)
         .scalar_subquery()
     )

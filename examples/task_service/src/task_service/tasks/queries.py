@@ -13,12 +13,14 @@ from sqlalchemy.sql.schema import Column
 from msk_auth import Principal
 from task_service.db.schema import runs, tasks
 
-from .models import Run, Task
+from .models import Run, RunDetails, Task
 
 READ_ALL = "tasks:read_all"
 """The permission to read other users' tasks and runs, and no more."""
 CANCEL_ALL = "runs:cancel_all"
 """The permission to cancel other users' runs."""
+WRITE = "tasks:write"
+"""The permission to choose the parameters of one's own tasks."""
 PRIORITIZE = "runs:prioritize"
 """The permission to queue urgent runs, which go before other owners'."""
 MAX_PAGE = 100
@@ -116,6 +118,11 @@ async def recent_runs(
 def as_run(row: Row[Any]) -> Run:
     """Convert a row of `runs`."""
     return Run.model_validate(row)
+
+
+def as_details(row: Row[Any]) -> RunDetails:
+    """Convert a row of `runs`, with the parameters."""
+    return RunDetails.model_validate(row)
 
 
 def as_task(row: Row[Any], last_run: Run | None) -> Task:

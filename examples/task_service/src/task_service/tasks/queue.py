@@ -1,15 +1,16 @@
 """Notifications for several machines: a queue of procrastinate in the same PostgreSQL database.
 
-A job is added in the transaction that queues its run. A worker that has room fetches one, acquires the run whose turn it
-is, and keeps the job until that run is over; so a worker without room leaves the jobs to others. A periodic task that the
-workers share requeues the jobs of dead workers.
+A job is added in the transaction that queues its run. A worker fetches one job at a time and acquires the runs whose turn
+it is, as many as it has room for; the jobs of those runs are withdrawn. It keeps the job that it has fetched until it has
+room again, so a worker without room leaves the jobs to others. A periodic task that the workers share requeues the jobs of
+dead workers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ _STOP_SECONDS: Final = 3.0
 _MAX_CONNECTIONS: Final = 2
 
 _WITHDRAW: Final = text(
-    "DELETE FROM procrastinate_jobs WHERE queueing_lock = :run_id AND status = 'todo'"
+    "DELETE FROM procrastinate_jobs WHERE queueing_lock = ANY(:run_ids) AND status = 'todo'"
 )
 _LIVE: Final = text(
     "SELECT count(*) FROM procrastinate_workers"
@@ -69,9 +70,9 @@ class QueueNotifier:
         except ConnectorException as error:
             raise StoreUnavailable from error
 
-    async def withdraw(self, connection: AsyncConnection, run_id: str) -> None:
-        """Delete the job, unless a worker has fetched it."""
-        await connection.execute(_WITHDRAW, {"run_id": run_id})
+    async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
+        """Delete the jobs, except for those that a worker has fetched."""
+        await connection.execute(_WITHDRAW, {"run_ids": list(run_ids)})
 
 
 async def count_live_workers(db: Database) -> int:
@@ -88,16 +89,15 @@ async def listen(
     url: str,
     handle_notification: Callable[[str], Awaitable[None]],
     *,
-    concurrency: int,
     stop: asyncio.Event,
 ) -> None:
     """Be a worker of the queue until `stop` is set; reconnect while the database does not answer.
 
     Args:
         url: The URL of the service's PostgreSQL database.
-        handle_notification: Called with the id of the run that a job announces; returns when the job is done.
-        concurrency: How many calls may be under way at once.
-        stop: Ends it. The calls that are under way are cancelled.
+        handle_notification: Called with the id of the run that a job announces, one job at a time. It returns when this
+            worker has room for the next.
+        stop: Ends it. The call that is under way is cancelled.
     """
     # It logs each job twice, and each lost connection with a traceback. This module logs what matters.
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
@@ -105,9 +105,7 @@ async def listen(
     stopping = asyncio.create_task(stop.wait(), name="stop of the queue")
     try:
         while not stop.is_set():
-            working = asyncio.create_task(
-                _work(url, handle_notification, concurrency), name="queue"
-            )
+            working = asyncio.create_task(_work(url, handle_notification), name="queue")
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 # It then ends in order, and removes itself from the list of workers.
@@ -125,9 +123,7 @@ async def listen(
         stopping.cancel()
 
 
-async def _work(
-    url: str, handle_notification: Callable[[str], Awaitable[None]], concurrency: int
-) -> None:
+async def _work(url: str, handle_notification: Callable[[str], Awaitable[None]]) -> None:
     app = _app(parse_url(url))
 
     @app.task(name=_TASK, queue=_QUEUE)
@@ -146,7 +142,7 @@ async def _work(
     async with app.open_async():
         await app.run_worker_async(
             queues=[_QUEUE],
-            concurrency=concurrency,
+            concurrency=1,
             fetch_job_polling_interval=_POLL_SECONDS,
             # The runner goes on with the run without its job.
             shutdown_graceful_timeout=0,

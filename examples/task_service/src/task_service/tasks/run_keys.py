@@ -38,14 +38,19 @@ def key_of(columns: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[str | N
     return key_id
 
 
-def key_allows(now: datetime) -> ColumnElement[bool]:
-    """That a person requested the run, or a key that is active now."""
+def key_allows(columns: ReadOnlyColumnCollection[str, Any], now: datetime) -> ColumnElement[bool]:
+    """That a person requested the run, or a key that is active now.
+
+    Args:
+        columns: Those of `runs`, or of an alias.
+        now: The time.
+    """
     active = select(_KEYS.id).where(
-        _KEYS.id == key_of(runs.c),
+        _KEYS.id == key_of(columns),
         _KEYS.revoked_at.is_(None),
         or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > to_microseconds(now)),
     )
-    return or_(key_of(runs.c).is_(None), active.exists())
+    return or_(key_of(columns).is_(None), active.exists())
 
 
 def of_key(owner_id: str, key_id: str) -> ColumnElement[bool]:

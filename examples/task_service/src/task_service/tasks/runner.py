@@ -35,7 +35,7 @@ from .execution import (
 from .interfaces import RunConfig, RunObserver
 from .notifications import LocalEvents, WorkerNotifier, wait_for_event
 from .retention import Retention
-from .worker_runs import LeaseWatch, WorkerRuns
+from .worker_runs import AcquiredRun, LeaseWatch, WorkerRuns
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ class Runner:
         self._should_acquire = should_acquire
         self._observer = observer
         self._executions: dict[str, Execution] = {}
-        self._acquiring = 0
+        # One search at a time, for as many runs as there is room for.
+        self._acquiring = asyncio.Lock()
         self._room = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -140,25 +141,20 @@ class Runner:
                 loop.cancel()
 
     async def handle_notification(self, run_id: str) -> None:
-        """Execute the next run, and return when it is over, or when there is none for this process.
+        """Execute the next runs, and return when this process has room for another one.
 
-        While this process has no room it waits, so that the caller leaves further notifications to workers with room.
+        Until then the caller leaves further notifications to workers with room.
 
         Args:
-            run_id: The run that the notification announces. Another run may be next.
+            run_id: The run that the notification announces. Other runs may be next.
 
         Raises:
             StoreUnavailable: The database does not answer. A worker finds the run later.
         """
-        while not self._stopping.is_set() and self._free <= 0:
-            self._room.clear()
-            await wait_for_event(self._room, self._poll)
-        if self._stopping.is_set() or self._group is None:
-            return
-        # The caller may be cancelled at any moment. A run whose acquisition is being committed just then must be executed.
-        execution = await asyncio.shield(self._begin_to_acquire(notified=True))
-        if execution is not None:
-            await execution.over.wait()
+        await self._wait_for_room()
+        # The caller may be cancelled at any moment. Runs whose acquisition is being committed just then must be executed.
+        await asyncio.shield(self._begin_to_acquire(announced=run_id))
+        await self._wait_for_room()
 
     # The loops
 
@@ -241,35 +237,39 @@ class Runner:
 
     @property
     def _free(self) -> int:
-        return self._concurrency - len(self._executions) - self._acquiring
+        return self._concurrency - len(self._executions)
+
+    async def _wait_for_room(self) -> None:
+        while not self._stopping.is_set() and self._free <= 0:
+            self._room.clear()
+            await wait_for_event(self._room, self._poll)
 
     async def _acquire_all(self) -> None:
-        if self._should_acquire is not None and not await self._should_acquire():
-            return
-        while self._free > 0 and not self._stopping.is_set():
-            if await self._begin_to_acquire() is None:
-                return
+        if self._should_acquire is None or await self._should_acquire():
+            await self._begin_to_acquire()
 
-    def _begin_to_acquire(self, *, notified: bool = False) -> asyncio.Task[Execution | None]:
-        self._acquiring += 1
-        acquiring = asyncio.create_task(self._acquire(notified=notified), name="acquire")
+    def _begin_to_acquire(self, *, announced: str | None = None) -> asyncio.Task[None]:
+        acquiring = asyncio.create_task(self._acquire(announced), name="acquire")
         self._keep(acquiring)
         return acquiring
 
-    async def _acquire(self, *, notified: bool) -> Execution | None:
-        began = self._clock.monotonic()
-        try:
-            run = await self._worker_runs.acquire(notified=notified)
-        finally:
-            self._acquiring -= 1
-            # There is room again unless a run was acquired, and a notification may wait for it.
-            self._room.set()
-        if run is None:
-            return None
+    async def _acquire(self, announced: str | None) -> None:
+        """Acquire runs until there is no room, or none that may be started."""
+        async with self._acquiring:
+            while self._group is not None and not self._stopping.is_set() and self._free > 0:
+                began = self._clock.monotonic()
+                acquired = await self._worker_runs.acquire(self._free, announced=announced)
+                if not acquired:
+                    return
+                for run in acquired:
+                    await self._begin(run, began)
+                announced = None
+
+    async def _begin(self, run: AcquiredRun, began: float) -> None:
         if self._group is None or self._stopping.is_set():
             # The runner began to stop meanwhile and executes nothing more.
             await self._worker_runs.release(run, None)
-            return None
+            return
         execution = Execution(
             run,
             self._worker_runs,
@@ -281,7 +281,6 @@ class Runner:
         self._executions[run.run_id] = execution
         self._keep(self._group.create_task(self._execute(execution)))
         self._events.run_changed(run.run_id)
-        return execution
 
     async def _execute(self, execution: Execution) -> None:
         # Of this task alone, as is what the handler logs.
@@ -296,7 +295,6 @@ class Runner:
                 self._observer.ended(outcome.state, self._clock.monotonic() - began)
         finally:
             del self._executions[execution.run.run_id]
-            execution.over.set()
             self._room.set()
             self._events.run_changed(execution.run.run_id)
             self._events.runner_wake.set()

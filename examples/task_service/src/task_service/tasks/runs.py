@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock, InputInvalid, OwnerDisabled, PermissionDenied, Principal
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows
-from task_service.db.schema import idempotency, runs, tasks, users
+from task_service.db.schema import api_keys, idempotency, runs, tasks, users
 from task_service.errors import (
     IdempotencyConflict,
     RunNotCancellable,
@@ -26,13 +26,15 @@ from task_service.ids import is_id, new_id
 from task_service.request_record import current_request
 
 from .interfaces import OnChange, RunConfig, ignore_change
-from .models import Run, RunPage, RunPriority, RunState
+from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
 from .notifications import LocalEvents, NullNotifier, WorkerNotifier
 from .owner_rotation import OWNER_DISABLED, join_rotation
 from .queries import (
     DEFAULT_PAGE,
     MAX_PAGE,
     PRIORITIZE,
+    WRITE,
+    as_details,
     as_run,
     cancellable_by,
     owned_by,
@@ -100,18 +102,23 @@ class Runs:
         *,
         idempotency_key: str | None = None,
         priority: RunPriority = RunPriority.NORMAL,
+        work: AcceptedWork | None = None,
+        rerun_of: str | None = None,
     ) -> Run:
         """Queue a run of one of the principal's own tasks.
 
         Args:
             principal: The caller, who owns the task.
-            task_id: The task, whose present parameters the run keeps.
+            task_id: The task.
             idempotency_key: A second request with the same key within 24 hours returns the first one's run
                 (draft-ietf-httpapi-idempotency-key-header).
             priority: Which of the owner's own runs go first; `urgent` also goes before other owners'.
+            work: What the run executes; None means the task's handler and parameters as they are now.
+            rerun_of: The run that is started again, for the audit log.
 
         Raises:
-            PermissionDenied: The priority is urgent, and the principal lacks `runs:prioritize`.
+            PermissionDenied: The priority is urgent, and the principal lacks `runs:prioritize`; or `work` differs from the
+                task, and the principal, who may choose its parameters so, lacks `tasks:write`.
             OwnerDisabled: The owner was disabled meanwhile.
             TaskNotFound: The principal owns no such task.
             IdempotencyConflict: The key was used to run another task.
@@ -131,12 +138,16 @@ class Runs:
             # One request at a time for each owner: two with the same key must not make two runs. And either the owner is
             # disabled before, or the transaction that disables them finds this run. (SQLite has one writer anyway and
             # ignores FOR UPDATE.)
-            enabled = await connection.scalar(
-                select(users.c.id)
-                .where(users.c.id == principal.owner.id, users.c.disabled_at.is_(None))
-                .with_for_update(key_share=True)
+            key_name = (
+                select(api_keys.c.name).where(api_keys.c.id == principal.key_id).scalar_subquery()
             )
-            if enabled is None:
+            requester = await connection.execute(
+                select(users.c.id, key_name.label("key_name"))
+                .where(users.c.id == principal.owner.id, users.c.disabled_at.is_(None))
+                .with_for_update(key_share=True, of=users)
+            )
+            owner = requester.one_or_none()
+            if owner is None:
                 raise OwnerDisabled
             result = await connection.execute(
                 select(tasks)
@@ -145,8 +156,8 @@ class Runs:
                     tasks.c.deleted_at.is_(None),
                     owned_by(principal, tasks.c.owner_id),
                 )
-                # A task that is being deleted gets no more runs.
-                .with_for_update(read=True)
+                # A task that is being deleted gets no more runs, and one that is being run keeps its number.
+                .with_for_update(key_share=True)
             )
             task = result.one_or_none()
             if task is None:
@@ -157,6 +168,10 @@ class Runs:
                 )
                 if earlier is not None:
                     return earlier
+            work = AcceptedWork(task.handler, task.params) if work is None else work
+            differs = (work.handler, work.params) != (task.handler, task.params)
+            if differs and WRITE not in principal.permissions:
+                raise PermissionDenied([WRITE])
             await _check_room(connection, principal.owner.id)
             now = self._clock.now()
             result = await connection.execute(
@@ -164,11 +179,12 @@ class Runs:
                 .values(
                     id=new_id("run"),
                     task_id=task_id,
+                    number=await _next_number(connection, task_id),
                     owner_id=principal.owner.id,
                     state=RunState.QUEUED,
-                    requested_by=_requested_by(principal),
-                    handler=task.handler,
-                    params=task.params,
+                    requested_by=_requested_by(principal, owner.key_name),
+                    handler=work.handler,
+                    params=work.params,
                     timeout_seconds=min(
                         longest if task.timeout_seconds is None else task.timeout_seconds, longest
                     ),
@@ -190,7 +206,10 @@ class Runs:
                         created_at=now,
                     )
                 )
-            await self._on_change(connection, principal, "run.requested", run.id, task_id=task_id)
+            details = {} if rerun_of is None else {"rerun_of": rerun_of}
+            await self._on_change(
+                connection, principal, "run.requested", run.id, task_id=task_id, **details
+            )
         self._events.runner_wake.set()
         return run
 
@@ -200,6 +219,17 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
         """
+        return as_run(await self._visible(principal, run_id))
+
+    async def details(self, principal: Principal[Any], run_id: str) -> RunDetails:
+        """One run that the principal may see, with what it executes.
+
+        Raises:
+            RunNotFound: There is no such run, or the principal may not see it.
+        """
+        return as_details(await self._visible(principal, run_id))
+
+    async def _visible(self, principal: Principal[Any], run_id: str) -> Row[Any]:
         if not is_id(run_id, "run"):
             raise RunNotFound
         async with self._db.read() as connection:
@@ -209,7 +239,7 @@ class Runs:
             row = result.one_or_none()
         if row is None:
             raise RunNotFound
-        return as_run(row)
+        return row
 
     async def list(
         self,
@@ -309,7 +339,7 @@ class Runs:
             if before.cancel_requested_at is None:
                 await self._on_change(connection, principal, "run.cancelled", run_id)
             if run.state is RunState.CANCELLED:
-                await self._notifier.withdraw(connection, run_id)
+                await self._notifier.withdraw(connection, [run_id])
         if run.state is RunState.RUNNING:
             self._events.cancel_requested(run_id)
         self._events.run_changed(run_id)
@@ -430,12 +460,29 @@ async def _check_room(connection: AsyncConnection, owner_id: str) -> None:
         raise RunQueueFull
 
 
-def _requested_by(principal: Principal[NamedT]) -> dict[str, Any]:
+async def _next_number(connection: AsyncConnection, task_id: str) -> int | None:
+    """The number of a new run. The caller holds the lock of the task's row."""
+    # Only once for each task of a version without numbers.
+    earlier = select(func.count()).where(runs.c.task_id == task_id).scalar_subquery()
+    number: int | None = await connection.scalar(
+        update(tasks)
+        .where(tasks.c.id == task_id)
+        .values(last_run_number=func.coalesce(tasks.c.last_run_number, earlier) + 1)
+        .returning(tasks.c.last_run_number)
+    )
+    return number
+
+
+def _requested_by(principal: Principal[NamedT], key_name: str | None) -> dict[str, Any]:
     request = current_request.get()
     return {
         "user_id": principal.owner.id,
         "username": principal.user.username,
-        "credential": {"kind": principal.kind.value, "key_id": principal.key_id},
+        "credential": {
+            "kind": principal.kind.value,
+            "key_id": principal.key_id,
+            "key_name": key_name,
+        },
         # For the log lines of whichever process executes the run, not for clients.
         "request": None
         if request is None

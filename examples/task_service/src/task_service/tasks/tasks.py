@@ -34,6 +34,7 @@ from task_service.ids import is_id, new_id
 from .interfaces import OnChange, ignore_change
 from .models import (
     ALL_TASKS,
+    AcceptedWork,
     NewTask,
     Task,
     TaskChanges,
@@ -146,7 +147,7 @@ class Tasks:
         Raises:
             InputInvalid: There is no such handler, or it does not accept or allow the parameters.
         """
-        params = await self._accepted(new.handler, new.params)
+        params = (await self.accept(new.handler, new.params)).params
         now = self._clock.now()
         task_id = new_id("tsk")
         values = {
@@ -299,7 +300,8 @@ class Tasks:
                 "The parameters of the previous handler do not apply. Send 'params' with the new 'handler'.",
             )
         if "handler" in values or "params" in values:
-            values["params"] = await self._accepted(handler, values.get("params", before.params))
+            work = await self.accept(handler, values.get("params", before.params))
+            values["params"] = work.params
         return values
 
     async def delete(self, principal: Principal[Any], task_id: str) -> None:
@@ -332,8 +334,12 @@ class Tasks:
             # Has no effect on a run that was only queued.
             self._events.cancel_requested(run_id)
 
-    async def _accepted(self, handler: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters as they are stored: as the client sent them, once they are validated and allowed."""
+    async def accept(self, handler: str, params: dict[str, Any]) -> AcceptedWork:
+        """Validate parameters; they are stored as the client sent them.
+
+        Raises:
+            InputInvalid: There is no such handler, or it does not accept or allow the parameters.
+        """
         await self._registry.check(handler, params)
         for found in self._key_like.findall(json.dumps(params, ensure_ascii=False)):
             try:
@@ -344,7 +350,7 @@ class Tasks:
                 "params",
                 "The parameters contain an API key of this service, and other users may read tasks. Remove the key.",
             )
-        return params
+        return AcceptedWork(handler, params)
 
 
 async def add_example_task(db: Database, clock: Clock, owner_id: str) -> None:

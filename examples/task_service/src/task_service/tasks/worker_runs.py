@@ -10,13 +10,14 @@ clocks that differ nor one that is set by an hour take a run from a living worke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, case, delete, insert, literal, null, select, update
+from sqlalchemy import Column, Row, and_, case, delete, insert, literal, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock
@@ -25,18 +26,20 @@ from task_service.db.schema import UtcMicroseconds, run_log, runs
 from task_service.handlers import Progress
 from task_service.request_record import RequestRecord
 
+from .group_commit import GroupCommit
 from .interfaces import RunConfig
 from .models import RunPriority, RunState
 from .notifications import NullNotifier, WorkerNotifier
 from .owner_rotation import (
     OwnerTurn,
     correct_turn,
-    end_turn,
+    end_turns,
     join_rotation,
-    lock_next_turn,
-    may_start,
+    lock_next_turns,
+    lock_turn,
+    next_runs,
+    next_turn,
     owners_not_in_rotation,
-    rotation_end,
 )
 from .run_log import LogBatch, SavedLine, SavedLog
 from .runs import cancel_runs
@@ -72,6 +75,13 @@ class Outcome:
     state: RunState
     exit_code: int | None = None
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    run: AcquiredRun
+    outcome: Outcome
+    batch: LogBatch | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,51 +150,68 @@ class WorkerRuns:
         self._worker_id = worker_id
         self._lease = lease
         self._notifier: WorkerNotifier = NullNotifier() if notifier is None else notifier
+        self._endings = GroupCommit(self._finish)
 
-    async def acquire(self, *, notified: bool = False) -> AcquiredRun | None:
-        """Acquire the next run: of the owner whose turn it is, and who has fewer runs running than allowed.
+    async def acquire(self, room: int, *, announced: str | None = None) -> list[AcquiredRun]:
+        """Acquire the next runs: of the owners whose turn it is, and who have fewer runs running than allowed.
 
         Args:
-            notified: The worker has consumed a notification. Otherwise the one of the run that it acquires is withdrawn.
+            room: How many runs at most.
+            announced: The run whose notification the worker has consumed. Those of the runs that it acquires are withdrawn.
 
         Returns:
-            None if no run may be started.
+            The runs; none if no run may be started.
         """
-        limit = (await self._config.current()).max_concurrent_runs_per_user
-        skip_locked = True
+        first = locked_by_another = None
+        is_announced = announced is not None
         while True:
-            # Mostly there is nothing to do, and so no transaction to begin.
-            async with self._db.read() as connection:
-                end = await rotation_end(connection, limit)
-            if end is None:
-                return None
-            refused = None
+            limit = (await self._config.current()).max_concurrent_runs_per_user
+            if not is_announced:
+                # Mostly there is nothing to do, and so no transaction to begin.
+                async with self._db.read() as connection:
+                    first = await next_turn(connection, limit)
+                if first is None:
+                    return []
+            is_announced = False
             async with self._db.write() as connection:
-                turn = await lock_next_turn(connection, limit, end, skip_locked=skip_locked)
-                if turn is not None:
-                    run = await self._acquire(connection, turn, limit)
-                    if run is not None:
-                        await end_turn(connection, turn)
-                        if not notified:
-                            await self._notifier.withdraw(connection, run.run_id)
-                        return run
-                    refused = await correct_turn(connection, turn, self._clock.now())
-            if refused is not None:
-                # In another transaction: one that locks a turn must not lock runs.
-                async with self._db.write() as connection:
-                    await cancel_runs(
-                        connection, refused.which, self._clock.now(), error=refused.error
-                    )
+                if locked_by_another is None:
+                    turns = await lock_next_turns(connection, limit, room)
+                else:
+                    turns = await lock_turn(connection, locked_by_another)
+                now = self._clock.now()
+                acquired = await self._start(connection, turns, limit, room, now) if turns else {}
+                await end_turns(connection, [turn for turn in turns if turn.owner_id in acquired])
+                runs_of_all = [run for each in acquired.values() for run in each]
+                announced_too = [run.run_id for run in runs_of_all if run.run_id != announced]
+                if announced_too:
+                    await self._notifier.withdraw(connection, announced_too)
+                refused = [
+                    await correct_turn(connection, turn, now)
+                    for turn in turns
+                    if turn.owner_id not in acquired
+                ]
+            for each in refused:
+                if each is not None:
+                    # In another transaction: one that locks a turn must not wait for runs.
+                    async with self._db.write() as connection:
+                        await cancel_runs(connection, each.which, now, error=each.error)
+            if runs_of_all:
+                return runs_of_all
             # Other workers have locked every turn: wait for one instead of polling.
-            skip_locked = turn is not None
+            locked_by_another = None if turns else first
 
-    async def _acquire(
-        self, connection: AsyncConnection, turn: OwnerTurn, limit: int
-    ) -> AcquiredRun | None:
-        now = self._clock.now()
+    async def _start(
+        self,
+        connection: AsyncConnection,
+        turns: Sequence[OwnerTurn],
+        limit: int,
+        room: int,
+        now: datetime,
+    ) -> dict[str, list[AcquiredRun]]:
+        """Start the next runs of the owners whose turns are locked, and return them by owner."""
         result = await connection.execute(
             update(runs)
-            .where(may_start(turn, limit, now))
+            .where(runs.c.id.in_(next_runs(turns, limit, room, now)))
             .values(
                 state=RunState.RUNNING,
                 attempt=runs.c.attempt + 1,
@@ -196,6 +223,7 @@ class WorkerRuns:
             )
             .returning(
                 runs.c.id,
+                runs.c.owner_id,
                 runs.c.attempt,
                 runs.c.handler,
                 runs.c.params,
@@ -207,21 +235,22 @@ class WorkerRuns:
                 runs.c.requested_by,
             )
         )
-        row = result.one_or_none()
-        if row is None:
-            return None
-        return AcquiredRun(
-            run_id=row.id,
-            worker_id=self._worker_id,
-            attempt=row.attempt,
-            handler=row.handler,
-            params=row.params,
-            timeout_seconds=row.timeout_seconds,
-            # A run without output has no line to continue from.
-            log=await _saved_log(connection, row) if row.log_bytes else SavedLog(),
-            waited=now - row.created_at,
-            request=_request_of(row.requested_by),
-        )
+        started: dict[str, list[AcquiredRun]] = {}
+        for row in result.all():
+            run = AcquiredRun(
+                run_id=row.id,
+                worker_id=self._worker_id,
+                attempt=row.attempt,
+                handler=row.handler,
+                params=row.params,
+                timeout_seconds=row.timeout_seconds,
+                # A run without output has no line to continue from.
+                log=await _saved_log(connection, row) if row.log_bytes else SavedLog(),
+                waited=now - row.created_at,
+                request=_request_of(row.requested_by),
+            )
+            started.setdefault(row.owner_id, []).append(run)
+        return started
 
     async def complete_rotation(self) -> int:
         """Put the owners into the rotation who have a queued run and no turn; see :mod:`.owner_rotation`.
@@ -345,7 +374,7 @@ class WorkerRuns:
         cancelled = runs.c.cancel_requested_at.is_not(None)
         async with self._db.write() as connection:
             if batch is not None:
-                await _append(connection, run, batch)
+                await _append(connection, run, batch, _held_by(run))
             result = await connection.execute(
                 update(runs)
                 .where(_held_by(run))
@@ -368,7 +397,7 @@ class WorkerRuns:
             False if the worker did not hold the run any more; then nothing was written.
         """
         async with self._db.write() as connection:
-            return await _append(connection, run, batch)
+            return await _append(connection, run, batch, _held_by(run))
 
     async def report_progress(self, run: AcquiredRun, progress: Progress) -> bool:
         """Write a run's progress.
@@ -376,16 +405,16 @@ class WorkerRuns:
         Returns:
             False if the worker did not hold the run any more; then nothing was written.
         """
-        async with self._db.write() as connection:
-            result = await connection.execute(
-                update(runs)
-                .where(_held_by(run))
-                .values(progress=progress.fraction, progress_text=progress.text)
-            )
-            return result.rowcount == 1
+        saved = await self._db.execute(
+            update(runs)
+            .where(_held_by(run))
+            .values(progress=progress.fraction, progress_text=progress.text)
+            .returning(runs.c.id)
+        )
+        return bool(saved)
 
     async def finish(self, run: AcquiredRun, outcome: Outcome, batch: LogBatch | None) -> bool:
-        """End a run, together with the rest of its log.
+        """End a run, together with the rest of its log, and with the other runs that end just then.
 
         Args:
             run: The run that has ended.
@@ -396,27 +425,58 @@ class WorkerRuns:
             False if the worker did not hold the run any more (or had finished it already, when the answer to the
             first try was lost); then nothing was changed.
         """
-        async with self._db.write() as connection:
-            if batch is not None:
-                await _append(connection, run, batch)
-            result = await connection.execute(
-                update(runs)
-                .where(_held_by(run))
-                .values(
-                    state=outcome.state,
-                    exit_code=outcome.exit_code,
-                    # The request to cancel has written the reason.
-                    error=runs.c.error if outcome.state is RunState.CANCELLED else outcome.error,
-                    finished_at=self._clock.now(),
-                    lease_expires_at=None,
-                )
+        return await self._endings.add(_Ending(run, outcome, batch))
+
+    async def _finish(self, endings: Sequence[_Ending]) -> list[bool]:
+        statement = self._end(endings)
+        if all(each.batch is None for each in endings):
+            ended = {row.id for row in await self._db.execute(statement)}
+        else:
+            async with self._db.write() as connection:
+                ended = {row.id for row in await connection.execute(statement)}
+                for each in endings:
+                    if each.batch is not None and each.run.run_id in ended:
+                        # Locked and ended in this transaction.
+                        this = runs.c.id == each.run.run_id
+                        await _append(connection, each.run, each.batch, this)
+        return [each.run.run_id in ended for each in endings]
+
+    def _end(self, endings: Sequence[_Ending]) -> ReturningUpdate[str]:
+        outcomes = {each.run.run_id: each.outcome for each in endings}
+        held = or_(*(_held_by(each.run) for each in endings))
+
+        def each_its_own(column: Column[Any], name: str) -> ColumnElement[Any]:
+            values = {
+                run_id: literal(getattr(outcome, name), column.type)
+                for run_id, outcome in outcomes.items()
+            }
+            return case(values, value=runs.c.id)
+
+        state = each_its_own(runs.c.state, "state")
+        ending = runs.alias("ending")
+        # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
+        locked = select(ending.c.id).where(ending.c.id.in_(outcomes)).order_by(ending.c.id)
+        return (
+            update(runs)
+            .where(runs.c.id.in_(locked.with_for_update()), held)
+            .values(
+                state=state,
+                exit_code=each_its_own(runs.c.exit_code, "exit_code"),
+                # The request to cancel has written the reason.
+                error=case(
+                    (state == RunState.CANCELLED, runs.c.error),
+                    else_=each_its_own(runs.c.error, "error"),
+                ),
+                finished_at=self._clock.now(),
+                lease_expires_at=None,
             )
-            return result.rowcount == 1
+            .returning(runs.c.id)
+        )
 
     async def _queue_again(self, connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> None:
         if row.state == RunState.QUEUED:
             await join_rotation(connection, row.owner_id, row.rank)
-            await self._notifier.withdraw(connection, row.id)
+            await self._notifier.withdraw(connection, [row.id])
             await self._notifier.notify(connection, row.id)
 
     def _unheld(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
@@ -464,8 +524,9 @@ async def _saved_log(connection: AsyncConnection, row: Row[*tuple[Any, ...]]) ->
     return SavedLog(lines, row.log_missing_bytes, row.log_missing_lines)
 
 
-async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch) -> bool:
-    held = _held_by(run)
+async def _append(
+    connection: AsyncConnection, run: AcquiredRun, batch: LogBatch, held: ColumnElement[bool]
+) -> bool:
     result = await connection.execute(
         update(runs)
         .where(held, _output_bytes == batch.size_before)

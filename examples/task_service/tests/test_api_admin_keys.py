@@ -1,0 +1,145 @@
+"""The API keys of all users: what administrators see of them, and that they end them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from examples.task_service.tests.service_support import (
+    ADMIN_PASSWORD,
+    Caller,
+    Service,
+    expect,
+    problem,
+    wrong_fields,
+)
+
+from task_service.api.admin import RECENT_LOGIN
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/admin/keys"
+
+
+async def _listed(admin: Caller, query: str = "") -> list[dict[str, Any]]:
+    """Every key, in pages of two."""
+    items: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page = expect(await admin.get(f"{PATH}?limit=2{query}{cursor}"), 200)
+        items += page["items"]
+        if page["next_cursor"] is None:
+            return items
+        cursor = f"&cursor={page['next_cursor']}"
+
+
+async def test_an_administrator_lists_the_keys_of_all_users_by_name(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    theirs = [await user.new_key(name=name) for name in ("one", "two", "three")]
+    own = await admin.new_key(name="own", expires_in_days=3)
+    found = await _listed(admin)
+    assert {(key["owner_name"], key["name"]) for key in found} == {
+        ("ulf", "one"), ("ulf", "two"), ("ulf", "three"), ("ada", "own"),
+    }  # fmt: skip
+    assert [key["name"] for key in await _listed(admin, "&owner=ULF")] == ["three", "two", "one"]
+    assert await _listed(admin, "&owner=nobody") == []
+    # As its owner sees it, and without a value.
+    shown = expect(await user.get(f"/api/keys/{theirs[0]['id']}"), 200)
+    (seen,) = [key for key in found if key["id"] == theirs[0]["id"]]
+    assert seen == {**shown, "owner_name": "ulf"}
+    response = await admin.get(PATH)
+    assert response.headers["cache-control"] == "no-store"
+    assert not any(key["key"] in response.text for key in (*theirs, own))
+
+    service.clock.advance(days=2)
+    again = await service.log_in("ada", ADMIN_PASSWORD)
+    soon = (service.clock.now() + timedelta(days=2)).isoformat().replace("+00:00", "Z")
+    now = service.clock.now().isoformat().replace("+00:00", "Z")
+    assert [key["name"] for key in await _listed(again, f"&expires_before={soon}")] == ["own"]
+    assert len(await _listed(again, f"&created_before={now}&unused_since={now}")) == 4
+    expect(await again.post(f"{PATH}/{own['id']}/revoke"), 200)
+    assert [key["name"] for key in await _listed(again, "&status=revoked")] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=0", "limit"),
+        ("cursor=x", "cursor"),
+        ("status=dead", "status"),
+        ("label=A", "label"),
+        ("created_before=2026-01-01", "created_before"),
+        ("unused_since=2026-01-01T00:00:00", "unused_since"),
+    ],
+)
+async def test_a_query_that_cannot_be_read_is_refused(
+    admin: Caller, query: str, field: str
+) -> None:
+    assert wrong_fields(await admin.get(f"{PATH}?{query}")) == {field}
+
+
+async def test_an_administrator_revokes_keys_of_others_and_the_audit_log_names_both(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    one, two, kept = [await user.new_key(name=name) for name in ("one", "two", "kept")]
+    person = expect(await user.get("/api/auth/me"), 200)["user"]
+    programs = [service.caller(key["key"]) for key in (one, two, kept)]
+    revoked = expect(await admin.post(f"{PATH}/{one['id']}/revoke"), 200)
+    assert (revoked["status"], revoked["owner_id"]) == ("revoked", person["id"])
+    body = {"ids": [two["id"], "000000000000"]}
+    several = expect(await admin.post(f"{PATH}/revoke", body), 200)
+    assert [key["id"] for key in several["items"]] == [two["id"]]
+    assert several["not_found"] == ["000000000000"]
+    for program in programs[:2]:
+        assert problem(await program.get("/api/auth/me")) == (401, "key_revoked")
+    expect(await programs[2].get("/api/auth/me"), 200)
+    entries = expect(await admin.get("/api/admin/audit?action=key.revoked"), 200)["items"]
+    assert [
+        (entry["target"], entry["actor"]["username"], entry["credential"]["kind"])
+        for entry in entries
+    ] == [(two["id"], "ada", "interactive"), (one["id"], "ada", "interactive")]
+    for entry in entries:
+        assert entry["details"]["owner_id"] == person["id"]
+        assert entry["details"]["cause"] == "administrator"
+    # The owner sees who it was.
+    (newest, *_) = expect(await user.get(f"/api/keys/{one['id']}/audit"), 200)["items"]
+    assert (newest["action"], newest["actor"]["username"]) == ("key.revoked", "ada")
+
+
+async def test_revoking_takes_a_login_of_the_last_quarter_of_an_hour(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    key = await user.new_key()
+    service.clock.advance(seconds=RECENT_LOGIN.total_seconds() + 1)
+    expect(await admin.get(PATH), 200)
+    for path, body in (
+        (f"{PATH}/{key['id']}/revoke", None),
+        (f"{PATH}/revoke", {"ids": [key["id"]]}),
+    ):
+        assert problem(await admin.post(path, body)) == (401, "login_too_old")
+    expect(await service.caller(key["key"]).get("/api/auth/me"), 200)
+
+
+async def test_a_key_that_is_none_is_not_found(admin: Caller, user: Caller) -> None:
+    assert problem(await admin.post(f"{PATH}/000000000000/revoke")) == (404, "key_not_found")
+    assert problem(await user.post(f"{PATH}/000000000000/revoke")) == (403, "permission_denied")
+
+
+async def test_there_is_no_other_operation_on_the_keys_of_others(
+    admin: Caller, user: Caller
+) -> None:
+    """G3, G4: an administrator makes, extends and reads no key of another."""
+    key = await user.new_key()
+    one = f"{PATH}/{key['id']}"
+    for method, path, status in (
+        ("POST", PATH, 405),
+        ("GET", f"{PATH}/revoke", 405),
+        ("GET", f"{one}/revoke", 405),
+        ("GET", one, 404),
+        ("DELETE", one, 404),
+        ("PATCH", one, 404),
+        ("POST", f"{one}/rotate", 404),
+    ):
+        assert (await admin.request(method, path)).status_code == status, (method, path)

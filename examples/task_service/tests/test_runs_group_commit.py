@@ -1,0 +1,108 @@
+"""What is due at the same time is written together, and one item does not affect another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from msk_auth import StoreUnavailable
+from task_service.tasks.group_commit import GroupCommit
+
+pytestmark = pytest.mark.anyio
+
+
+class Writes:
+    """Notes what is written together. The first write waits for `proceed`."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.groups: list[list[int]] = []
+        self.proceed = asyncio.Event()
+        self._errors = list(errors)
+
+    async def write(self, items: Sequence[int]) -> list[int]:
+        self.groups.append(list(items))
+        if len(self.groups) == 1:
+            await self.proceed.wait()
+        error = self._errors.pop(0) if self._errors else None
+        if error is not None:
+            raise error
+        if 13 in items:
+            raise LookupError("thirteen")
+        return [10 * item for item in items]
+
+
+async def begin(group: GroupCommit[int, int], *items: int) -> list[asyncio.Task[int]]:
+    tasks = []
+    for item in items:
+        tasks.append(asyncio.create_task(group.add(item)))
+        # It has begun to write, or to wait.
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_what_arrives_during_a_write_is_written_together() -> None:
+    writes = Writes()
+    tasks = await begin(GroupCommit(writes.write), 1, 2, 3)
+    writes.proceed.set()
+    assert await asyncio.gather(*tasks) == [10, 20, 30]
+    assert writes.groups == [[1], [2, 3]]
+
+
+async def test_an_item_that_is_refused_does_not_affect_the_others() -> None:
+    writes = Writes()
+    tasks = await begin(GroupCommit(writes.write), 1, 2, 13, 4)
+    writes.proceed.set()
+    one, two, refused, four = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (one, two, four) == (10, 20, 40)
+    assert isinstance(refused, LookupError)
+    assert writes.groups == [[1], [2, 13, 4], [2], [13], [4]]
+
+
+async def test_a_database_that_does_not_answer_is_not_asked_for_each() -> None:
+    writes = Writes(None, StoreUnavailable())
+    group = GroupCommit(writes.write)
+    tasks = await begin(group, 1, 2, 3)
+    writes.proceed.set()
+    one, *others = await asyncio.gather(*tasks, return_exceptions=True)
+    assert one == 10
+    assert [type(each) for each in others] == [StoreUnavailable, StoreUnavailable]
+    assert await group.add(2) == 20
+    assert writes.groups == [[1], [2, 3], [2]]
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+async def test_a_caller_that_is_cancelled_takes_its_own_item_only(cancelled: int) -> None:
+    writes = Writes()
+    tasks = await begin(GroupCommit(writes.write), 1, 2, 3)
+    tasks[cancelled].cancel()
+    await asyncio.wait({tasks[cancelled]})
+    writes.proceed.set()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(ended.pop(cancelled), asyncio.CancelledError)
+    assert ended == [10 * item for item in (1, 2, 3) if item != cancelled + 1]
+    assert writes.groups[1:] == [[item for item in (2, 3) if item != cancelled + 1]]
+
+
+async def test_the_items_of_others_are_written_if_the_caller_that_writes_them_is_cancelled() -> (
+    None
+):
+    writes = Writes()
+    second = asyncio.Event()
+
+    async def write(items: Sequence[int]) -> list[int]:
+        if len(writes.groups) == 1:
+            second.set()
+            writes.groups.append(list(items))
+            await asyncio.Event().wait()
+        return await writes.write(items)
+
+    tasks = await begin(GroupCommit(write), 1, 2, 3)
+    writes.proceed.set()
+    await second.wait()
+    tasks[1].cancel()
+    one, two, three = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (one, three) == (10, 30)
+    assert isinstance(two, asyncio.CancelledError)
+    assert writes.groups == [[1], [2, 3], [3]]
