@@ -115,7 +115,7 @@ async def open_page(
             page = await context.new_page()
             stack.push_async_callback(page.close)
             await page.emulate_media(color_scheme=scheme)
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             watches.append(Watch(page))
             return page, watches[-1]
 

@@ -56,7 +56,7 @@ PASSWORD = "seven quiet herons at dusk"
 KEY = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}\b")
 
 # A machine that does other things as well is slow, not wrong.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 _LINK = re.compile(r"(http://\S+)/set-password#(\S+)")
 _START_SECONDS = 60.0
@@ -270,7 +270,7 @@ _AUDITS: dict[int, tuple[Literal["dark", "light"], list[str] | None]] = {
 
 
 async def assert_every_state(page: Page, states: AsyncIterator[str]) -> None:
-    """Each state fits every width, and is accessible in both schemes."""
+    """Each state fits every width, and is accessible in both schemes and in forced colours."""
     seen = 0
     async for state in states:
         for width in (360, 768, 1440):
@@ -280,6 +280,9 @@ async def assert_every_state(page: Page, states: AsyncIterator[str]) -> None:
                 scheme, rules = _AUDITS[width]
                 await page.emulate_media(color_scheme=scheme)
                 await assert_accessible(page, f"{state}, {scheme}, at {width}", rules)
+        await page.emulate_media(forced_colors="active")
+        await assert_accessible(page, f"{state}, forced colours", LOOKS)
+        await page.emulate_media(forced_colors="none")
         seen += 1
     assert seen >= 3
 
@@ -300,10 +303,11 @@ async def fill_arguments(dialog: Locator, *arguments: str) -> None:
         await field.fill(argument)
 
 
-async def create_key(page: Page, name: str) -> str:
+async def create_key(page: Page, name: str, permissions: str = "Run tasks") -> str:
     """Make a key on the page of keys; its value, which is no longer shown when this returns."""
     await page.get_by_role("button", name="New API Key").click()
     await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_label(permissions).check()
     await page.get_by_role("button", name="Create key").click()
     value = await revealed_key(page)
     await page.get_by_role("button", name="I have saved this key").click()

@@ -40,7 +40,7 @@ async def _recent_login(open_page: Open, path: str) -> Page:
 async def test_the_menu_leads_to_every_page(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
-    for name in ("Account", "Configuration", "Users", "Audit log", "System"):
+    for name in ("Account", "Configuration", "Users", "All keys", "Audit log", "System"):
         await page.get_by_role("button", name="Menu of").click()
         await page.get_by_role("link", name=name, exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_have_text(name)
@@ -274,6 +274,43 @@ async def test_the_audit_log_is_filtered_followed_paged_and_exported(
     await page.get_by_role("button", name="Reset").click()
     await expect(page.get_by_label("Target id")).to_have_value("")
     await expect(page.get_by_role("row").nth(2)).to_be_visible()
+
+
+async def test_keys_of_all_users_are_filtered_and_revoked(open_page: Open) -> None:
+    page = await _recent_login(open_page, "/keys")
+    for name in ("pipeline", "forgotten", "lost"):
+        await create_key(page, name)
+    await page.goto("/admin/keys")
+    rows = page.get_by_role("row")
+    row = {name: rows.filter(has_text=name).first for name in ("pipeline", "forgotten", "lost")}
+    await expect(row["pipeline"]).to_contain_text("admin")
+    await expect(row["pipeline"]).to_contain_text("Active")
+    revoke = page.get_by_role("button", name="Revoke selected")
+    await expect(revoke).to_be_disabled()
+    for name in ("forgotten", "lost"):
+        await page.get_by_role("checkbox", name=f"Select {name}").first.check()
+    await revoke.click()
+    dialog = page.get_by_role("dialog", name="Revoke 2 keys?")
+    await expect(dialog).to_contain_text("lost, of admin")
+    await dialog.get_by_role("button", name="Revoke keys").click()
+    await expect(page.locator("#announcer")).to_have_text("2 keys: revoked.")
+    await expect(row["lost"]).to_contain_text("Revoked")
+    await expect(row["pipeline"]).to_contain_text("Active")
+    await expect(revoke).to_be_disabled()
+
+    await page.get_by_role("combobox", name="Status").select_option("Active")
+    await expect(rows.filter(has_text="lost")).to_have_count(0)
+    await page.get_by_role("button", name="Revoke pipeline").first.click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke key").click()
+    await expect(page.locator("#announcer")).to_have_text("pipeline: revoked.")
+    await page.wait_for_url("**/admin/keys?status=active")
+    await page.get_by_role("combobox", name="Older than").select_option("365 days")
+    await expect(page.get_by_text("No keys match.")).to_be_visible()
+    await page.get_by_role("button", name="Reset").click()
+    await page.get_by_label("Owner").fill("ADMIN")
+    await expect(row["pipeline"]).to_contain_text("Revoked")
+    await page.goto("/admin/audit?action=key.revoked")
+    await expect(rows.nth(1)).to_contain_text("pipeline")
 
 
 async def test_the_system_page_shows_queue_and_leases(

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from .conftest import Open
-from .support import LiveService
+from .support import LOOKS, LiveService, assert_accessible
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -22,6 +22,9 @@ async def test_an_operation_is_tried_as_the_person_who_is_logged_in(
     await page.get_by_role("button", name="Account menu").click()
     await page.get_by_role("link", name="API reference", exact=True).click()
     operation = page.locator("#operations-Account-get_me")
+    await expect(operation).to_be_visible()
+    # The other rules find what is in the markup of the renderer.
+    await assert_accessible(page, f"API reference, {scheme}", LOOKS)
     await operation.get_by_role("button", name="/api/auth/me").first.click()
     await operation.get_by_role("button", name="Try it out").click()
     await operation.get_by_role("button", name="Execute").click()

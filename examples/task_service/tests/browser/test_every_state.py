@@ -81,10 +81,29 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(page.get_by_role("button", name="Edit")).to_be_visible()
     await page.get_by_text("Run it from a program").click()
     yield "task"
-    await page.get_by_role("button", name="Run").click()
+    await page.get_by_role("button", name="Run R").click()
     await expect(page.get_by_role("listitem").first).to_contain_text("Succeeded")
     await expect(page.get_by_role("log")).to_contain_text("Hello")
     yield "task with a run"
+    await page.get_by_role("button", name="Change and re-run").click()
+    await expect(page.get_by_role("button", name="Start run")).to_be_visible()
+    yield "run again with changes"
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("dialog").get_by_role("option", name="Say hello")).to_be_visible()
+    yield "go to"
+    await page.get_by_role("combobox", name="Go to").fill("no place of this name")
+    await expect(page.get_by_text("Nothing was found.")).to_be_visible()
+    yield "go to nothing"
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    yield "shortcuts"
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Re-run", exact=True).click()
+    await expect(page.get_by_role("region", name="Message")).to_be_visible()
+    await expect(page.get_by_role("img", name="Duration and outcome")).to_be_visible()
+    yield "message, and a picture of the runs"
     await page.evaluate(SHOW_PROGRESS)
     yield "task whose run reports its progress"
     await page.get_by_role("button", name="Delete").click()

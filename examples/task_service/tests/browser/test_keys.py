@@ -26,6 +26,9 @@ def _key(number: int, name: str, **members: float | str | list[str] | None) -> d
     return {
         "id": key_id,
         "name": name,
+        "description": None,
+        "labels": [],
+        "networks": None,
         "mask": f"msk_{key_id}_…",
         "owner_id": "usr_0000000000000000",
         "scopes": None,

@@ -167,7 +167,7 @@ async def test_what_is_sent_while_the_login_is_replaced_is_sent_again(
     monkeypatch.setattr(service.services.login, "_await_lease_expiry", await_lease_expiry)
     await page.get_by_role("button", name="New link: ulf").click()
     await _confirm(page)
-    await asyncio.wait_for(replaced.wait(), 20)
+    await asyncio.wait_for(replaced.wait(), 60)
     asked = asyncio.create_task(
         other.evaluate(
             "async () => (await (await import('/static/x/api.js')).api('/auth/me')).user.username"

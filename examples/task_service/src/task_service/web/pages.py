@@ -33,6 +33,7 @@ from task_service.accounts import provider_logout
 from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import LoggedIn, Login
 from task_service.accounts.oidc import CALLBACK, OidcLogin
+from task_service.accounts.roles import KEY_PERMISSIONS
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User
 from task_service.errors import (
@@ -57,8 +58,17 @@ _USUAL_DAYS = 90
 # characters, so those could hide one.
 _LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
 
-# No key can have these permissions, so the form for a new key does not offer them.
-_NEVER_FOR_KEYS = ("admin:", "keys:")
+# Choices for the permissions of a new key, the narrowest first. The usual one runs what its owner has set up, and no more.
+_KEY_PRESETS = (
+    ("Read only", "See tasks, runs and output", ("tasks:read",)),
+    ("Run tasks", "Also start and cancel runs", ("tasks:read", "tasks:run")),
+    (
+        "Manage tasks",
+        "Also create, change and delete tasks",
+        ("tasks:read", "tasks:run", "tasks:write"),
+    ),
+)
+_USUAL_PRESET = "Run tasks"
 
 # The form of the configuration needs the title, default and limits of each setting, and whether it can be empty.
 _SETTINGS = ServiceConfig.model_json_schema()["properties"]
@@ -179,10 +189,12 @@ _PAGES = (
     _Page("/tasks", "tasks.html"),
     _Page("/tasks/{task_id}", "task.html"),
     _Page("/keys", "keys.html"),
+    _Page("/keys/{key_id}", "key.html"),
     _Page("/account", "account.html"),
     _Page("/docs", "api.html", policy=REFERENCE_POLICY),
     _Page("/admin/config", "config.html", "admin:config"),
     _Page("/admin/users", "users.html", "admin:users"),
+    _Page("/admin/keys", "all-keys.html", "admin:keys"),
     _Page("/admin/audit", "audit.html", "admin:audit"),
     _Page("/admin/system", "system.html", "admin:config"),
 )
@@ -445,7 +457,15 @@ class Pages:
                 "path": request.url.path,
                 "params": request.path_params,
                 "lifetimes": _lifetimes(await self._key_limits()),
-                "never_for_keys": _NEVER_FOR_KEYS,
+                "key_permissions": [
+                    (name, words)
+                    for name, words in KEY_PERMISSIONS.items()
+                    if name in user.permissions
+                ],
+                "key_presets": [
+                    preset for preset in _KEY_PRESETS if user.permissions.issuperset(preset[2])
+                ],
+                "usual_preset": _USUAL_PRESET,
                 "settings": _SETTINGS,
             }
             answer = self._render(page.template, context)

@@ -15,14 +15,15 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-export function icon(name) {
-  const [svg, use] = ["svg", "use"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
-  svg.setAttribute("class", "icon");
-  svg.setAttribute("aria-hidden", "true");
-  use.setAttribute("href", `#icon-${name}`);
-  svg.append(use);
-  return svg;
+/** A part of a picture. */
+export function drawn(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
 }
+
+export const icon = (name) => drawn("svg", { class: "icon", "aria-hidden": "true" }, drawn("use", { href: `#icon-${name}` }));
 
 export const quiet = (...children) => h("span", { class: "quiet" }, ...children);
 
@@ -54,7 +55,7 @@ export const pressed = (act) => async ({ currentTarget }) => {
   try {
     await act();
   } catch (problem) {
-    say(problem.message);
+    say(problem.message, true);
   } finally {
     currentTarget.ariaDisabled = null;
   }
@@ -82,11 +83,18 @@ export const table = (label, columns, items, rowClass = () => null) => h("table"
   h("tbody", { role: "rowgroup" }, items.map((item) => h("tr", { role: "row", class: rowClass(item) },
     columns.map(([heading, cell, style, labelled]) => h("td", { role: "cell", class: style, "data-label": labelled && heading }, cell(item)))))));
 
+const TOAST_MS = 6000;
 let hiding;
 
-/** Say that something has happened, to eyes and to screen readers. What is outside an open dialog is inert, so a
- *  dialog has a status line of its own. */
-export function say(text) {
+/** Not while the pointer is over it, or the focus is in it. */
+function hideSoon(toast) {
+  clearTimeout(hiding);
+  hiding = setTimeout(() => (toast.matches(":hover, :focus-within") ? hideSoon(toast) : toast.hidePopover()), TOAST_MS);
+}
+
+/** Say that something has happened, to eyes and to screen readers. A problem stays until it is dismissed. What is outside
+ *  an open dialog is inert, so a dialog has a status line of its own. */
+export function say(text, isProblem = false) {
   const inner = $("dialog[open] .dialog-status");
   const status = inner ?? $("#announcer");
   status.textContent = "";
@@ -94,10 +102,10 @@ export function say(text) {
   setTimeout(() => { status.textContent = text; }, 50);
   if (inner) return;
   const toast = $("#toast");
-  toast.textContent = text;
+  $("p", toast).textContent = text;
   toast.showPopover();
-  clearTimeout(hiding);
-  hiding = setTimeout(() => toast.hidePopover(), 5000);
+  if (isProblem) clearTimeout(hiding);
+  else hideSoon(toast);
 }
 
 // Texts to take along (macro `copy_row`): selected with one click, copied with a button that says so.
@@ -128,12 +136,23 @@ document.addEventListener("click", async ({ target }) => {
   copy.closest("dialog")?.addEventListener("close", restore, { once: true });
 });
 
+/** Whether single keys press buttons; a user of speech input or with a tremor switches them off (WCAG 2.1.4). */
+export const singleKeys = {
+  get areOn() { return localStorage.getItem("single-keys") !== "off"; },
+  set areOn(yes) { localStorage.setItem("single-keys", yes ? "on" : "off"); },
+};
+
+/** Whether a control with a shortcut can be used now. */
+export const isUsable = (control) => control?.checkVisibility({ visibilityProperty: true }) ?? false;
+
 // A single key presses the control that names it, unless the user is typing or a dialog is open.
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || event.target.closest("input, select, textarea")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+  if (event.key === "Escape" && $("#toast")?.matches(":popover-open")) $("#toast").hidePopover();
+  if (event.target.closest("input, select, textarea") || !singleKeys.areOn) return;
   const control = $(`[aria-keyshortcuts="${CSS.escape(event.key)}"]`);
-  if (!control?.checkVisibility()) return;
+  if (!isUsable(control)) return;
   event.preventDefault();
   control.focus();
   control.click();

@@ -6,18 +6,24 @@ export const isActive = (run) => run?.state === "queued" || run?.state === "runn
 
 const unanswered = new Map();
 
-/** Start a task. When it stays open whether that happened, the next attempt carries the same Idempotency-Key, so that
+/** Start a run. When it stays open whether that happened, the next attempt carries the same Idempotency-Key, so that
  *  both together make one run. */
-export async function startRun(taskId) {
-  const key = unanswered.get(taskId) ?? crypto.randomUUID();
-  unanswered.delete(taskId);
+async function start(path, body) {
+  const request = JSON.stringify([path, body]);
+  const key = unanswered.get(request) ?? crypto.randomUUID();
+  unanswered.delete(request);
   try {
-    return await api(`/tasks/${taskId}/run`, { method: "POST", headers: { "Idempotency-Key": key } });
+    return await api(path, { method: "POST", body, headers: { "Idempotency-Key": key } });
   } catch (problem) {
-    if (problem.unanswered) unanswered.set(taskId, key);
+    if (problem.unanswered) unanswered.set(request, key);
     throw problem;
   }
 }
+
+export const startRun = (taskId) => start(`/tasks/${taskId}/run`);
+
+/** Run it again, with its own parameters or with others. */
+export const rerun = (runId, params) => start(`/runs/${runId}/rerun`, params && { params });
 
 /** Follow a run's output: `wrote({seq, at, stream, text})` is called with each piece, `progressed({fraction, text})` when
  *  its handler says how far it has come, `skipped()` when pieces were gone before they could be read, `ended(run)` once, and `failed(problem)` if it is refused. Returns what stops it.

@@ -7,10 +7,10 @@ import { $, h, icon, quiet } from "./dom.js";
 // Values of such fields are kept nowhere but in the form.
 const SECRET_NAME = /header|secret|token|password|cookie|credential|key$/i;
 
-/** The elements for `schema`, filled with `values`, and `read()`, which gives the values back. */
-export function schemaFields(schema, values = {}) {
+/** The elements for `schema`, filled with `values`, and `read()`, which gives the values back. Ids begin with `prefix`. */
+export function schemaFields(schema, values = {}, prefix = "param") {
   const fields = Object.entries(schema.properties ?? {}).map(([name, own]) =>
-    field(name, resolve(own, schema), schema.required?.includes(name) ?? false, values[name]));
+    field(prefix, name, resolve(own, schema), schema.required?.includes(name) ?? false, values[name]));
   return {
     elements: fields.map(([, element]) => element),
     read: () => Object.fromEntries(fields.map(([name, , read]) => [name, read()]).filter(([, value]) => value !== undefined)),
@@ -25,8 +25,8 @@ function resolve(own, root) {
   return { ...follow(own), ...(others.length === 0 && real), ...own, nullable: options.some(({ type }) => type === "null") };
 }
 
-function field(name, schema, required, given) {
-  const id = `param-${name}`;
+function field(prefix, name, schema, required, given) {
+  const id = `${prefix}-${name}`;
   const value = given ?? schema.default;
   const title = schema.title ?? name;
   const props = { id, name: `params.${name}`, "aria-describedby": `${id}-hint ${id}-error` };

@@ -1,10 +1,29 @@
 // What every page behind the login does.
 
 import { onReach } from "./api.js";
-import { $ } from "./dom.js";
+import { $, singleKeys } from "./dom.js";
 
 // Back must not show a page as it was before logging out.
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
+// Loaded when they are wanted: most pages are left without them.
+const showPalette = async () => (await import("./overlays/palette.js")).show();
+const showShortcuts = async () => (await import("./overlays/shortcuts.js")).show();
+
+$("#go").addEventListener("click", showPalette);
+$("#shortcuts").addEventListener("click", showShortcuts);
+$("#dismiss").addEventListener("click", () => $("#toast").hidePopover());
+document.addEventListener("keydown", (event) => {
+  if ($("dialog[open]") || event.altKey) return;
+  const isControl = event.ctrlKey || event.metaKey;
+  if (isControl && !event.shiftKey && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    showPalette();
+  } else if (!isControl && event.key === "?" && singleKeys.areOn && !event.target.closest("input, select, textarea")) {
+    event.preventDefault();
+    showShortcuts();
+  }
+});
 
 $("#logout").addEventListener("submit", () => sessionStorage.clear());
 

@@ -25,12 +25,19 @@ export function when(iso, none = "Never") {
   return element;
 }
 
+/** How many seconds a run took, or takes so far. */
+export const secondsOf = ({ started_at: start, finished_at: end }) =>
+  Math.max(0, ((end ? new Date(end) : Date.now()) - new Date(start)) / 1000);
+
 /** How long a run took, or takes so far. */
-export function took({ started_at: start, finished_at: end }) {
-  if (!start) return "";
-  const seconds = Math.max(0, ((end ? new Date(end) : Date.now()) - new Date(start)) / 1000);
-  if (end && seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds.toFixed(end && seconds < 10 ? 1 : 0)} s`;
+export function took(run) {
+  return run.started_at ? lasted(secondsOf(run), run.finished_at) : "";
+}
+
+/** A time span in words; `isOver` if it will not grow. */
+export function lasted(seconds, isOver = true) {
+  if (isOver && seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(isOver && seconds < 10 ? 1 : 0)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }

@@ -1,10 +1,10 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, focusOn, h, icon, quiet, render, rowTitle, say, table, tags } from "../dom.js";
+import { $, badge, button, focusOn, h, icon, quiet, render, say, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
+import { afterChange, cancelRuns, remove, reveal, revoke, rotate } from "../keys/actions.js";
 import { daysTo, when } from "../time.js";
-import { OWN_TRAIL } from "../trail.js";
 
 // Absent without the permission keys:manage.
 const newKey = $("#new");
@@ -18,8 +18,8 @@ function hints(key) {
     button(remedy, `${remedy}-hint:${key.id}`, () => act(key), { class: "link", "aria-label": `${what}: ${remedy} ${key.name}` }));
   const idle = -daysTo(key.last_used_at ?? key.created_at);
   return [
-    !key.last_used_at && idle > 7 && hint("Never used", "Revoke", revoke),
-    key.last_used_at && idle > 90 && hint("Idle for 90 days", "Revoke", revoke),
+    !key.last_used_at && idle > 7 && hint("Never used", "Revoke", (one) => revoke(one)),
+    key.last_used_at && idle > 90 && hint("Idle for 90 days", "Revoke", (one) => revoke(one)),
     !key.expires_at && hint("Never expires", "Replace", create),
   ].filter(Boolean);
 }
@@ -31,17 +31,19 @@ function expiry({ status, expires_at: at }) {
 
 function actions(key) {
   const named = (label, act) => button(label, `${label}:${key.id}`, () => act(key), { "aria-label": `${label} ${key.name}` });
-  const history = named("Activity", showTrail);
-  if (!newKey) return history;
-  if (key.status !== "active") return [history, named("Delete", remove)];
-  return [history, !key.replaced_by && named("Rotate", rotate), named("Revoke", revoke)];
+  if (!newKey) return null;
+  if (key.status !== "active") return named("Delete", remove);
+  return [!key.replaced_by && named("Rotate", (one) => rotate(one, focusKey)), named("Revoke", (one) => revoke(one))];
 }
 
+const focusKey = ({ id }) => focusOn(`row:${id}`);
+
 const COLUMNS = [
+  ...(newKey ? [["Select", (key) => key.status === "active" && select(key), "select"]] : []),
   ["Name", (key) => [
-    rowTitle(key.id, key.name),
+    h("a", { class: "title", href: `/keys/${key.id}`, "data-focus": `row:${key.id}` }, key.name),
     h("code", { class: "sub" }, key.mask),
-    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("code", {}, key.replaced_by),
+    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("a", { href: `/keys/${key.replaced_by}` }, h("code", {}, key.replaced_by)),
       " · the old key was ", key.last_used_at ? ["last used ", when(key.last_used_at)] : "never used"),
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
@@ -62,6 +64,10 @@ function draw() {
   const all = Object.values(counts).reduce((sum, count) => sum + count);
   for (const radio of filter.elements.status) radio.nextElementSibling.textContent = counts[radio.value] ?? all;
   const { search, status } = chosen();
+  // What is not in the list, or has ended, is not revoked unseen.
+  const shown = keys.items.filter(({ status: its }) => its === "active").map(({ id }) => id);
+  for (const id of selected) if (!shown.includes(id)) selected.delete(id);
+  drawBulk();
   // Without any keys the page explains them.
   const isEmpty = !keys.items.length && !search && !status;
   filter.hidden = isEmpty;
@@ -80,6 +86,7 @@ const scopes = [...form.querySelectorAll("[name=scope]")];
 
 form.addEventListener("change", () => {
   days.closest("label").hidden = days.disabled = lifetime.value !== "custom";
+  $("#key-scopes").hidden = reach.value !== "some";
   for (const scope of scopes) scope.disabled = reach.value !== "some";
 });
 
@@ -91,7 +98,7 @@ function create(like = null) {
   replaced = like;
   form.reset();
   name.value = like?.name ?? "";
-  reach.value = like?.scopes ? "some" : "all";
+  if (like) reach.value = like.scopes ? "some" : "all";
   for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
   restoreDraft(form);
   form.dispatchEvent(new Event("change"));
@@ -100,8 +107,10 @@ function create(like = null) {
 
 onSubmit(form, async () => {
   checkFields(form);
-  const chosen = reach.value === "all" ? null : scopes.filter(({ checked }) => checked).map(({ value }) => value);
-  if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose everything you may do.");
+  const ticked = scopes.filter(({ checked }) => checked).map(({ value }) => value);
+  // A preset is written as its scopes.
+  const chosen = reach.value === "all" ? null : reach.value === "some" ? ticked : reach.value.split(" ");
+  if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose one of the others.");
   const created = await api("/keys", { method: "POST", body: {
     name: name.value.trim(),
     scopes: chosen,
@@ -110,97 +119,79 @@ onSubmit(form, async () => {
   const old = replaced;
   dialog.close();
   await reveal(created);
+  focusKey(created);
   if (old) revoke(old, "The new key is ready. Put it in place everywhere before you revoke the old one, or revoke it later from the list.");
 });
 
 newKey?.addEventListener("click", () => create());
+afterChange(() => keys.refresh());
 
-// The value, once.
+// Several keys at once. The service revokes one per request, so each has its own result.
 
-const revealed = $("#reveal");
-const acknowledge = $("#acknowledge");
-const value = $("code", revealed);
-const warnBeforeLeaving = (event) => event.preventDefault();
+const AT_ONCE = 4;
+const bulk = $("#bulk");
+const selected = new Set();
 
-async function reveal({ id, name: label, key }) {
-  $("#reveal-name").textContent = label;
-  value.textContent = key;
-  addEventListener("beforeunload", warnBeforeLeaving);
-  const closed = open(revealed);
-  await keys.refresh().catch((problem) => say(problem.message));
-  await closed;
-  focusOn(`row:${id}`);
+const select = (key) => {
+  const box = h("input", { type: "checkbox", "aria-label": `Select ${key.name}`, "data-focus": `select:${key.id}` });
+  box.checked = selected.has(key.id);
+  box.addEventListener("change", () => {
+    selected[box.checked ? "add" : "delete"](key.id);
+    drawBulk();
+  });
+  return box;
+};
+
+function drawBulk() {
+  bulk.hidden = !selected.size;
+  $("span", bulk).textContent = `${counted(selected.size)} selected`;
 }
 
-/** Nothing of the value stays: not in the page, and not in what the browser keeps of it for Back. */
-function forget() {
-  removeEventListener("beforeunload", warnBeforeLeaving);
-  value.textContent = $(".dialog-status", revealed).textContent = "";
-  revealed.close();
+const counted = (number) => (number === 1 ? "1 key" : `${number} keys`);
+
+/** Revoke these keys, a few at a time; returns the problems. */
+async function revokeAll(chosenKeys, body) {
+  const waiting = [...chosenKeys];
+  const problems = [];
+  const work = async () => {
+    for (let key = waiting.shift(); key; key = waiting.shift()) {
+      try {
+        await api(`/keys/${key.id}/revoke`, { method: "POST", body });
+        selected.delete(key.id);
+      } catch (problem) {
+        problems.push(`${key.name}: ${problem.message}`);
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  return problems;
 }
 
-acknowledge.addEventListener("click", forget);
-addEventListener("pagehide", forget);
-revealed.addEventListener("cancel", (event) => event.preventDefault());
-revealed.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  event.preventDefault();
-  acknowledge.focus();
-  say("Save the key, then press “I have saved this key”.");
+$("#bulk-none").addEventListener("click", () => {
+  selected.clear();
+  draw();
+  $("#list .title")?.focus();
 });
-
-// Rotating, revoking, deleting.
-
-const rotateDialog = $("#rotate-dialog");
-const rotateForm = $("form", rotateDialog);
-let rotated;
-
-function rotate(key) {
-  rotated = key;
-  rotateForm.reset();
-  $("#rotate-name").textContent = key.name;
-  $("#rotate-seen").replaceChildren(when(key.last_used_at, "never"));
-  open(rotateDialog);
-}
-
-onSubmit(rotateForm, async () => {
-  const body = { overlap_seconds: Number(rotateForm.elements.overlap.value) };
-  const created = await api(`/keys/${rotated.id}/rotate`, { method: "POST", body });
-  rotateDialog.close();
-  await reveal(created);
+$("#bulk-revoke").addEventListener("click", () => {
+  const chosenKeys = keys.items.filter(({ id }) => selected.has(id));
+  const [box, choice] = cancelRuns("their");
+  const all = counted(chosenKeys.length);
+  confirm({
+    title: `Revoke ${all}?`,
+    text: [
+      "They stop working at once, everywhere and for good.",
+      h("span", { class: "names" }, chosenKeys.map(({ name: label, mask }) => h("span", {}, label, " ", h("code", { class: "quiet" }, mask)))),
+      choice,
+    ],
+    action: `Revoke ${all}`,
+    async act() {
+      const problems = await revokeAll(chosenKeys, { cancel_runs: box.checked });
+      await keys.refresh();
+      if (problems.length) throw new Problem(0, { detail: `${counted(chosenKeys.length - problems.length)} revoked, and ${problems.length} not. ${problems.join(" ")}` });
+      say(`${all} revoked.`);
+    },
+  });
 });
-
-const end = (key, verb, text, method, path, body) => confirm({
-  title: `${verb} ${key.name}?`,
-  text,
-  action: `${verb} key`,
-  async act() {
-    await api(`/keys/${key.id}${path}`, { method, body: body?.() });
-    await keys.refresh();
-    say(`${key.name}: ${verb.toLowerCase()}d.`);
-  },
-});
-function revoke(key, first = null) {
-  const runs = h("input", { type: "checkbox" });
-  end(key, "Revoke", [
-    ...(first ? [first] : []),
-    [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
-    ["Last used: ", when(key.last_used_at, "never"), "."],
-    h("label", { class: "check" }, runs, "Also cancel its runs"),
-  ], "POST", "/revoke", () => ({ cancel_runs: runs.checked }));
-}
-const remove = (key) => end(key, "Delete", "delete", "DELETE", "");
-
-// The audit trail of one key.
-
-async function showTrail(key) {
-  const { items, next_cursor: more } = await api(`/keys/${key.id}/audit?limit=100`);
-  $("#trail-name").textContent = key.name;
-  $("#trail-more").hidden = !more;
-  $("#trail-list").replaceChildren(items.length ? table("Activity", OWN_TRAIL, items)
-    : h("p", { class: "empty quiet" }, "No entries. Older ones are deleted after the log’s retention time."));
-  open($("#trail"));
-}
 
 await keys.begin();
 if (hasDraft(form)) create();

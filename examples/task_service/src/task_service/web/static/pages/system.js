@@ -23,7 +23,6 @@ const SHOWN = {
 async function look() {
   try {
     const now = await api("/admin/system");
-    $("#system").hidden = false;
     fill($("#system"), now, SHOWN);
     $("#list").hidden = !now.leases.length;
     $("#empty").hidden = now.leases.length > 0;

@@ -1,12 +1,13 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
-import { confirm } from "../dialogs.js";
-import { hasDraft } from "../forms.js";
+import { $, badge, button, drawn, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
+import { confirm, onSubmit, open } from "../dialogs.js";
+import { checkFields, hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { clear, isEmpty, note, showMissing, write } from "../log-view.js";
-import { followLog, isActive, startRun } from "../runs.js";
+import { followLog, isActive, rerun, startRun } from "../runs.js";
+import { schemaFields } from "../schema-form.js";
 import { allHandlers, openTask, taskForm } from "../task-dialog.js";
-import { took, when } from "../time.js";
+import { lasted, secondsOf, took, when } from "../time.js";
 import { plain } from "../trail.js";
 
 const page = $("#task");
@@ -31,10 +32,10 @@ function typed(value) {
 function drawTask() {
   document.title = `${task.name} · Task Service`;
   $("#name").textContent = task.name;
-  $("#actions").hidden = false;
+  $("#actions").classList.remove("waiting");
   const { properties } = handlers.find(({ name }) => name === task.handler)?.params_schema ?? {};
   const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value));
-  $("#about").hidden = false;
+  $("details").hidden = false;
   fill($("#about"), task, {
     timeout_seconds: (seconds) => (seconds ? `${seconds} s` : "Service limit"),
     created_at: when,
@@ -53,8 +54,35 @@ const runs = new LiveList(`${path}/runs`, {
   draw: drawRuns,
 });
 
+const SVG = { bar: 8, gap: 2, height: 40, mark: 3 };
+
+/** The runs that are over, the oldest at the left: each bar is as high as its run was long, and one that did not succeed
+ *  has a mark below as well as a colour. */
+function drawChart() {
+  const over = runs.items.filter(({ started_at: start, finished_at: end }) => start && end).toReversed();
+  $("#chart").hidden = over.length < 2;
+  if (over.length < 2) return;
+  const seconds = over.map(secondsOf);
+  const longest = Math.max(...seconds);
+  const width = over.length * (SVG.bar + SVG.gap) - SVG.gap;
+  const bars = over.map((run, index) => {
+    const x = index * (SVG.bar + SVG.gap);
+    const height = Math.max(2, (SVG.height * seconds[index]) / (longest || 1));
+    return drawn("g", { class: run.state },
+      drawn("title", {}, `${numbered(run)}: ${stateWords(run.state)}, ${took(run)}`),
+      drawn("rect", { x, y: SVG.height - height, width: SVG.bar, height }),
+      ...(run.state === "succeeded" ? [] : [drawn("rect", { x, y: SVG.height + 2, width: SVG.bar, height: SVG.mark })]));
+  });
+  const good = over.filter(({ state: its }) => its === "succeeded").length;
+  const median = seconds.toSorted((one, other) => one - other)[Math.floor(seconds.length / 2)];
+  $("#chart").replaceChildren(
+    drawn("svg", { viewBox: `0 0 ${width} ${SVG.height + 2 + SVG.mark}`, width, role: "img", "aria-label": "Duration and outcome of these runs, the oldest at the left" }, ...bars),
+    h("figcaption", { class: "quiet" }, `${good} of ${over.length} succeeded · median ${lasted(median)} · longest ${lasted(longest)}`));
+}
+
 function drawRuns() {
   $("#history").hidden = false;
+  if (!state.value) drawChart();
   $("#empty").textContent = state.value ? "No runs in this state." : "No runs yet.";
   // A new task shows how to run it.
   const unused = !state.value && !runs.items.length;
@@ -68,7 +96,7 @@ function drawRuns() {
         event.preventDefault();
         select(run.id);
       },
-    }, badge(run.state), quiet(took(run)), quiet(when(run.created_at)))))));
+    }, h("span", {}, badge(run.state), " ", quiet(numbered(run))), quiet(took(run)), quiet(when(run.created_at)))))));
   $("#selected").hidden = !shown;
   if (shown) drawRun(shown);
 }
@@ -87,18 +115,23 @@ async function readSelected() {
   drawRuns();
 }
 
+const numbered = ({ number }) => (number === null ? "Run" : `#${number}`);
+
 function drawRun(run) {
-  const key = run.requested_by.credential?.key_id;
-  const by = [run.requested_by.username, key && ` with key ${key}`];
+  const { key_id: key, key_name: keyName } = run.requested_by.credential ?? {};
+  const by = [run.requested_by.username, key && h("span", { title: key }, ` with key ${keyName ?? key}`)];
   render($("#run-head"),
     h("div", { class: "run-head" },
-      [badge(run.state), took(run), run.exit_code !== null && `Exit ${run.exit_code}`, run.attempt > 1 && `Attempt ${run.attempt}`, by]
+      [badge(run.state), numbered(run), took(run), run.exit_code !== null && `Exit ${run.exit_code}`, run.attempt > 1 && `Attempt ${run.attempt}`, by]
         .filter(Boolean).map((part) => quiet(part)),
-      isActive(run) && me.may("tasks:run") && button([icon("stop"), "Cancel"], "cancel", async () => {
+      me.may("tasks:run") && h("div", { class: "actions" }, isActive(run) ? button([icon("stop"), "Cancel"], "cancel", async () => {
         await api(`/runs/${run.id}/cancel`, { method: "POST" });
         say("Cancelling the run.");
         await runs.refresh();
-      })),
+      }) : [
+        me.may("tasks:write") && button("Change and re-run", "change", () => change(run)),
+        button("Re-run", "rerun", async () => started(await rerun(run.id))),
+      ])),
     run.error && h("p", { class: "notice bad" }, run.error));
   showMissing(run);
   if (followed === run.id) return;
@@ -139,6 +172,38 @@ function select(runId) {
   drawRuns();
 }
 
+async function started(run) {
+  say(`${task.name} was started.`);
+  state.value = "";
+  await runs.refresh();
+  select(run.id);
+}
+
+// A run again, with other parameters than it had.
+
+const changeDialog = $("#rerun-dialog");
+const changeForm = $("form", changeDialog);
+let changed, fields;
+
+async function change({ id, number }) {
+  const { handler, params } = await api(`/runs/${id}`);
+  const { params_schema: schema } = handlers.find(({ name }) => name === handler) ?? {};
+  if (!schema) throw new Problem(422, { detail: `The handler ${handler} of this run is not installed any more.` });
+  changed = id;
+  fields = schemaFields(schema, params, "rerun");
+  $("h2", changeForm).textContent = number === null ? "Run again" : `Run #${number} again`;
+  changeForm.reset();
+  $("#rerun-params").replaceChildren(...fields.elements);
+  open(changeDialog);
+}
+
+onSubmit(changeForm, async () => {
+  checkFields(changeForm);
+  const run = await rerun(changed, fields.read());
+  changeDialog.close();
+  await started(run);
+});
+
 state.addEventListener("change", () => {
   selected = shown = undefined;
   history.replaceState(null, "", location.pathname);
@@ -153,11 +218,7 @@ const edit = () => openTask((saved) => {
 
 // A button is absent if the user lacks its permission.
 $("#run")?.addEventListener("click", pressed(async () => {
-  const run = await startRun(task.id);
-  say(`${task.name} was started.`);
-  state.value = "";
-  await runs.refresh();
-  select(run.id);
+  await started(await startRun(task.id));
 }));
 $("#edit")?.addEventListener("click", pressed(edit));
 $("#delete")?.addEventListener("click", () => confirm({
@@ -179,6 +240,6 @@ try {
   $("#name").textContent = "Task";
   $("#problem").prepend(problem.message);
   $("#problem").hidden = false;
-  $("details").hidden = true;
+  $("#about").hidden = true;
 }
 page.ariaBusy = null;

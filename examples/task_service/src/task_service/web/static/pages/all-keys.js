@@ -1,0 +1,87 @@
+import { api } from "../api.js";
+import { $, badge, button, h, pressed, quiet, render, rowTitle, say, table, tags } from "../dom.js";
+import { confirm } from "../dialogs.js";
+import { filtering, LiveList } from "../list.js";
+import { when } from "../time.js";
+
+const DAY_MS = 86_400_000;
+// What one request revokes.
+const MOST = 200;
+
+/** The chosen numbers of days as times, from the beginning of a day: so a page has the same address when it is read again. */
+function query() {
+  const { owner, status, ...days } = chosen();
+  const today = Math.floor(Date.now() / DAY_MS);
+  const times = Object.entries(days).map(([name, count]) =>
+    [name, new Date((today + (name === "expires_before" ? 1 + Number(count) : -count)) * DAY_MS).toISOString()]);
+  return { ...(owner && { owner }), ...(status && { status }), ...Object.fromEntries(times) };
+}
+
+const chosen = filtering($("#filter"), () => {
+  picked.clear();
+  return keys.begin();
+});
+const keys = new LiveList("/admin/keys", { limit: 100, rest: 30_000, query, draw });
+
+// The ids of the keys that are ticked.
+const picked = new Set();
+const revokePicked = $("#revoke");
+
+const pickedKeys = () => keys.items.filter(({ id, status }) => picked.has(id) && status !== "revoked");
+
+function count() {
+  revokePicked.disabled = !pickedKeys().length;
+}
+
+function pick(key) {
+  if (key.status === "revoked") return null;
+  const box = h("input", { type: "checkbox", checked: picked.has(key.id), "aria-label": `Select ${key.name}`, "data-focus": `pick:${key.id}` });
+  box.addEventListener("change", () => {
+    picked[box.checked ? "add" : "delete"](key.id);
+    count();
+  });
+  return box;
+}
+
+const COLUMNS = [
+  ["Select", pick],
+  ["Name", (key) => [rowTitle(key.id, key.name), h("code", { class: "sub" }, key.mask)], "main"],
+  ["Owner", ({ owner_id: id, owner_name: name }) => [name ?? quiet("No user"), h("code", { class: "sub" }, id)], null, true],
+  ["Status", ({ status }) => badge(status)],
+  ["Scopes", ({ scopes }) => (!scopes ? quiet("All of the owner’s") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
+  ["Created", (key) => when(key.created_at), null, true],
+  ["Last used", (key) => when(key.last_used_at), null, true],
+  ["Expires", (key) => when(key.expires_at), null, true],
+  ["Actions", (key) => key.status !== "revoked"
+    && button("Revoke", `revoke:${key.id}`, () => revoke([key]), { "aria-label": `Revoke ${key.name}` }), "row-actions"],
+];
+
+function draw() {
+  // The service reads many keys for a page, and not all of them.
+  $("#empty").textContent = keys.more ? "No keys match so far. Show more to look further." : "No keys match.";
+  render($("#list"), table("All keys", COLUMNS, keys.items, ({ status }) => status !== "active" && "ended"));
+  count();
+}
+
+function revoke(those) {
+  const [one] = those;
+  const what = those.length === 1 ? one.name : `${those.length} keys`;
+  confirm({
+    title: `Revoke ${what}?`,
+    text: [
+      ...those.slice(0, 10).map((key) => [h("code", {}, key.mask), ` ${key.name}, of ${key.owner_name ?? key.owner_id}`]),
+      ...(those.length > 10 ? [`And ${those.length - 10} more.`] : []),
+      "Programs that use them are refused at once, everywhere and for good.",
+    ],
+    action: those.length === 1 ? "Revoke key" : "Revoke keys",
+    async act() {
+      await api("/admin/keys/revoke", { method: "POST", body: { ids: those.map(({ id }) => id) } });
+      picked.clear();
+      await keys.refresh();
+      say(`${what}: revoked.`);
+    },
+  });
+}
+
+revokePicked.addEventListener("click", pressed(() => revoke(pickedKeys().slice(0, MOST))));
+await keys.begin();
