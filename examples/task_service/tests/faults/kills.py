@@ -93,15 +93,21 @@ def kill_and_start_again(
     """
     chance = random.Random(seed)
     killed: list[tuple[Process, float]] = []
+
+    def is_ready(process: Process) -> bool:
+        is_printed = ready in process.output()
+        assert not process.has_ended(), process.output()
+        return is_printed
+
     process = start()
     for _ in range(times):
         if chance.random() < 0.8:
-            until(lambda process=process: ready in process.output(), f"{ready!r} is printed")
+            until(lambda process=process: is_ready(process), f"{ready!r} is printed")
         time.sleep(chance.uniform(0, within))
         process.kill()
         killed.append((process, time.time()))
         process = start()
-    until(lambda: ready in process.output(), "the last one works")
+    until(lambda: is_ready(process), "the last one works")
     return process, killed
 
 

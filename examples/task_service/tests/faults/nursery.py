@@ -146,7 +146,7 @@ class Nursery:
                 child.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(120)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -167,7 +167,7 @@ def nursery(folder: Path, *, inside: Sequence[str] = (), **environment: str) -> 
         it.close()
 
 
-def until(happened: Callable[[], Any], what: str, seconds: float = 40) -> Any:
+def until(happened: Callable[[], Any], what: str, seconds: float = 120) -> Any:
     """What `happened` gives, as soon as it is something."""
     deadline = time.monotonic() + seconds
     while not (result := happened()):
