@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -106,7 +107,11 @@ def deployed(url: URL | None, *, apis: int, **settings: str) -> Iterator[Deploye
     with tempfile.TemporaryDirectory(prefix="task-service-benchmark-") as name:
         folder = Path(name)
         _install_handler(folder / "packages")
-        with nursery(folder, PYTHONPATH=str(folder / "packages")) as processes:
+        # Before what finds the code where it is not installed.
+        path = os.pathsep.join(
+            filter(None, (str(folder / "packages"), os.environ.get("PYTHONPATH")))
+        )
+        with nursery(folder, PYTHONPATH=path) as processes:
             if url is not None:
                 plain = url.set(drivername="postgresql")
                 settings["database_url"] = plain.render_as_string(hide_password=False)

@@ -2,7 +2,8 @@
 
 The tables of all sizes are there at once and take turns, so that a growth is a ratio of one run. The measure is the
 bare driver's own read of a row by its primary key: a verification should not grow faster than that. A tenth of each
-table is one owner's, whose keys are in every state.
+table is one owner's, whose keys are in every state. An administrator lists the keys of all owners; of a filter that no key
+matches, one page reads 10,000 records.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import cycle
 from typing import Any
 
@@ -20,7 +22,9 @@ import psycopg
 from sqlalchemy import URL, Engine
 
 from msk_auth import (
+    AdminKeys,
     Authenticator,
+    KeyFilter,
     KeyLimitReached,
     KeyLimits,
     KeyStatus,
@@ -46,6 +50,9 @@ MOST_GROWTH = 1.2
 # Calls of each operation in each round; what writes waits for the disk, so it is called less often.
 READS, WRITES = 40, 4
 _NOTHING: frozenset[str] = frozenset()
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+# Its keys are in the middle of those of all owners.
+_MIDDLE = "owner-5"
 
 Operation = Callable[[], object]
 
@@ -70,6 +77,12 @@ def operations(engine: Engine, filled: Filled) -> Iterator[Operations]:
     limited = Authenticator(store, find_owner=find_owner, key_limits=KeyLimits(max_active=LIMIT))
     owner: Owner[str] = Owner(BIG_OWNER, frozenset(), BIG_OWNER)
     who = local_principal(owner, at=SystemClock().now(), interactive=True)
+    admin = AdminKeys(auth, "keys:admin")
+    root = local_principal(
+        Owner("root", frozenset({"keys:admin"}), "root"), at=SystemClock().now(), interactive=True
+    )
+    # A cursor says where the page before it has ended.
+    deep = admin.list_keys(root, KeyFilter(owner_id=_MIDDLE), limit=1).next_cursor
     keys = cycle(filled.keys)
     created: list[str] = []
 
@@ -87,6 +100,15 @@ def operations(engine: Engine, filled: Filled) -> Iterator[Operations]:
     def revoke() -> object:
         return auth.revoke_key(who, created.pop())
 
+    def listing(name: str, cursor: str | None = None, **wanted: Any) -> dict[str, Any]:
+        def list_all() -> object:
+            return admin.list_keys(root, KeyFilter(**wanted), cursor=cursor)
+
+        return {f"list all keys, {name}": (list_all, READS // 4)}
+
+    def create_and_revoke() -> object:
+        return admin.revoke_key(root, auth.create_key(who, name="benchmark").value.id)
+
     with reader(engine, filled) as read:
         yield Operations(
             {
@@ -97,9 +119,16 @@ def operations(engine: Engine, filled: Filled) -> Iterator[Operations]:
                     lambda: auth.list_keys(who, status=KeyStatus.ACTIVE),
                     READS // 4,
                 ),
+                **listing("first page"),
+                **listing("deep page", deep),
+                **listing("of one owner", owner_id=BIG_OWNER),
+                **listing("revoked", status=KeyStatus.REVOKED),
+                **listing("unused", unused_since=_LONG_AGO),
+                **listing("none matches", expires_before=_LONG_AGO),
                 "create": (create, WRITES),
                 # As many as are created just before.
                 "revoke": (revoke, WRITES),
+                "create, revoke as administrator": (create_and_revoke, WRITES),
                 "refuse, limit reached": (refuse, WRITES),
             }
         )
