@@ -239,6 +239,12 @@ def test_nginx_sends_to_the_api_processes_and_believes_no_client(compose: Any) -
     (stream,) = re.findall(r"location ~ (\S+) \{([^}]*)\}", text)
     assert re.match(stream[0], "/api/runs/run_ft7Xe8fCMnQiqRpN/log")
     assert "proxy_buffering off;" in stream[1]
+    # nginx looks a name up once. A container that is made anew would have another address.
+    addresses = [
+        compose["services"][name]["networks"]["inside"]["ipv4_address"]
+        for name in ("api-1", "api-2", "nginx")
+    ]
+    assert len(set(addresses)) == 3
     mounted = [volume.split(":")[:2] for volume in compose["services"]["nginx"]["volumes"]]
     assert ["./deploy/nginx.conf", "/etc/nginx/nginx.conf"] in mounted
     folder = next(inside for outside, inside in mounted if outside == "./deploy/tls")

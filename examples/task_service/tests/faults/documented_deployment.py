@@ -70,7 +70,8 @@ def upgrade(proxy: Proxy, task_id: str, commands: str) -> tuple[set[int], set[st
     answers: list[tuple[int, Any]] = []
 
     def request() -> None:
-        while not is_over.wait(0.2):
+        # Often enough that each process is asked several times while it does not listen.
+        while not is_over.wait(0.05):
             answers.append(proxy.send("GET", "/api/tasks"))
             answers.append(proxy.send("POST", f"/api/tasks/{task_id}/run"))
 
