@@ -1,10 +1,9 @@
 """Which owner's run is next: owners take turns (round robin), however many runs each of them has queued.
 
-The rotation is the table `waiting_owners`. An owner who queues a run joins at its end. A worker that has room for one run takes the
-first owner who may run more, acquires that owner's own first run (by priority, then by age), and moves the owner to the
-end, or out of the rotation if nothing else of theirs is queued. An owner at their limit of concurrent runs keeps their
-turn. So between two turns of an owner each other owner has one at most, and an owner's priorities reorder only their own
-runs.
+The rotation is the table `waiting_owners`. An owner who queues a run joins at its end. A worker that has room for one run
+takes the first owner who may run more, acquires that owner's own first run (by priority, then by age), and moves the owner to
+the end, or out of the rotation if nothing else of theirs is queued. An owner at their limit of concurrent runs keeps their
+turn. So between two turns of an owner each other owner has one at most, and an owner's priorities reorder only their own runs.
 
 A worker that has room for several runs does the same in one transaction: it takes the first owners, as many as it has room
 for, and acquires the first run of each, then the second of each, until its room is used.
@@ -95,6 +94,9 @@ _TURNS: Final = waiting_owners.c
 _OTHER_TURNS: Final = waiting_owners.alias("turns").c
 _RUNNING: Final = runs.alias("running").c
 _QUEUED: Final = runs.alias("queued").c
+# In which the queued runs of one owner are next.
+_OWN_ORDER: Final = (_QUEUED.rank, _QUEUED.created_at, _QUEUED.id)
+_NEXT: Final = runs.alias("next")
 
 # The same SQL on both databases. An owner in the rotation keeps their turn, or moves to the urgent lane; the row is written
 # in any case, and so locked.
@@ -195,18 +197,18 @@ def next_runs(turns: Sequence[OwnerTurn], limit: int, room: int, now: datetime) 
     else:
         of_all = union_all(*(select(each) for each in queued)).subquery()
         first = select(of_all.c.id).order_by(of_all.c.nth, of_all.c.position).limit(room)
-    run = runs.alias("next")
+    run = _NEXT.c
     return (
-        select(run.c.id)
+        select(run.id)
         .where(
-            run.c.id.in_(first),
-            run.c.state == RunState.QUEUED.value,
+            run.id.in_(first),
+            run.state == RunState.QUEUED.value,
             select(users.c.id)
-            .where(users.c.id == run.c.owner_id, users.c.disabled_at.is_(None))
+            .where(users.c.id == run.owner_id, users.c.disabled_at.is_(None))
             .exists(),
-            key_allows(run.c, now),
+            key_allows(run, now),
         )
-        .with_for_update(of=run, skip_locked=True)
+        .with_for_update(of=_NEXT, skip_locked=True)
     )
 
 
@@ -286,16 +288,14 @@ def _turn_of(row: Row[str, int, int]) -> OwnerTurn:
 
 def _queued_of(turn: OwnerTurn, position: int, limit: int, room: int) -> Subquery:
     """The first queued runs of an owner, as many as may be started: the id of each, and which of them it is."""
-    queued = runs.alias("queued").c
-    own_order = (queued.rank, queued.created_at, queued.id)
-    conditions = [queued.state == RunState.QUEUED.value, queued.owner_id == turn.owner_id]
+    conditions = [_QUEUED.state == RunState.QUEUED.value, _QUEUED.owner_id == turn.owner_id]
     if turn.lane is Lane.URGENT:
-        conditions.append(queued.rank <= RunPriority.URGENT.rank)
-    nth = func.row_number().over(order_by=own_order).label("nth")
+        conditions.append(_QUEUED.rank <= RunPriority.URGENT.rank)
+    nth = func.row_number().over(order_by=_OWN_ORDER).label("nth")
     first = (
-        select(queued.id, nth, literal(position).label("position"))
+        select(_QUEUED.id, nth, literal(position).label("position"))
         .where(*conditions)
-        .order_by(*own_order)
+        .order_by(*_OWN_ORDER)
         .limit(room)
         .subquery()
     )
@@ -322,7 +322,7 @@ def _next_of(owner_id: str | ColumnElement[str], column: str) -> ScalarSelect[An
     return (
         select(_QUEUED[column])
         .where(_QUEUED.state == RunState.QUEUED.value, _QUEUED.owner_id == owner_id)
-        .order_by(_QUEUED.rank, _QUEUED.created_at, _QUEUED.id)
+        .order_by(*_OWN_ORDER)
         .limit(1)
         .scalar_subquery()
     )
