@@ -30,6 +30,15 @@ from task_service.db.migrate import (
     waiting_for_finish,
 )
 
+# As every version since the first wrote them.
+_USER_AND_TASK = (
+    "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)",
+    (
+        "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
+        " VALUES ('tsk_1', 'usr_1', 'a task', 'command', '{}', 0, 0)"
+    ),
+)
+
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
@@ -57,6 +66,17 @@ def _differences(connection: Connection) -> list[object]:
         opts={"compare_type": True, "compare_server_default": True, "include_name": _ours},
     )
     return list(compare_metadata(context, schema.metadata))
+
+
+async def _upgrade_to(revision: str, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a version did whose last migration was this one."""
+    upgrade = migrate_module.command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            migrate_module.command, "upgrade", lambda config, _: upgrade(config, revision)
+        )
+        async with db.write() as connection:
+            await connection.run_sync(migrate_module._upgrade)
 
 
 async def _head(db: Database) -> str | None:
@@ -216,29 +236,16 @@ async def test_old_processes_work_with_the_new_schema_and_their_data_stays(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first schema with data in it to this one, with statements as the first version wrote them."""
-    alembic_upgrade = migrate_module.command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0001")
-        )
-        async with db.write() as connection:
-            await connection.run_sync(migrate_module._upgrade)
+    await _upgrade_to("0001", db, monkeypatch)
     assert await schema_state(db) is SchemaState.OLDER
-    user = text(
-        "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)"
-    )
-    task = text(
-        "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
-        " VALUES ('tsk_1', 'usr_1', 'a task', 'command', '{}', 0, 0)"
-    )
     run = (
         "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
         " timeout_seconds, created_at) VALUES ('{}', 'tsk_1', 'usr_1', 'queued', '{{}}', 'command',"
         " '{{}}', 60, 0)"
     )
     async with db.write() as connection:
-        for statement in (user, task, text(run.format("run_before"))):
-            await connection.execute(statement)
+        for statement in (*_USER_AND_TASK, run.format("run_before")):
+            await connection.exec_driver_sql(statement)
     await migrate(db)
     async with db.write() as connection:
         await connection.execute(text(run.format("run_after")))
@@ -260,13 +267,7 @@ async def test_sessions_of_the_provider_stay_when_their_sessions_there_get_a_col
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 0007 to 0008, with an older process beside."""
-    alembic_upgrade = migrate_module.command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0007")
-        )
-        async with db.write() as connection:
-            await connection.run_sync(migrate_module._upgrade)
+    await _upgrade_to("0007", db, monkeypatch)
     user = text(
         "INSERT INTO users (id, username, roles, external_login, created_at)"
         " VALUES ('usr_1', 'ann', '[]', true, 0)"
@@ -303,24 +304,14 @@ async def test_runs_keep_their_output_when_the_end_of_it_begins_to_be_kept(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 0008 to 0009, with an older process beside."""
-    alembic_upgrade = migrate_module.command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0008")
-        )
-        async with db.write() as connection:
-            await connection.run_sync(migrate_module._upgrade)
+    await _upgrade_to("0008", db, monkeypatch)
     run = (
         "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
         " timeout_seconds, created_at, log_bytes, log_truncated)"
         " VALUES ('{}', 'tsk_1', 'usr_1', 'running', '{{}}', 'command', '{{}}', 1, 0, 3, true)"
     )
     before = (
-        "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)",
-        (
-            "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
-            " VALUES ('tsk_1', 'usr_1', 'a', 'command', '{}', 0, 0)"
-        ),
+        *_USER_AND_TASK,
         run.format("run_before"),
         (
             "INSERT INTO run_log (run_id, seq, at, stream, text)"
@@ -354,13 +345,7 @@ async def test_keys_stay_when_they_get_what_people_edit(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 0009 to 0014, with an older process beside."""
-    alembic_upgrade = migrate_module.command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0009")
-        )
-        async with db.write() as connection:
-            await connection.run_sync(migrate_module._upgrade)
+    await _upgrade_to("0009", db, monkeypatch)
     key = (
         "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at)"
         " VALUES ('{}', 'ci', 'usr_1', 'sha256:00', 0)"
@@ -446,24 +431,14 @@ async def test_runs_of_before_stay_without_a_number(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 0010 to 0013, with an older process beside."""
-    alembic_upgrade = migrate_module.command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            migrate_module.command, "upgrade", lambda config, _: alembic_upgrade(config, "0010")
-        )
-        async with db.write() as connection:
-            await connection.run_sync(migrate_module._upgrade)
+    await _upgrade_to("0010", db, monkeypatch)
     run = (
         "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
         " timeout_seconds, created_at)"
         " VALUES ('{}', 'tsk_1', 'usr_1', 'succeeded', '{{}}', 'command', '{{}}', 1, 0)"
     )
     before = (
-        "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)",
-        (
-            "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
-            " VALUES ('tsk_1', 'usr_1', 'a', 'command', '{}', 0, 0)"
-        ),
+        *_USER_AND_TASK,
         run.format("run_before"),
     )
     async with db.write() as connection:
