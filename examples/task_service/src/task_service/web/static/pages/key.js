@@ -1,10 +1,11 @@
 import { api } from "../api.js";
-import { $, badge, fill, h, icon, quiet, render, say, table, tags } from "../dom.js";
+import { $, badge, fill, h, quiet, render, say, table, tags } from "../dom.js";
 import { onSubmit, open } from "../dialogs.js";
 import { checkFields } from "../forms.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
+import { expiry } from "../keys/expiry.js";
 import { LiveList, poll } from "../list.js";
-import { daysTo, when } from "../time.js";
+import { when } from "../time.js";
 import { OWN_TRAIL } from "../trail.js";
 
 const REST_MS = 30_000;
@@ -23,7 +24,7 @@ const SHOWN = {
   networks: (networks) => (networks ? tags(networks) : "Everywhere"),
   created_at: (at) => when(at),
   last_used_at: (at) => when(at),
-  expires_at: (at) => (!at ? "Never" : key.status === "active" && daysTo(at) <= 7 ? h("span", { class: "warn" }, icon("warn"), when(at)) : when(at)),
+  expires_at: () => expiry(key),
 };
 
 function draw() {

@@ -4,6 +4,7 @@ import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { afterChange, cancelRuns, remove, reveal, revoke, rotate } from "../keys/actions.js";
+import { expiry } from "../keys/expiry.js";
 import { daysTo, when } from "../time.js";
 
 // Absent without the permission keys:manage.
@@ -22,11 +23,6 @@ function hints(key) {
     key.last_used_at && idle > 90 && hint("Idle for 90 days", "Revoke", (one) => revoke(one)),
     !key.expires_at && hint("Never expires", "Replace", create),
   ].filter(Boolean);
-}
-
-function expiry({ status, expires_at: at }) {
-  if (!at) return quiet("Never");
-  return status === "active" && daysTo(at) <= 7 ? h("span", { class: "warn" }, icon("warn"), when(at)) : when(at);
 }
 
 function actions(key) {
