@@ -7,6 +7,7 @@ for all of them, as long as the headers stay the same.
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Generator, MutableMapping
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
@@ -43,10 +44,6 @@ AUTHENTICATED: Final = any_credential()
 """For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
 
 T = TypeVar("T")
-
-
-def _call(function: Callable[..., Any], *args: object) -> Any:
-    return function(*args)
 
 
 _log = logging.getLogger("msk_auth.integrations")
@@ -195,7 +192,7 @@ def load_user_in(
     request: RequestSession,
     users: AnyUsers,
     principal: Principal[Any],
-    call: Callable[..., Any] = _call,
+    call: Callable[..., Any] = operator.call,
 ) -> Generator[Callable[[Any], Any], Any, Any]:
     """A flow: as :func:`loaded_user`, in a session. Its one step loads the user that was not read to verify the request.
 

@@ -15,10 +15,10 @@
 The guard stands below the route. Above it, it would guard a function that no route calls: that is an
 error while the application is imported.
 
-A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require(…))` guards
-all of its views, and `auth.protect(blueprint)` demands that each of them declares a policy, or
-`@auth.public`: one that does not is an error when the blueprint is registered. A guard covers every method of its rule, the OPTIONS that Flask answers by itself
-included, except for CORS preflights: they cannot carry credentials, and no view is called for them.
+A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require(…))` guards all of its views, and
+`auth.protect(blueprint)` demands that each of them declares a policy, or `@auth.public`: one that does not is an error when
+the blueprint is registered. A guard covers every method of its rule, the OPTIONS that Flask answers by itself included, except
+for CORS preflights: they cannot carry credentials, and no view is called for them.
 """
 
 from __future__ import annotations
@@ -629,7 +629,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
                 return
             # A route of the library holds no session of the application while the store waits for a connection of its own.
-            in_session = not is_library_view(app.view_functions.get(rule.endpoint))
+            in_session = self._find_session is not None and not is_library_view(
+                app.view_functions.get(rule.endpoint)
+            )
             for policy in self._views.checks_of(app, rule.endpoint, request.method):
                 self._verify(request.environ, policy, in_session=in_session)
 

@@ -59,8 +59,8 @@ def read_record(row: Sequence[Any]) -> ApiKey:
         row: The columns of the table in its order: a row of SQLAlchemy, or what a driver returned.
 
     Raises:
-        ValueError: The scopes, labels or networks are not what the library writes. A key of which it is not known what it may do, or where, must not be
-            accepted.
+        ValueError: The scopes, labels or networks are not what the library writes. A key of which it is not known what it
+            may do, or where, must not be accepted.
 
     Returns:
         The record. Its times are in UTC.
@@ -108,7 +108,6 @@ def to_row(record: ApiKey) -> dict[str, Any]:
     """
     return {
         "id": record.id,
-        "name": record.name,
         "owner_id": record.owner_id,
         "digest": record.digest,
         "scopes": None if record.scopes is None else _from_set(record.scopes),
@@ -118,9 +117,14 @@ def to_row(record: ApiKey) -> dict[str, Any]:
         "revoked_at": _optional(record.revoked_at),
         "replaced_by": record.replaced_by,
         "deleted_at": _optional(record.deleted_at),
-        "description": record.description,
-        "labels": _from_set(record.labels) if record.labels else None,
-        "networks": None if record.networks is None else _from_set(record.networks),
+        **to_columns(
+            KeyUpdate(
+                name=record.name,
+                description=record.description,
+                labels=record.labels,
+                networks=record.networks,
+            )
+        ),
     }
 
 
