@@ -1,4 +1,4 @@
-"""Keys that work from some networks only: in the one order of checks, and for each request, whatever a lease covers."""
+"""Keys that work from some networks only: in the one order of checks, and for each request, under a lease too."""
 
 from __future__ import annotations
 

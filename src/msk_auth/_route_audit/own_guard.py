@@ -45,8 +45,8 @@ class OwnGuard:
 own_guard: Final = OwnGuard()
 """Says that the application guards a route itself, with a guard that this library does not know.
 
-The route audit lists such routes as `the application's own guard`, and cannot look into it. For requests it changes nothing, and a
-guard of the library on the same route counts more.
+The route audit lists such routes as `the application's own guard`, and cannot look into it. For requests it changes nothing,
+and a guard of the library on the same route counts more.
 """
 
 

@@ -1,4 +1,7 @@
-"""The keys of all owners, for administrators: beside the authenticators, so that an application has these operations only if it asks."""
+"""The keys of all owners, for administrators.
+
+Beside the authenticators, so that an application has these operations only if it asks for them.
+"""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Authenticator(BaseAuthenticator[UserT]):
 
     Args:
         store: Stores the keys.
-        find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As :class:`~msk_auth.Users` it
-            reads in the session of the request, where the adapter knows it.
+        find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As
+            :class:`~msk_auth.Users` it reads in the session of the request, where the adapter knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
             Opening this authenticator starts to fetch their keys.
@@ -399,7 +399,9 @@ class Authenticator(BaseAuthenticator[UserT]):
         networks: Iterable[str] | Unchanged | None = UNCHANGED,
         on_behalf_of: str | None = None,
     ) -> ApiKey:
-        """Edit what a key is called, searched by and where it works from. What you leave out stays, and of two edits at once the later one counts.
+        """Edit the name, description, labels and networks of a key.
+
+        What you leave out stays, and of two edits at once the later one counts.
 
         A key of any state can be edited. What it may do and when it ends cannot.
 

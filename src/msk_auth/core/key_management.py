@@ -1,6 +1,7 @@
-"""What the owner of keys does with them: create, rotate, revoke, expire, delete, edit, read. Written once for both authenticators.
+"""What the owner of keys does with them: create, rotate, revoke, expire, delete, edit, read.
 
-Each change checks the policy first, then its input, then the record; the write and its event share a transaction.
+Written once for both authenticators. Each change checks the policy first, then its input, then the record; the write and its
+event share a transaction.
 
 With `on_behalf_of` a person manages the keys of another owner, such as a service account. The application's `may_act_for`
 decides who may, and what they may hand out; :func:`_authority` is the one place that calls it:
@@ -79,7 +80,10 @@ _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
 # Labels are compared, and stand in queries and command lines: no two that look alike, no space, nothing to escape.
 LABEL: Final = "[0-9a-z][0-9a-z._:/-]{0,49}"
-_LABEL_FORM: Final = "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit, such as env:prod."
+_LABEL_FORM: Final = (
+    "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit,"
+    " such as env:prod."
+)
 # Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 

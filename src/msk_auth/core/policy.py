@@ -30,7 +30,10 @@ _PASSES_AS_KEY: Final = {
     CredentialKind.API_KEY: True,
     CredentialKind.TOKEN: False,
 }
-_NO_PERSON: Final = "This credential stands for no person, and this operation needs the login of one. Log in and use that login's token."
+_NO_PERSON: Final = (
+    "This credential stands for no person, and this operation needs the login of one."
+    " Log in and use that login's token."
+)
 
 
 @dataclass(frozen=True, slots=True)

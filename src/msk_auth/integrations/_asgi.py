@@ -149,8 +149,8 @@ class AsgiAuth(
         """The authenticator, to be awaited.
 
         It is the one that you gave to the adapter. In place of an `Authenticator` it is one whose methods have to be awaited,
-        and which run in threads; :attr:`blocking` is the original. Where each application has an authenticator of its own, it is the one
-        of the application that serves the current request.
+        and which run in threads; :attr:`blocking` is the original. Where each application has an authenticator of its own, it
+        is the one of the application that serves the current request.
 
         Raises:
             ConfigurationError: There is none yet, or none here.

@@ -57,9 +57,9 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     ) -> AppT:
         """Prepare an application, and return it: a handler for problems, and the authenticator's lifespan.
 
-        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
-        it; the OpenAPI document of FastAPI says so. The authenticator is opened after the application's lifespan has begun and closed before it ends, so that
-        the times of last use are written while the store is still open.
+        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for it; the
+        OpenAPI document of FastAPI says so. The authenticator is opened after the application's lifespan has begun and closed
+        before it ends, so that the times of last use are written while the store is still open.
 
         An application that is mounted in another one needs an `install` of its own.
 

@@ -154,11 +154,11 @@ class LitestarAuth(
             application needs one engine. None: each application has its own, as :meth:`bind` says.
         default: What handlers demand that say nothing, the OpenAPI pages among them. None: the pages are public, and another
             handler that says nothing is an error.
-        paths: What handlers demand that say nothing and cannot be given a guard, those of other plugins, by the path that
-            they are registered under: `{"/jobs/*": require_interactive("jobs"), "/static/*": None}`. `/jobs/*` is `/jobs`
-            and all below it, None is public, `own_guard` is for what a guard or a middleware of the application guards, the longest
-            entry counts. They come before `default`; guards of the application as a whole are demanded as well, except where an
-            entry is None.
+        paths: What handlers demand that say nothing and cannot be given a guard, those of other plugins, by the path that they
+            are registered under: `{"/jobs/*": require_interactive("jobs"), "/static/*": None}`. `/jobs/*` is `/jobs` and all
+            below it, None is public, `own_guard` is for what a guard or a middleware of the application guards, the longest
+            entry counts. They come before `default`; guards of the application as a whole are demanded as well, except where
+            an entry is None.
         exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
             own authentication has `exclude_from_auth`. A guard on the handler, its controller or a router counts in its place:
             Litestar's authentication then leaves the handler alone, and the guard decides. So it is with the routes of the
@@ -295,9 +295,9 @@ class LitestarAuth(
 
         Args:
             path: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
-                default all. In the place of one that is left out the application can have a handler of its own, which it registers on
-                the router.
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`.
+                By default all. In the place of one that is left out the application can have a handler of its own, which it
+                registers on the router.
             tags: Of the routes in the OpenAPI document.
             operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
                 application makes those of its own routes.
@@ -432,7 +432,8 @@ class LitestarAuth(
         config.after_exception.append(self._errors.remember)
         config.lifespan.append(self._lifespan)
         if isinstance(config.logging_config, BaseLoggingConfig):
-            # Applications may share it. A refusal is an answer, not an error of the application: Litestar is not to log its traceback.
+            # Applications may share it. A refusal is an answer, not an error of the application: Litestar is not to log its
+            # traceback.
             config.logging_config = copy(config.logging_config)
             config.logging_config.disable_stack_trace = {
                 *config.logging_config.disable_stack_trace,

@@ -211,9 +211,9 @@ class StarletteAuth(
         `token_revoked` for a login. It needs a guard, as :meth:`principal` does.
 
         Args:
-            load_user: `AsyncUsers` or `Users`; or a function that takes the id of the principal's owner and the request. `AsyncUsers`
-                and an `async` function make one that has to be awaited, for `async def` endpoints, and the others make a plain
-                one, for `def` endpoints.
+            load_user: `AsyncUsers` or `Users`; or a function that takes the id of the principal's owner and the request.
+                `AsyncUsers` and an `async` function make one that has to be awaited, for `async def` endpoints, and the others
+                make a plain one, for `def` endpoints.
 
         Raises:
             ConfigurationError: They are `Users`, and the adapter has no `session`.

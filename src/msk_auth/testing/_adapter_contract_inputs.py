@@ -108,7 +108,8 @@ def input_cases() -> Iterator[Case]:
         ("limit=1e1", "limit"), ("limit=%31%00", "limit"), ("limit=" + "9" * 5000, "limit"), ("limit=1&limit=2", "limit"),
         ("status=dead", "status"), ("status=", "status"), ("status=ACTIVE", "status"), ("cursor=", "cursor"),
         ("status=active&status=active", "status"), ("cursor=x", "cursor"), ("cursor=%00", "cursor"),
-        ("cursor=" + "A" * 9000, "cursor"), ("label=", "label"), ("label=A", "label"), ("label=a&label=a", "label"), ("&".join(["x=1"] * 101), ""),
+        ("cursor=" + "A" * 9000, "cursor"), ("label=", "label"), ("label=A", "label"), ("label=a&label=a", "label"),
+        ("&".join(["x=1"] * 101), ""),
     ):  # fmt: skip
         yield Case(
             f"list ?{query[:40]} ({len(query)})",

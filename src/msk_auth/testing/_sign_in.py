@@ -112,8 +112,8 @@ def key_headers(
         authenticator: The application's.
         owner: The owner of the key, or the id.
         scopes: What the key may do at most, out of the owner's permissions; None means all.
-        portal: For an `AsyncAuthenticator`: that of the test client, which runs the application. It is `client.portal` of FastAPI and
-            Starlette, and `client.blocking_portal` of Litestar, while a `with` statement holds the client.
+        portal: For an `AsyncAuthenticator`: that of the test client, which runs the application. It is `client.portal` of
+            FastAPI and Starlette, and `client.blocking_portal` of Litestar, while a `with` statement holds the client.
 
     Returns:
         `{"Authorization": "Bearer msk_…"}`.

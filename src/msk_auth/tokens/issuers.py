@@ -256,8 +256,8 @@ class Okta(ExternalIssuer):
 
     An access token names its client (`cid`), and its id begins with `AT.`; that of an ID token with `ID.`. A person's access
     token has `uid`, and a program's has the client for its subject. The `sub` of an access token is the login name, which an
-    administrator can give to another person, so the identity's subject is `uid`, as it is the `sub` of an ID token. Access tokens of the
-    org's own server (`https://org.okta.com`) are for Okta alone, and no application can verify them.
+    administrator can give to another person, so the identity's subject is `uid`, as it is the `sub` of an ID token. Access
+    tokens of the org's own server (`https://org.okta.com`) are for Okta alone, and no application can verify them.
 
     Written from a published pair of tokens (https://groups.google.com/g/rabbitmq-users/c/O3GdCKf8soM) and
     https://support.okta.com/help/s/article/list-of-reserved-claim-names.
@@ -381,10 +381,10 @@ def _is_google_user(claims: Claims) -> bool:
 class Keycloak(ExternalIssuer):
     """Access tokens of a Keycloak realm, with `typ` either `JWT` or, by the client's setting, `at+jwt`.
 
-    The claim `typ` is `Bearer` in an access token, and something else in an ID token and a refresh token. Keycloak adds an audience only where
-    a mapper does: configure one for this API. A token of a login belongs to a session (`sid`), and one of a service account
-    names the client itself (`client_id`, or a user name that begins with `service-account-`); a lightweight token that shows
-    neither is a machine's.
+    The claim `typ` is `Bearer` in an access token, and something else in an ID token and a refresh token. Keycloak adds an
+    audience only where a mapper does: configure one for this API. A token of a login belongs to a session (`sid`), and one of
+    a service account names the client itself (`client_id`, or a user name that begins with `service-account-`); a lightweight
+    token that shows neither is a machine's.
 
     Written from published access tokens (https://gist.github.com/phacman/bd288c7abac1d3fc1694b7e191e27e4c).
 
@@ -500,9 +500,9 @@ def _is_cognito_user(claims: Claims) -> bool:
 class Supabase(ExternalIssuer):
     """Access tokens of Supabase Auth, signed with one of the project's asymmetric signing keys.
 
-    Tokens that are signed with the project's old shared secret are refused: every service that can verify those can also make them. All signed-in
-    users have the audience `authenticated`; the project is in the issuer. Anonymous users are machines here. There is no
-    `auth_time`.
+    Tokens that are signed with the project's old shared secret are refused: every service that can verify those can also make
+    them. All signed-in users have the audience `authenticated`; the project is in the issuer. Anonymous users are machines
+    here. There is no `auth_time`.
 
     Written from https://supabase.com/docs/guides/auth/jwt-fields.
 
@@ -547,9 +547,9 @@ def _is_supabase_user(claims: Claims) -> bool:
 class Clerk(ExternalIssuer):
     """Session tokens of Clerk.
 
-    They have no audience: what is checked is the origin they were made for (`azp`), and a token without one is refused. A session
-    that is not complete yet (`sts: pending`) is refused. When an administrator acts as the user (`act`) it is a machine. The age of
-    the login comes from `fva`, the minutes since the first factor was verified.
+    They have no audience: what is checked is the origin they were made for (`azp`), and a token without one is refused. A
+    session that is not complete yet (`sts: pending`) is refused. When an administrator acts as the user (`act`) it is a
+    machine. The age of the login comes from `fva`, the minutes since the first factor was verified.
 
     Written from https://clerk.com/docs/backend-requests/resources/session-tokens.
 
@@ -707,9 +707,9 @@ def _has_session(claims: Claims) -> bool:
 class GitHubActions(ExternalIssuer):
     """Tokens of GitHub Actions' jobs: never a person.
 
-    Every workflow on GitHub can get one for your audience, so the owner of the repository is checked. The subject is a text that the
-    owner can configure; decide by `identity.claims`, and by its ids (`repository_id`) rather than names, which are given to others
-    when a repository is renamed. A pull request from a fork gets no token.
+    Every workflow on GitHub can get one for your audience, so the owner of the repository is checked. The subject is a text
+    that the owner can configure; decide by `identity.claims`, and by its ids (`repository_id`) rather than names, which are
+    given to others when a repository is renamed. A pull request from a fork gets no token.
 
     Written from https://docs.github.com/en/actions/reference/security/oidc.
 
@@ -801,9 +801,9 @@ class GitLabCI(ExternalIssuer):
 class Kubernetes(ExternalIssuer):
     """Projected tokens of Kubernetes service accounts: never a person.
 
-    Old tokens from secrets have neither an audience nor an end and are refused. Whether the pod still exists is not checked: that
-    takes a request to the cluster. Inside a cluster its discovery document often needs the cluster's certificate and a token; give
-    both to a `RemoteKeySet`.
+    Old tokens from secrets have neither an audience nor an end and are refused. Whether the pod still exists is not checked:
+    that takes a request to the cluster. Inside a cluster its discovery document often needs the cluster's certificate and a
+    token; give both to a `RemoteKeySet`.
 
     Written from https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/ and tokens of clusters
     (https://gist.github.com/tsaarni/79b8b51610c948562cfe5d2e1002cae4).

@@ -88,8 +88,8 @@ def create_app(
     """
     settings = load_settings() if settings is None else settings
     services = Services.build(settings, clock=clock, password_hashing=password_hashing)
-    # FastAPI's documentation pages load scripts from other origins; `/docs` is a page of ours. A trailing slash is not redirected: the client would
-    # send its credentials to the host that the request named.
+    # FastAPI's documentation pages load scripts from other origins; `/docs` is a page of ours. A trailing slash is not
+    # redirected: the client would send its credentials to the host that the request named.
     app = FastAPI(
         title=openapi.TITLE,
         description=openapi.DESCRIPTION,

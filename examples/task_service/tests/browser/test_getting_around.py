@@ -39,7 +39,7 @@ async def test_control_k_leads_to_pages_tasks_and_keys(open_page: Open) -> None:
     await page.keyboard.press("Enter")
     await page.wait_for_url(f"**/tasks/{made['id']}")
 
-    # What is chosen with the arrows is what a screen reader is told, and where Enter leads.
+    # A screen reader reads out what the arrows choose, and Enter leads there.
     await page.get_by_role("button", name="Go to").click()
     await field.fill("logs")
     await expect(options).to_have_count(2)

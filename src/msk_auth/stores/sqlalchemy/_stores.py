@@ -220,11 +220,11 @@ class _Shared:
 class SQLAlchemyKeyStore(_Shared):
     """A :class:`~msk_auth.KeyStore` in a database; safe to use from several threads.
 
-    On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment
-    and four at most in each process: allow for that many more than the pool has. A read on an open connection that the
-    server does not answer within three seconds fails. Other drivers, the pool and connecting have settings of the engine
-    for it: see "Keep keys in a database". A connection that reports a standby is not used. Behind a pooler that keeps no prepared statements set psycopg's
-    `prepare_threshold` to None, as for psycopg itself.
+    On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment and
+    four at most in each process: allow for that many more than the pool has. A read on an open connection that the server does
+    not answer within three seconds fails. Other drivers, the pool and connecting have settings of the engine for it: see "Keep
+    keys in a database". A connection that reports a standby is not used. Behind a pooler that keeps no prepared statements set
+    psycopg's `prepare_threshold` to None, as for psycopg itself.
 
     Args:
         engine: Of SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before the

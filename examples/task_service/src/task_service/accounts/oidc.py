@@ -107,7 +107,8 @@ class PendingLogin:
     """What the browser keeps while the person is at the provider; the answer has to belong to it.
 
     Attributes:
-        state: Comes back with the answer, so that no other site can log the person in to another account (RFC 6749, section 10.12).
+        state: Comes back with the answer, so that no other site can log the person in to another account (RFC 6749, section
+            10.12).
         nonce: Comes back in the ID token.
         code_verifier: Shows that the code was made for this browser (RFC 7636).
         target: The path to open afterwards.

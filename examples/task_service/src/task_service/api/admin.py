@@ -1,6 +1,6 @@
-"""Administration: the live configuration, users, the audit log, the system; keys stand in a module of their own. Every route refuses API keys.
+"""Administration: the live configuration, users, the audit log and the system. Every route refuses API keys.
 
-Each route names its guard. :class:`_ClosedPrefix` guards the rest of the prefix as well: an unknown path or method under
+Keys are administered in a module of their own. Each route names its guard. :class:`_ClosedPrefix` guards the rest of the prefix as well: an unknown path or method under
 it refuses API keys and anonymous callers before it answers 404 or 405.
 """
 

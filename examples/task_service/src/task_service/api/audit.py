@@ -95,7 +95,8 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     ) -> AuditList:
         """List the entries of the audit log, newest first.
 
-        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. With `count` the answer says how many entries all pages have.
+        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. With `count` the answer says
+        how many entries all pages have.
         """
         return audit_list(await audit.list(query, cursor=cursor, limit=limit, count=count))
 

@@ -96,8 +96,8 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
     ) -> KeyPageSchema:
         """List your API keys, without their values.
 
-        `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer says how many keys the search finds
-        in each state. A cursor belongs to its search, filter and order.
+        `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer says
+        how many keys the search finds in each state. A cursor belongs to its search, filter and order.
         """
         query = KeyListQuery(search=search, status=status, sort=sort)
         page = await keys.page(principal.owner.id, query, cursor=cursor, limit=limit, count=count)

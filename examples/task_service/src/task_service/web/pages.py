@@ -217,7 +217,8 @@ def from_another_site(request: Request) -> bool:
     """True if the browser declares that another site sent this request.
 
     A login request needs no cookie, but a form of another site could log its victim in to another account (login CSRF).
-    Programs send neither header, and are admitted. The scheme of the request is that of the base URL, set by :class:`~task_service.login_cookie.LoginCookie`.
+    Programs send neither header, and are admitted. The scheme of the request is that of the base URL, set by
+    :class:`~task_service.login_cookie.LoginCookie`.
     """
     return is_same_origin(request.headers.raw, request.url.scheme) is False
 

@@ -1,7 +1,7 @@
 """Where a key works from.
 
-Older processes start with this schema, and accept keys from everywhere: give keys networks after the last of them has stopped. The
-successor of a key that they rotate works from everywhere.
+Older processes start with this schema, and accept keys from everywhere: give keys networks after the last of them has stopped.
+The successor of a key that they rotate works from everywhere.
 
 Revision ID: 0014
 Revises: 0013
