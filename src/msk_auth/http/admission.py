@@ -81,16 +81,19 @@ def admit(
     if outcome is None or outcome[0] is not authenticator or outcome[1] != presented:
         result: Principal[Any] | Problem
         try:
-            # An application that overrides `authenticate` may know of headers alone.
-            more: tuple[object, ...] = () if elsewhere is None else (elsewhere,)
-            # What is verified afresh is read afresh: a session answers with what it has read before.
-            request = None if afresh else session_of(memory, authenticator)
-            if request is not None:
-                more = (elsewhere, request)
-            where = {"address": address} if authenticator.takes_address else {}
-            answer: object = yield lambda authenticator: authenticator.authenticate(
-                authorization, *more, **where
-            )
+            # Under a lease most requests need nothing else. `authenticate` looks there too, for those that call it.
+            answer: object = authenticator.cached_principal(authorization)
+            if answer is None:
+                # An application that overrides `authenticate` may know of headers alone.
+                more: tuple[object, ...] = () if elsewhere is None else (elsewhere,)
+                # What is verified afresh is read afresh: a session answers with what it has read before.
+                request = None if afresh else session_of(memory, authenticator)
+                if request is not None:
+                    more = (elsewhere, request)
+                where = {"address": address} if authenticator.takes_address else {}
+                answer = yield lambda authenticator: authenticator.authenticate(
+                    authorization, *more, **where
+                )
             result = _outcome_of(answer)
         except Problem as problem:
             result = problem
