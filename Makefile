@@ -58,7 +58,7 @@ check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs 
 	$(BIN)/pyright --warnings
 	.ci/types
 	$(BIN)/lint-imports
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Python 3.11 to 3.15, old and new
 	mkdir -p .nox/pythons

@@ -5,7 +5,7 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 
-async def find_owner(user_id): return Owner(user_id, frozenset({"tasks:read"}), user=user_id)  # fmt: skip
+async def find_owner(name): return Owner(name, {"tasks:read"}, user=name)  # fmt: skip
 
 
 auth = FastAPIAuth(AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner))

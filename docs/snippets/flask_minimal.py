@@ -5,7 +5,7 @@ from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import MemoryKeyStore
 
 
-def find_owner(user_id): return Owner(user_id, frozenset({"tasks:read"}), user=user_id)  # fmt: skip
+def find_owner(name): return Owner(name, {"tasks:read"}, user=name)  # fmt: skip
 
 
 app = Flask(__name__)

@@ -7,7 +7,7 @@ from msk_auth.integrations.starlette import StarletteAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 
-async def find_owner(user_id): return Owner(user_id, frozenset({"tasks:read"}), user=user_id)  # fmt: skip
+async def find_owner(name): return Owner(name, {"tasks:read"}, user=name)  # fmt: skip
 
 
 auth = StarletteAuth(AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner))

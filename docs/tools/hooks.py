@@ -24,6 +24,7 @@ from docs.tools import (
     commands_page,
     diagrams,
     existing,
+    first_route,
     http_api_page,
     layers,
     llms,
@@ -41,7 +42,9 @@ _TEST: Final = re.compile(r"`([\w/]+\.py::\w+)`")
 
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "commands": cache(commands_page.render),
-    "http-api": cache(http_api_page.render),
+    "first-route": cache(first_route.render),
+    "http-api": cache(http_api_page.render_service),
+    "key-routes": cache(http_api_page.render_library),
     "layers": cache(layers.render),
     "peers": cache(peers.render),
     "settings": cache(settings_page.render),

@@ -1,7 +1,7 @@
-"""The HTTP API of the task service as Markdown, from its OpenAPI document and its route audit.
+"""The HTTP API of the task service, and that of the library's own routes, as Markdown.
 
-The document says what is sent and answered; the audit says who gets through. Rendered here, so that
-the site needs no script of another host for it.
+The OpenAPI document of an application says what is sent and answered; the route audit says who gets through. Rendered here, so
+that the site needs no script of another host for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from fastapi import FastAPI
+
+from msk_auth import AsyncAdminKeys, AsyncAuthenticator
+from msk_auth.integrations.fastapi import FastAPIAuth
+from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.testing import Access, AuditedRoute, list_routes
 from task_service.api.openapi import problems
 from task_service.app import create_app
@@ -29,16 +34,38 @@ _REF: Final = "#/components/schemas/"
 
 @cache
 def load() -> tuple[Json, dict[str, AuditedRoute]]:
-    """The OpenAPI document, and from the method and path of an operation to what its route demands."""
+    """Of the task service: as :func:`describe`."""
     with tempfile.TemporaryDirectory() as folder:
-        app = create_app(Settings(data_dir=Path(folder)))
-        document = app.openapi()
-        routes = {
-            key_of(method, route.path): route
-            for route in list_routes(app).routes
-            for method in route.methods
-        }
-    return document, routes
+        return describe(create_app(Settings(data_dir=Path(folder))))
+
+
+@cache
+def load_library() -> tuple[Json, dict[str, AuditedRoute]]:
+    """Of an application with every route of the library: as :func:`describe`."""
+
+    async def find_owner(_owner_id: str) -> None:
+        """The document needs no user."""
+
+    store = AsyncMemoryKeyStore()
+    authenticator = AsyncAuthenticator(
+        store, find_owner=find_owner, may_act_for=lambda _principal, _owner_id: frozenset[str]()
+    )
+    auth = FastAPIAuth(authenticator)
+    app = auth.install(FastAPI())
+    app.include_router(auth.key_routes())
+    app.include_router(auth.admin_key_routes(AsyncAdminKeys(authenticator, "keys:admin")))
+    app.include_router(auth.revocation_route(throttle=None))
+    return describe(app)
+
+
+def describe(app: FastAPI) -> tuple[Json, dict[str, AuditedRoute]]:
+    """The OpenAPI document, and from the method and path of an operation to what its route demands."""
+    routes = {
+        key_of(method, route.path): route
+        for route in list_routes(app).routes
+        for method in route.methods
+    }
+    return app.openapi(), routes
 
 
 def key_of(method: str, path: str) -> str:
@@ -46,10 +73,18 @@ def key_of(method: str, path: str) -> str:
     return f"{method} {re.sub(r'{[^}]*}', '{}', path)}"
 
 
-@cache
-def render() -> str:
+def render_service() -> str:
+    """The task service."""
+    return render(*load())
+
+
+def render_library() -> str:
+    """The routes of the library."""
+    return render(*load_library())
+
+
+def render(document: Json, routes: Mapping[str, AuditedRoute]) -> str:
     """Every operation by its tag, then every shape."""
-    document, routes = load()
     by_tag: dict[str, list[str]] = {}
     for path, method, operation in operations(document):
         section = "\n\n".join(_operation(path, method, operation, routes))

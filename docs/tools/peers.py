@@ -36,7 +36,7 @@ BESIDE: Final = ("aiosqlite", "django>=5.2,<6", "djangorestframework", "httpx")
 QUESTIONS: Final[Mapping[str, str]] = {
     "microseconds": "time to verify a key, read from SQLite",
     "writes_on_each_request": "writes to the database on each request",
-    "key_has_an_owner": "a key belongs to somebody",
+    "key_has_an_owner": "a key has an owner",
     "routes_open_as_shipped": "routes that make keys, mounted as documented and without further ado",
     "missing": "answer without credentials",
     "challenge": "its `WWW-Authenticate`",

@@ -66,7 +66,7 @@ def facts() -> str:
     return "\n".join([*rows[:2], *kept])
 
 
-PARTS: Final[dict[str, Callable[[], str]]] = {"facts": facts, "figures": figures}
+PARTS: Final[dict[str, Callable[[], str]]] = {"figures": figures, "facts": facts}
 
 
 def rewritten(readme: str) -> str:

@@ -27,15 +27,15 @@ def test_a_figure_is_shown_with_its_conditions() -> None:
 def test_what_a_newcomer_asks_is_answered_in_order() -> None:
     titles = re.findall(r"^## (.+)$", TEXT, re.MULTILINE)
     assert titles == [
-        "Try it",
         "Protect a route",
+        "Try the task service",
         "What it promises",
-        "Why not another one",
         "What it costs",
+        "Why not another package",
         "Where to go next",
     ]
     # Whom it is for stands before anything that takes time to read.
-    assert TEXT.index("**It is for you if**") < TEXT.index("## Try it")
+    assert TEXT.index("**It is for you if**") < TEXT.index("## Protect a route")
     first = TEXT.partition("\n\n")[2].partition("\n\n")[0]
     assert len(re.findall(r"[.](?:\s|$)", first)) == 3
     assert Path(readme.ROOT / "docs" / "assets" / "keys-light.png").is_file()

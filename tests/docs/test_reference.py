@@ -6,6 +6,7 @@ import argparse
 import importlib
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from markdown.extensions.toc import slugify
 
 from msk_auth import PROBLEM_BASE
 from msk_auth.cli import build_parser
+from msk_auth.http.key_routes import key_routes
 from task_service import errors as service_errors
 from task_service.settings import PREFIX, Settings
 
@@ -112,7 +114,7 @@ def test_every_command_of_the_service_is_on_its_page() -> None:
 
 def test_every_operation_of_the_service_is_on_its_page() -> None:
     document, routes = http_api_page.load()
-    page = http_api_page.render()
+    page = http_api_page.render_service()
     headings = re.findall(r"^### ([A-Z]+ /\S*)$", page, re.MULTILINE)
     operations = [f"{method} {path}" for path, method, _ in http_api_page.operations(document)]
     assert sorted(headings) == sorted(operations)
@@ -124,12 +126,25 @@ def test_every_operation_of_the_service_is_on_its_page() -> None:
     assert served - described == set()
 
 
+def test_every_route_of_the_library_is_on_its_page() -> None:
+    _, routes = http_api_page.load_library()
+    page = http_api_page.render_library()
+    headings = re.findall(r"^### ([A-Z]+ /\S*)$", page, re.MULTILINE)
+    own = {name for name in routes if " /api/" in name and not name.startswith("HEAD ")}
+    assert {re.sub(r"{[^}]*}", "{}", heading) for heading in headings} == own
+    assert len(headings) == len(key_routes(None)) + 3 + 1
+    assert "**A login only**" in section(page, "POST /api/keys")
+    assert "A login or any API key." in section(page, "GET /api/keys")
+    assert "Permission: `keys:admin`." in section(page, "GET /api/admin/keys")
+    assert "Needs no credentials." in section(page, "POST /api/revoke")
+
+
 def section(page: str, heading: str) -> str:
     return page.partition(f"### {heading}\n")[2].partition("\n### ")[0]
 
 
 def test_the_page_lists_the_operations_that_refuse_keys() -> None:
-    page = http_api_page.render()
+    page = http_api_page.render_service()
     assert "**A login only**" in section(page, "POST /api/keys")
     assert "Permission: `admin:config`." in section(page, "PATCH /api/admin/config")
     run = section(page, "POST /api/tasks/{taskId}/run")
@@ -137,8 +152,9 @@ def test_the_page_lists_the_operations_that_refuse_keys() -> None:
     assert "Needs no credentials." in section(page, "GET /healthz")
 
 
-def test_every_shape_that_is_named_is_described() -> None:
-    page = http_api_page.render()
+@pytest.mark.parametrize("render", [http_api_page.render_service, http_api_page.render_library])
+def test_every_shape_that_is_named_is_described(render: Callable[[], str]) -> None:
+    page = render()
     shapes = {name.lower() for name in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
     linked = set(re.findall(r"\]\(#(\w+)\)", page))
     assert linked

@@ -243,7 +243,7 @@ async def test_a_signed_report_revokes(site: Site) -> None:
     assert site.revoked("key")
     (event,) = site.world.events
     assert isinstance(event, KeyLeaked)
-    assert event.sighting.url == "https://github.com/o/r/blob/1/.env"
+    assert event.location.url == "https://github.com/o/r/blob/1/.env"
     # Again, the same answer.
     again = await site.report(report(match(key), match(unknown)))
     assert (again.status, again.body) == (200, reply.body)

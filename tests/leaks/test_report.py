@@ -46,9 +46,9 @@ def test_every_text_that_was_found_is_looked_at(entries: list[Any]) -> None:
         assert len(document["token_hash"]) == 64
         assert document["label"] == "false_positive"
         assert len(document["token_type"]) <= 200
-        assert each.sighting.reporter == "github"
-        assert len(each.sighting.source) <= 40
-        assert each.sighting.url is None or len(each.sighting.url) <= 500
+        assert each.location.reporter == "github"
+        assert len(each.location.source) <= 40
+        assert each.location.url is None or len(each.location.url) <= 500
         if len(each.token) > 5:
             assert each.token not in repr(each)
 
@@ -87,7 +87,7 @@ def test_a_report_has_bounds() -> None:
 )
 def test_the_source_is_a_word(source: object, expected: str) -> None:
     (found,) = read_report(report({"token": "x", "source": source}))
-    assert found.sighting == LeakLocation("github", expected, None)
+    assert found.location == LeakLocation("github", expected, None)
 
 
 @pytest.mark.parametrize(

@@ -280,9 +280,9 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
     for _ in range(2):
         await authenticator.revoke_presented_key(first.value.reveal())
         for url in ("https://example.com/a", "https://example.com/b", None, None):
-            sighting = LeakLocation("github", "commit", url)
+            location = LeakLocation("github", "commit", url)
             for created in (first, second):
-                await authenticator.revoke_leaked([LeakedKey(created.value.reveal(), sighting)])
+                await authenticator.revoke_leaked([LeakedKey(created.value.reveal(), location)])
         keys.it.clock.sleep(1)
 
     entries = (await keys.entries())[2:]
@@ -305,8 +305,8 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
     }
     assert {details["revoked"] for details in of_second[1:]} <= {True, False}
     for number in range(MAX_LEAKS):
-        sighting = LeakLocation("github", "commit", f"https://example.com/{number}")
-        await authenticator.revoke_leaked([LeakedKey(first.value.reveal(), sighting)])
+        location = LeakLocation("github", "commit", f"https://example.com/{number}")
+        await authenticator.revoke_leaked([LeakedKey(first.value.reveal(), location)])
     leaks = await keys.it.audit.list(
         AuditQuery(action="key.leaked", target=first.record.id), limit=200
     )

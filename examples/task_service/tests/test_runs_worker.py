@@ -597,7 +597,7 @@ async def test_a_batch_is_written_once(world: World) -> None:
 # Judging leases
 
 
-def sighting(run_id: str = "r", *, renewals: int = 0) -> ObservedLease:
+def observed(run_id: str = "r", *, renewals: int = 0) -> ObservedLease:
     at = FakeClock().now() + timedelta(seconds=renewals)
     return ObservedLease(run_id, "w", 1, at)
 
@@ -605,38 +605,38 @@ def sighting(run_id: str = "r", *, renewals: int = 0) -> ObservedLease:
 def test_a_lease_that_does_not_change_expires() -> None:
     clock = FakeClock()
     watch = LeaseWatch(clock, LEASE)
-    assert watch.expired([sighting("a"), sighting("b")]) == []
+    assert watch.expired([observed("a"), observed("b")]) == []
     for second in range(1, 15):
         clock.advance(1)
-        assert watch.expired([sighting("a"), sighting("b", renewals=second)]) == []
+        assert watch.expired([observed("a"), observed("b", renewals=second)]) == []
     clock.advance(1)
-    assert watch.expired([sighting("a"), sighting("b", renewals=15)]) == [sighting("a")]
+    assert watch.expired([observed("a"), observed("b", renewals=15)]) == [observed("a")]
 
 
 def test_a_clock_that_is_set_changes_nothing() -> None:
     clock = FakeClock()
     watch = LeaseWatch(clock, LEASE)
-    watch.expired([sighting()])
+    watch.expired([observed()])
     clock.wall += timedelta(hours=1)
-    assert watch.expired([sighting()]) == []
+    assert watch.expired([observed()]) == []
     clock.wall -= timedelta(days=1)
     for _ in range(15):
-        assert watch.expired([sighting()]) == []
+        assert watch.expired([observed()]) == []
         clock.seconds += 1
-    assert watch.expired([sighting()]) == [sighting()]
+    assert watch.expired([observed()]) == [observed()]
 
 
 def test_a_watch_that_was_suspended_starts_over() -> None:
     clock = FakeClock()
     watch = LeaseWatch(clock, LEASE)
-    watch.expired([sighting()])
+    watch.expired([observed()])
     clock.advance(3600)
-    assert watch.expired([sighting()]) == []
+    assert watch.expired([observed()]) == []
     for _ in range(14):
         clock.advance(1)
-        assert watch.expired([sighting()]) == []
+        assert watch.expired([observed()]) == []
     clock.advance(1)
-    assert watch.expired([sighting()]) == [sighting()]
+    assert watch.expired([observed()]) == [observed()]
 
 
 async def test_runs_that_end_together_are_ended_each_in_its_own_way(world: World) -> None:

@@ -458,7 +458,7 @@ class Authenticator(BaseAuthenticator[UserT]):
 
         Args:
             leaked: The keys, and where they were found, from a reporter that you trust: the key's owner sees the
-                `sighting`.
+                `location`.
 
         Returns:
             For each of them the revoked record, or None if it is no key of this application.

@@ -115,7 +115,7 @@ class KeyLeaked:
 
     at: datetime
     record: ApiKey
-    sighting: LeakLocation
+    location: LeakLocation
 
 
 @dataclass(frozen=True, slots=True)

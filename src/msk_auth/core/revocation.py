@@ -36,11 +36,11 @@ class LeakedKey:
 
     Attributes:
         key: The key. `repr` does not show it.
-        sighting: Where it was found.
+        location: Where it was found.
     """
 
     key: str = field(repr=False)
-    sighting: LeakLocation
+    location: LeakLocation
 
 
 class Ended(NamedTuple):
@@ -85,7 +85,7 @@ def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> F
 
     def events_of(record: ApiKey) -> list[KeyEvent]:
         return [
-            KeyLeaked(now, record, found.sighting)
+            KeyLeaked(now, record, found.location)
             for found in leaked
             if found.key in held and held[found.key].id == record.id
         ]
@@ -95,7 +95,7 @@ def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> F
     )
     records = tuple(revoked.get(found.key) for found in leaked)
     events = [
-        KeyLeaked(now, record, found.sighting)
+        KeyLeaked(now, record, found.location)
         for found, record in zip(leaked, records, strict=True)
         if record is not None
     ]

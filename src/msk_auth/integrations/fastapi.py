@@ -315,7 +315,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
         Args:
             prefix: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
                 default all. In the place of one that is left out the application can have a route of its own.
             tags: Of the routes in the OpenAPI document.
             operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the

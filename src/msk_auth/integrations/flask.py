@@ -358,7 +358,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         Args:
             url_prefix: Where to serve it.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
                 default all. In the place of one that is left out the application can have a route of its own.
             name: The blueprint's name, for `url_for`.
 

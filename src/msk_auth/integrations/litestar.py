@@ -295,7 +295,7 @@ class LitestarAuth(
 
         Args:
             path: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`.
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`.
                 By default all. In the place of one that is left out the application can have a handler of its own, which it
                 registers on the router.
             tags: Of the routes in the OpenAPI document.

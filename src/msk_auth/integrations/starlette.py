@@ -246,7 +246,7 @@ class StarletteAuth(
 
         Args:
             prefix: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `rotate_key`, `revoke_key`, `delete_key`. By
+            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
                 default all. In the place of one that is left out the application can have a route of its own.
 
         Raises:

@@ -57,11 +57,11 @@ class Match:
 
     token: str = field(repr=False)
     token_type: str
-    sighting: LeakLocation
+    location: LeakLocation
 
     def leaked(self) -> LeakedKey:
         """The argument for the authenticator."""
-        return LeakedKey(self.token, self.sighting)
+        return LeakedKey(self.token, self.location)
 
     def label(self, record: ApiKey | None) -> LeakLabel:
         """The response for this match."""
@@ -106,7 +106,7 @@ def _match(token: str, entry: dict[str, object]) -> Match:
     return Match(
         token=token,
         token_type=token_type[:_MAX_TYPE] if isinstance(token_type, str) else "",
-        sighting=LeakLocation(
+        location=LeakLocation(
             "github",
             cast("str", source).lower() if known else "unknown",
             trimmed_url(url, token) if isinstance(url, str) else None,

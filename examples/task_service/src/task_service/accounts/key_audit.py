@@ -130,7 +130,7 @@ class KeyAudit:
         )
         urls = [details.get("url") for details in await connection.scalars(known.limit(MAX_LEAKS))]
         # Neither a repeated report nor a key that is copied to many places fills the log.
-        if len(urls) < MAX_LEAKS and event.sighting.url not in urls:
+        if len(urls) < MAX_LEAKS and event.location.url not in urls:
             place = _place(event, revoked=revoked)
             await self._record(
                 connection, "key.leaked", event.record, None, anonymous=True, **place
@@ -170,7 +170,7 @@ def _edited(record: ApiKey, fields: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _place(event: KeyLeaked, *, revoked: bool) -> dict[str, Any]:
-    place = event.sighting
+    place = event.location
     return {
         "reporter": place.reporter,
         "source": place.source,
