@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -16,6 +16,7 @@ from msk_auth import (
     ConfigurationError,
     CredentialKind,
     KeyStatus,
+    Login,
     Owner,
     Policy,
     Principal,
@@ -189,3 +190,52 @@ def test_a_frozen_set_is_checked_too(holder: Holder) -> None:
 
 def test_a_member_of_a_text_enum_is_a_text() -> None:
     assert of_owner([TextGrant.READ]) == {"tasks:read"}
+
+
+CLAIMS = {"sub": "ann", "exp": 1_800_000_000, "auth_time": 1_700_000_000, "sid": "s1"}
+
+
+def test_a_login_by_the_claims_of_a_token() -> None:
+    assert Login.from_claims(CLAIMS | {"iat": 1_799_999_000, "role": "admin"}) == Login(
+        "ann",
+        authenticated_at=datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+        session_id="s1",
+        valid_until=datetime(2027, 1, 15, 8, tzinfo=UTC),
+    )
+    assert Login.from_claims({"sub": "ann"}) == Login("ann")
+
+
+@pytest.mark.parametrize("subject", [None, "", True, 7.0, ["ann"], {"id": "ann"}], ids=repr)
+def test_claims_that_name_nobody_are_no_login(subject: object) -> None:
+    assert Login.from_claims(CLAIMS | {"sub": subject}) is None
+
+
+def test_a_subject_that_is_a_number_is_an_id() -> None:
+    # Tokens from before PyJWT 2.10 have it where ids are numbers.
+    login = Login.from_claims(CLAIMS | {"sub": 7})
+    assert login is not None
+    assert login.owner_id == "7"
+
+
+@pytest.mark.parametrize("moment", [None, True, "1800000000", 10**12, -(10**20), float("nan")])
+@pytest.mark.parametrize(
+    ("claim", "name"), [("exp", "valid_until"), ("auth_time", "authenticated_at")]
+)
+def test_a_claim_that_is_no_moment_is_not_known(claim: str, name: str, moment: object) -> None:
+    known = Login.from_claims(CLAIMS)
+    login = Login.from_claims(CLAIMS | {claim: moment})
+    assert known is not None
+    assert login == dataclasses.replace(known, **{name: None})
+
+
+def test_a_moment_may_have_fractions() -> None:
+    login = Login.from_claims(CLAIMS | {"exp": 1_800_000_000.5})
+    assert login is not None
+    assert login.valid_until == datetime(2027, 1, 15, 8, 0, 0, 500_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("session_id", [None, "", 7])
+def test_a_sid_that_is_no_text_is_not_known(session_id: object) -> None:
+    login = Login.from_claims(CLAIMS | {"sid": session_id})
+    assert login is not None
+    assert login.session_id is None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
 
 from .errors import ConfigurationError
 
@@ -207,9 +207,43 @@ class Login:
                     f" {name}=datetime.fromtimestamp(seconds, UTC), or moment.replace(tzinfo=UTC) for UTC of a database."
                 )
 
+    @classmethod
+    def from_claims(cls, claims: Mapping[str, Any]) -> Login | None:
+        """The login that the claims of a JWT describe, by their registered names; None if `sub` names nobody.
 
-def _is_id(value: object) -> bool:
+        `sub` is the owner, `exp` the end, `auth_time` when the person logged in, and `sid` the session. Nothing else is read:
+        a token that was renewed has an `iat` of its own.
+
+        Args:
+            claims: Of a token whose signature the application has verified, and of which it knows that it is an access token:
+                another one that is signed with the same key, such as that of a link in an email, is no login.
+        """
+        subject, session_id = claims.get("sub"), claims.get("sid")
+        if type(subject) is int:
+            subject = str(subject)
+        if not _is_id(subject):
+            return None
+        return cls(
+            subject,
+            authenticated_at=_moment(claims.get("auth_time")),
+            session_id=session_id if _is_id(session_id) else None,
+            valid_until=_moment(claims.get("exp")),
+        )
+
+
+def _is_id(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != ""
+
+
+def _moment(seconds: object) -> datetime | None:
+    """A `NumericDate` (RFC 7519, section 2); None for anything else."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        # Beyond the year 9999, or not a number at all.
+        return None
 
 
 @dataclass(frozen=True, slots=True)
