@@ -7,6 +7,8 @@ The table is made in one of two ways. The library owns it: call
 with its own metadata, so that its own migrations make the table with the others, and hand the table to the store.
 
 On SQLite call :func:`prepare_sqlite` with the engine first.
+
+The users stay in the application's own tables: :class:`ModelUsers` look them up.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from ._rows import read_record
 from ._schema import api_key_table
 from ._sqlite import prepare_sqlite
 from ._stores import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from ._users import AsyncModelUsers, ModelUsers
 
 __all__ = [
+    "AsyncModelUsers",
     "AsyncPreparedRead",
     "AsyncSQLAlchemyKeyStore",
+    "ModelUsers",
     "PreparedRead",
     "SQLAlchemyKeyStore",
     "api_key_table",

@@ -1,0 +1,162 @@
+"""`ModelUsers`: the application's users by their primary key, as a `find_owner`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import LargeBinary, create_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
+from sqlalchemy.types import TypeDecorator
+
+from msk_auth import AsyncAuthenticator, Authenticator, ConfigurationError, Login, Owner
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.stores.sqlalchemy import AsyncModelUsers, ModelUsers
+
+pytestmark = pytest.mark.anyio
+
+ID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Numbered(Base):
+    __tablename__ = "numbered"
+    id: Mapped[int] = mapped_column("number", primary_key=True)
+
+
+class Named(Base):
+    __tablename__ = "named"
+    id: Mapped[str] = mapped_column(primary_key=True)
+
+
+class Unique(Base):
+    __tablename__ = "unique_ids"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+
+
+class Paired(Base):
+    __tablename__ = "paired"
+    tenant: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Binary(Base):
+    __tablename__ = "of_bytes"
+    id: Mapped[bytes] = mapped_column(LargeBinary(16), primary_key=True)
+
+
+class Own(TypeDecorator[str]):
+    """It does not say which type it has in Python."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+
+class Untyped(Base):
+    __tablename__ = "untyped"
+    id: Mapped[str] = mapped_column(Own, primary_key=True)
+
+
+def owner_of(user: Any) -> Owner[None]:
+    return Owner(str(user.id), frozenset(), None)
+
+
+def find_login(token: str) -> Login:
+    return Login(token)
+
+
+class Finder:
+    """`ModelUsers` of either kind, called in the same way."""
+
+    def __init__(self, folder: Path, *, awaits: bool) -> None:
+        self.engine = create_engine(f"sqlite:///{folder / 'app.db'}")
+        url = self.engine.url.set(drivername="sqlite+aiosqlite")
+        self.async_engine = create_async_engine(url) if awaits else None
+        Base.metadata.create_all(self.engine)
+        with sessionmaker(self.engine).begin() as session:
+            session.add_all([Numbered(id=7), Named(id="ada"), Unique(id=UUID(ID))])
+
+    async def find(self, model: type[Any], user_id: str) -> str | None:
+        if self.async_engine is None:
+            owner = ModelUsers(model, owner_of, sessionmaker(self.engine))(user_id)
+        else:
+            new_session = async_sessionmaker(self.async_engine)
+            owner = await AsyncModelUsers(model, owner_of, new_session)(user_id)
+        return None if owner is None else owner.id
+
+    async def authenticate(self, model: type[Any], token: str) -> Any:
+        header = [f"Bearer {token}"]
+        if self.async_engine is None:
+            users = ModelUsers(model, owner_of, sessionmaker(self.engine))
+            blocking = Authenticator(MemoryKeyStore(), find_owner=users, logins=[find_login])
+            return blocking.authenticate(header)
+        new_session = async_sessionmaker(self.async_engine)
+        async_users = AsyncModelUsers(model, owner_of, new_session)
+        store = AsyncMemoryKeyStore()
+        authenticator = AsyncAuthenticator(store, find_owner=async_users, logins=[find_login])
+        return await authenticator.authenticate(header)
+
+
+@pytest.fixture(params=[False, True], ids=["blocking", "awaiting"])
+async def finder(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Finder]:
+    finder = Finder(tmp_path, awaits=request.param)
+    yield finder
+    finder.engine.dispose()
+    if finder.async_engine is not None:
+        await finder.async_engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("model", "user_id"), [(Numbered, "7"), (Named, "ada"), (Unique, ID)], ids=str
+)
+async def test_the_id_is_the_text_of_the_key(
+    finder: Finder, model: type[Any], user_id: str
+) -> None:
+    assert await finder.find(model, user_id) == user_id
+    assert (await finder.authenticate(model, user_id)).owner.id == user_id
+
+
+@pytest.mark.parametrize(
+    ("model", "user_id"),
+    [
+        (Numbered, "8"),
+        (Numbered, "ada@example.com"),
+        (Numbered, ""),
+        # `int` reads all of these as 7.
+        (Numbered, " 7"),
+        (Numbered, "+7"),
+        (Numbered, "07"),
+        (Numbered, "٧"),
+        (Named, "eve"),
+        (Unique, "ada@example.com"),
+        (Unique, ID.replace("-", "")),
+        (Unique, ID.upper()),
+        (Unique, f"{{{ID}}}"),
+    ],
+    ids=ascii,
+)
+async def test_another_text_is_nobodys(finder: Finder, model: type[Any], user_id: str) -> None:
+    assert await finder.find(model, user_id) is None
+
+
+@pytest.mark.parametrize("kind", [ModelUsers, AsyncModelUsers])
+@pytest.mark.parametrize("model", [Paired, Binary, Untyped, Base, str, "Numbered", None], ids=repr)
+def test_a_class_without_such_a_key_is_refused(kind: Any, model: Any) -> None:
+    general = "AsyncUsers" if kind is AsyncModelUsers else "Users"
+    with pytest.raises(ConfigurationError, match=rf"Write {general}\(load_user, owner_of"):
+        kind(model, owner_of, sessionmaker())
+
+
+def test_what_users_refuse_is_refused() -> None:
+    given: Any = None
+    with pytest.raises(ConfigurationError, match="owner_of must be a function"):
+        ModelUsers(Numbered, given, sessionmaker())
+    with pytest.raises(ConfigurationError, match="new_session must be a function"):
+        AsyncModelUsers(Numbered, owner_of, given)
