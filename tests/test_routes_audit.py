@@ -695,6 +695,12 @@ def test_fastapi_reads_guards_wherever_a_dependency_may_stand(
     @app.get("/deep", dependencies=[Depends(deep)])
     def nested() -> None: ...
 
+    def load_user(owner_id: Annotated[str, auth.owner_id]) -> str:
+        return owner_id
+
+    @app.get("/user")
+    def of_user(user: Annotated[str, auth.user("a", "b", load_user=load_user)]) -> None: ...
+
     @inner.get("/routed")
     def routed() -> None: ...
 
@@ -719,6 +725,7 @@ def test_fastapi_reads_guards_wherever_a_dependency_may_stand(
     assert found == {
         "GET /parameter": "authenticated",
         "GET /deep": "authenticated",
+        "GET /user": "permissions: a, b",
         "GET /outer/inner/routed": "permissions: included, inner",
         "WEBSOCKET /outer/inner/ws": "permissions: included, inner",
         "POST /open": "public",
@@ -811,6 +818,12 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
     strict = Blueprint("strict", __name__, url_prefix="/strict", subdomain="admin")
     auth.protect(closed, require("a"))
     auth.protect(strict)
+    methods = Blueprint("methods", __name__, url_prefix="/methods")
+    auth.protect(methods, require("read"), unsafe=require("write"))
+
+    @methods.route("/", methods=["GET", "PUT"])
+    def by_method() -> str:
+        return ""
 
     @app.get("/open")
     @auth.public
@@ -839,6 +852,7 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
     app.add_url_rule("/items", view_func=Items.as_view("items"))
     app.register_blueprint(closed)
     app.register_blueprint(strict)
+    app.register_blueprint(methods)
     # By hand, so that nothing but the audit looks at it.
     app.view_functions["strict.y"] = nothing
     assert listed(app) == {
@@ -847,6 +861,8 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
         "GET,HEAD /items": "permissions: read",
         "DELETE,OPTIONS /items": "undeclared",
         "OPTIONS,POST /closed/x": "permissions: a, b",
+        "GET,HEAD,OPTIONS /methods/": "permissions: read",
+        "PUT /methods/": "permissions: write",
         "GET,HEAD,OPTIONS //admin/strict/y": "undeclared",
     }
 

@@ -5,6 +5,7 @@
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, WebSocket
+from fastapi.params import Depends
 from fastapi.responses import StreamingResponse
 
 from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
@@ -35,6 +36,13 @@ def fastapi_app(
     app.include_router(auth.admin_key_routes(admin_keys(authenticator)))
     Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
 
+    async def load_user(owner_id: Annotated[str, auth.owner_id]) -> str:
+        return owner_id
+
+    def guard(permission: str) -> Depends:
+        # One that gives the application's user guards as one that does not.
+        return auth.user(permission, load_user=load_user) if late else auth.require(permission)
+
     @app.get("/public")
     async def public() -> dict[str, Any]:
         return {"public": True}
@@ -55,7 +63,7 @@ def fastapi_app(
     ) -> dict[str, Any]:
         return describe(principal)
 
-    @app.get("/beside", dependencies=[auth.principal, auth.require("tasks:read")])
+    @app.get("/beside", dependencies=[auth.principal, guard("tasks:read")])
     async def beside(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
@@ -65,11 +73,11 @@ def fastapi_app(
     ) -> dict[str, Any]:
         return describe(principal)
 
-    @app.post("/tasks/run", dependencies=[auth.require("tasks:run")])
+    @app.post("/tasks/run", dependencies=[guard("tasks:run")])
     def run(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
-    @app.get("/both", dependencies=[auth.require("tasks:read"), auth.require("tasks:run")])
+    @app.get("/both", dependencies=[guard("tasks:read"), guard("tasks:run")])
     async def both(principal: Current) -> dict[str, Any]:
         return describe(principal)
 

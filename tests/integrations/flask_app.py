@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from anyio import to_thread
-from flask import Flask, Response
+from flask import Blueprint, Flask, Response
 
-from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts, require
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.testing.adapter import (
     MAX_AGE,
@@ -63,15 +63,25 @@ def flask_app(
     def beside() -> dict[str, Any]:
         return describe_caller()
 
-    @app.get("/tasks")
-    @auth.require("tasks:read")
+    # The guards of a blueprint guard as those of its views would.
+    grouped = Blueprint("grouped", __name__)
+    if late:
+        auth.protect(grouped, require("tasks:read"), unsafe=require("tasks:run"))
+
+    def guard(permission: str) -> Callable[[T], T]:
+        return (lambda view: view) if late else auth.require(permission)  # type: ignore[return-value]
+
+    @grouped.get("/tasks")
+    @guard("tasks:read")
     async def tasks() -> dict[str, Any]:
         return describe_caller()
 
-    @app.post("/tasks/run")
-    @auth.require("tasks:run")
+    @grouped.post("/tasks/run")
+    @guard("tasks:run")
     def run() -> dict[str, Any]:
         return describe_caller()
+
+    app.register_blueprint(grouped)
 
     @app.get("/both")
     @auth.require("tasks:read")

@@ -215,7 +215,7 @@ def _make_fastapi(site: Site) -> None:
     SessionDep = Annotated[Any, Depends(site.get_session)]  # noqa: N806 - it is a type
 
     @app.get("/me", dependencies=[auth.require("tasks:read")])
-    def me(session: SessionDep, user: Annotated[User, auth.user()]) -> dict[str, Any]:
+    def me(session: SessionDep, user: Annotated[User, auth.user("tasks:read")]) -> dict[str, Any]:
         return _profile(user, session)
 
     @app.get("/principal")

@@ -33,7 +33,10 @@ class TestAdapters(AdapterContract):
 
 
 class TestLateAdaptersOfBlockingAuthenticators(AdapterContract):
-    """As a synchronous application has them: guards first, and an authenticator that runs in threads."""
+    """As a synchronous application has them: guards first, and an authenticator that runs in threads.
+
+    Guards that FastAPI gives users with, and those of a whole blueprint in Flask, answer as all others.
+    """
 
     @pytest.fixture(scope="class", params=ADAPTERS)
     @classmethod

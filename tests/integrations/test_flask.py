@@ -191,6 +191,79 @@ class TestClassBasedViews:
         assert site.ask("GET", "/", "key").data == b"shown"
 
 
+class TestADecoratorOfTheApplication:
+    """One that verified the tokens of the application before, and stays on its views."""
+
+    @pytest.fixture
+    def app(self, site: Site) -> Flask:
+        auth = site.auth
+        current_user = auth.user(lambda owner_id: f"the user {owner_id}")
+
+        def login_required(view: Callable[[str], ResponseReturnValue]) -> Callable[[], Any]:
+            def guarded() -> ResponseReturnValue:
+                if auth.is_admitted:
+                    return view(current_user())
+                return view("found by its token") if "X-Token" in request.headers else ("", 401)
+
+            guarded.__name__ = view.__name__
+            return guarded
+
+        reached = Blueprint("reached", __name__, url_prefix="/reached")
+        auth.protect(reached, require("tasks:read"))
+
+        @reached.get("/")
+        @login_required
+        def by_keys(user: str) -> ResponseReturnValue:
+            return user
+
+        @site.app.get("/own")
+        @login_required
+        def own(user: str) -> ResponseReturnValue:
+            return user
+
+        @site.app.get("/guarded")
+        @auth.require("tasks:run")
+        @login_required
+        def guarded(user: str) -> ResponseReturnValue:
+            return user
+
+        @site.app.errorhandler(Problem)
+        def on_problem(error: Problem) -> ResponseReturnValue:
+            return f"admitted: {auth.is_admitted}", error.status
+
+        site.app.register_blueprint(reached)
+        return site.app
+
+    @pytest.mark.usefixtures("app")
+    def test_it_takes_whom_a_guard_has_admitted(self, site: Site) -> None:
+        for path in ("/reached/", "/guarded"):
+            assert site.ask("GET", path, "key").text == "the user alice"
+            assert site.ask("GET", path, "jwt").text == "the user alice"
+
+    @pytest.mark.usefixtures("app")
+    def test_it_knows_no_keys_where_no_guard_stands(self, site: Site) -> None:
+        for credential in ("key", "jwt", None):
+            assert site.ask("GET", "/own", credential).status_code == 401
+        assert site.ask("GET", "/own", X_Token="7").text == "found by its token"
+
+    @pytest.mark.usefixtures("app")
+    def test_whoever_is_refused_is_not_admitted(self, site: Site) -> None:
+        for path, credential, status in (
+            ("/guarded", "key_read", 403),
+            ("/guarded", None, 401),
+            ("/reached/", "key_revoked", 401),
+        ):
+            reply = site.ask("GET", path, credential, X_Token="7")
+            assert (reply.status_code, reply.text) == (status, "admitted: False")
+
+    @pytest.mark.usefixtures("app")
+    def test_each_request_is_admitted_by_itself(self, site: Site) -> None:
+        client = site.client()
+        bearer = {"Authorization": f"Bearer {site.world.names['key']}"}
+        assert client.get("/guarded", headers=bearer).status_code == 200
+        assert client.get("/own", headers=bearer).status_code == 401
+
+
 class TestAProtectedBlueprint:
     @pytest.fixture
     def blueprint(self, tmp_path: Path) -> Blueprint:
@@ -215,6 +288,30 @@ class TestAProtectedBlueprint:
         assert site.called.count("config") == site.called.count("inner") == 2
         # What is not there needs no guard.
         assert site.code("GET", "/admin/nowhere") == "404"
+
+    def test_unsafe_methods_demand_a_policy_of_their_own(self, site: Site) -> None:
+        blueprint = Blueprint("tasks", __name__, url_prefix="/tasks")
+        site.auth.protect(blueprint, require("tasks:read"), unsafe=require_interactive("tasks:run"))
+        methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"]
+        blueprint.route("/", methods=methods)(site.view("tasks"))
+        blueprint.post("/import")(site.auth.require("tasks:import")(site.view("import")))
+        site.app.register_blueprint(blueprint)
+        for method in ("GET", "HEAD", "OPTIONS"):
+            assert site.ask(method, "/tasks/", "key_read").status_code == 200
+        for method in methods[1:]:
+            assert site.code(method, "/tasks/") == "credentials_missing"
+            assert site.code(method, "/tasks/", "key") == "interactive_required"
+            assert site.code(method, "/tasks/", "jwt") == "200"
+        # Alice may not do what the view itself demands.
+        assert site.code("POST", "/tasks/import", "jwt") == "permission_denied"
+
+    def test_views_may_have_to_declare_what_is_safe_alone(self, site: Site) -> None:
+        blueprint = Blueprint("tasks", __name__)
+        site.auth.protect(blueprint, unsafe=require("tasks:run"))
+        blueprint.route("/", methods=["POST"], provide_automatic_options=False)(site.view("run"))
+        blueprint.get("/open")(site.view("open"))
+        with pytest.raises(ConfigurationError, match=r"'tasks\.open' declares no policy for GET"):
+            site.app.register_blueprint(blueprint)
 
     def test_what_a_view_declares_comes_on_top(self, site: Site, blueprint: Blueprint) -> None:
         site.auth.protect(blueprint, require_interactive())

@@ -4,7 +4,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import pytest
 from tests.integrations.adapters import send
@@ -237,6 +237,26 @@ async def test_a_reader_sees_which_operations_take_a_key(make: Make, world: Worl
     schemes = found["components"]["securitySchemes"]
     for name in ("Login", "ApiKey"):
         assert (schemes[name]["type"], schemes[name]["scheme"]) == ("http", "bearer")
+
+
+@pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
+async def test_a_guard_that_gives_the_user_is_described_as_others_are(world: World) -> None:
+    auth = FastAPIAuth(world.authenticator)
+    app = auth.install(fastapi.FastAPI())
+
+    def load_user(owner_id: Annotated[str, auth.owner_id]) -> str:
+        return owner_id
+
+    @app.get("/read", dependencies=[auth.require("tasks:read")])
+    def read() -> None: ...
+
+    @app.get("/user")
+    def user(user: Annotated[str, auth.user("tasks:read", load_user=load_user)]) -> None: ...
+
+    paths = app.openapi()["paths"]
+    assert [list(each) for each in paths["/user"]["get"]["security"]] == [["Login"], ["ApiKey"]]
+    assert paths["/user"]["get"]["security"] == paths["/read"]["get"]["security"]
+    assert "parameters" not in paths["/user"]["get"]
 
 
 @pytest.mark.parametrize("delegates", [True, False])

@@ -63,7 +63,9 @@ def fastapi_app(world: World, accounts: Accounts, *, awaits: bool) -> Any:
     def load_blocking(accounts: Session, owner_id: OwnerId) -> Account | None:
         return accounts.get(owner_id)
 
-    CurrentUser = Annotated[Account, auth.user(load if awaits else load_blocking)]  # noqa: N806
+    load_user = load if awaits else load_blocking
+    CurrentUser = Annotated[Account, auth.user(load_user=load_user)]  # noqa: N806 - it is a type
+    Runner = Annotated[Account, auth.user("tasks:run", load_user=load_user)]  # noqa: N806
 
     def twice(user: CurrentUser) -> Account:
         return user
@@ -72,8 +74,8 @@ def fastapi_app(world: World, accounts: Accounts, *, awaits: bool) -> Any:
     def me(user: CurrentUser, again: Annotated[Account, Depends(twice)]) -> dict[str, Any]:
         return {"name": user.name, "same": again is user}
 
-    @app.get("/run", dependencies=[auth.require("tasks:run")])
-    def run(user: CurrentUser) -> dict[str, Any]:
+    @app.get("/run")
+    def run(user: Runner) -> dict[str, Any]:
         return {"name": user.name}
 
     return app
@@ -278,11 +280,16 @@ class TestLoadersThatCannotWork:
 
         for function in (load, load_with_principal, lambda: None):
             with pytest.raises(ConfigurationError, match=r"Annotated\[str, auth.owner_id\]"):
-                auth.user(function)
+                auth.user(load_user=function)
 
         def load_by_principal(principal: Annotated[Principal[User], auth.principal]) -> None: ...
 
-        auth.user(load_by_principal)
+        auth.user(load_user=load_by_principal)
+        given: Any = load_by_principal
+        with pytest.raises(ConfigurationError, match=r"Write auth\.user\(load_user="):
+            auth.user(given)
+        with pytest.raises(ConfigurationError, match="'a b' is not a permission"):
+            auth.user("a b")
 
     @pytest.mark.skipif("litestar" not in ADAPTERS, reason="for Litestar")
     def test_litestar_would_read_the_id_from_the_query(self) -> None:

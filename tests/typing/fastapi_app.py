@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Annotated, assert_type
 
 from fastapi import APIRouter, FastAPI, WebSocket
-from fastapi.params import Security
+from fastapi.params import Depends, Security
 from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
@@ -53,12 +53,19 @@ async def load_user(owner_id: Annotated[str, auth.owner_id]) -> User | None:
     return User(owner_id)
 
 
-CurrentUser = Annotated[User, auth.user(load_user)]
+assert_type(auth.user("tasks:read", "tasks:run"), Depends)
+CurrentUser = Annotated[User, auth.user(load_user=load_user)]
+Reader = Annotated[User, auth.user("tasks:read", load_user=load_user)]
 
 
 @app.get("/name")
 async def name(user: CurrentUser) -> str:
     return assert_type(user, User).name
+
+
+@app.get("/tasks")
+async def tasks(reader: Reader) -> str:
+    return assert_type(reader, User).name
 
 
 @app.websocket("/ws")
@@ -85,6 +92,7 @@ late.install(FastAPI(), authenticator)
 late.install(FastAPI(), blocking)
 
 FastAPIAuth("a secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+auth.user(load_user)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.require(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 auth.require_interactive(max_age=300)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

@@ -10,7 +10,15 @@ from typing import assert_type
 from flask import Blueprint, Flask
 from flask.views import MethodView
 
-from msk_auth import Authenticator, Owner, Policy, Principal, Users, require
+from msk_auth import (
+    Authenticator,
+    Owner,
+    Policy,
+    Principal,
+    Users,
+    require,
+    require_interactive,
+)
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import MemoryKeyStore
 
@@ -99,7 +107,8 @@ async def by_hand() -> None:
 
 
 admin = Blueprint("admin", __name__)
-auth.protect(admin, require("admin:config"))
+auth.protect(admin, require("admin:config"), unsafe=require_interactive("admin:config"))
+assert_type(auth.is_admitted, bool)
 auth.declare_view(app, "static", None)
 auth.declare_view(app, "swagger", require("docs"))
 auth.protect(app)

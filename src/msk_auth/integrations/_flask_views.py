@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -28,6 +29,9 @@ _LIBRARY_ATTRIBUTE: Final = "msk_auth_library"
 """Marks a view of the library."""
 
 PUBLIC: Final[tuple[Policy, ...]] = ()
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""The methods that are meant to change nothing (RFC 9110, section 9.2.1)."""
 
 ViewT = TypeVar("ViewT", bound=Callable[..., Any])
 
@@ -179,13 +183,30 @@ def _name_of(view: object) -> str:
 _UNDECLARED: Final = None
 
 
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What a blueprint or an application demands of each of its views.
+
+    Attributes:
+        policy: Of every request; None demands that each view declares something.
+        unsafe: In its place, of a request with an unsafe method. None: there is no difference.
+    """
+
+    policy: Policy | None
+    unsafe: Policy | None
+
+    def of(self, method: str) -> Policy | None:
+        """What it demands of a request with this method."""
+        return self.policy if self.unsafe is None or method in _SAFE else self.unsafe
+
+
 class Views:
     """The views of the applications that one adapter guards."""
 
     def __init__(self) -> None:
         self._prepared: WeakSet[Flask] = WeakSet()
         self._checked: WeakSet[Flask] = WeakSet()
-        self._protected: WeakKeyDictionary[object, Policy | None] = WeakKeyDictionary()
+        self._protected: WeakKeyDictionary[object, Protection] = WeakKeyDictionary()
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
             WeakKeyDictionary()
         )
@@ -214,14 +235,14 @@ class Views:
 
         app.add_url_rule = add_url_rule  # type: ignore[method-assign]
 
-    def protect(self, scope: Blueprint | Flask, policy: Policy | None) -> None:
+    def protect(self, scope: Blueprint | Flask, protection: Protection) -> None:
         """Hold all views of a scope to a policy, or to having one.
 
         Raises:
             ConfigurationError: It is an application, and one of its views declares nothing.
         """
         self._found.clear()
-        self._protected[scope] = policy
+        self._protected[scope] = protection
         if isinstance(scope, Flask):
             self._check_views(scope)
 
@@ -289,7 +310,9 @@ class Views:
         if own == PUBLIC:
             return PUBLIC
         protected = self._protected
-        outer = [protected[layer] for layer in layers_of(app, endpoint) if layer in protected]
+        outer = [
+            protected[layer].of(method) for layer in layers_of(app, endpoint) if layer in protected
+        ]
         policies = (*(policy for policy in outer if policy is not None), *(own or ()))
         if policies:
             return policies

@@ -55,8 +55,9 @@ from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import AuditedRoute
 from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
+from msk_auth.core.logins import name_of
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential
+from msk_auth.core.policy import Policy, any_credential, require
 from msk_auth.http.admin_key_routes import AdminKeyOperation
 from msk_auth.http.admission import keep_session, loaded_user, users_of
 from msk_auth.http.answers import Answer
@@ -245,12 +246,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             self._owner_id = Depends(owner_id)
         return self._owner_id
 
-    def user(self, load_user: Callable[..., object] | None = None) -> Depends:
-        """The application's user, for `CurrentUser = Annotated[User, auth.user()]`.
+    def user(self, *permissions: str, load_user: Callable[..., object] | None = None) -> Depends:
+        """A guard that gives the application's user, for `Reader = Annotated[User, auth.user("tasks:read")]`.
 
-        It demands what :attr:`principal` does. The user is loaded once per request, in the request's own session. It is the
-        one that :class:`~msk_auth.Users` have loaded to decide about the request, if the adapter has a `session`. Otherwise
-        write `auth.user(load_user)` with a dependency that loads it::
+        It demands what `require` with these permissions does. The user is loaded once per request, in the request's own
+        session. It is the one that :class:`~msk_auth.Users` have loaded to decide about the request, if the adapter has a
+        `session`. Otherwise write `auth.user("tasks:read", load_user=load_user)` with a dependency that loads it::
 
             def load_user(session: SessionDep, owner_id: Annotated[str, auth.owner_id]) -> User | None:
                 return session.get(User, int(owner_id))
@@ -259,15 +260,22 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         `token_revoked` for a login.
 
         Args:
+            permissions: All of these are needed. Without one, it demands what :attr:`principal` does.
             load_user: A dependency of the application, `async` or not. None: what the authenticator's `Users` load.
 
         Raises:
-            ConfigurationError: There is no `load_user`, and the adapter has no `session` or its authenticator no `Users`. Or the
-                function depends neither on :attr:`owner_id` nor on another guard, or takes `owner_id` from
-                the query, where a client writes what it likes.
+            ConfigurationError: A permission cannot be one. There is no `load_user`, and the adapter has no `session` or its
+                authenticator no `Users`. Or the function depends neither on :attr:`owner_id` nor on another guard, or takes
+                `owner_id` from the query, where a client writes what it likes.
         """
+        for permission in cast("tuple[object, ...]", permissions):
+            if callable(permission):
+                raise ConfigurationError(
+                    f"{permission!r} is not a permission. Write auth.user(load_user={name_of(permission)})."
+                )
+        guard = self._guard(require(*permissions))
         if load_user is None:
-            return self._user_of_session()
+            return self._user_of_session(guard)
         dependant = get_dependant(path="/", call=load_user)
         from_query = {field.name for field in dependant.query_params}
         if "owner_id" in from_query or next(_guards_in(dependant, ()), None) is None:
@@ -278,23 +286,23 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
         load = Depends(load_user)
 
-        async def current_user(principal: Any = self.principal, loaded: Any = load) -> Any:
+        async def current_user(principal: Any = guard, loaded: Any = load) -> Any:
             return loaded_user(principal, loaded)
 
         return Depends(current_user)
 
-    def _user_of_session(self) -> Depends:
+    def _user_of_session(self, guard: Security) -> Depends:
         session = self._session
         if session is None:
             raise ConfigurationError(
                 "auth.user() needs the session of a request. Write FastAPIAuth(authenticator, session=get_session) with the"
-                " dependency that gives it, or auth.user(load_user) with a dependency that loads the user."
+                " dependency that gives it, or auth.user(load_user=…) with a dependency that loads the user."
             )
         if self._given is not None:
             users_of(self._given)
 
         async def current_user(
-            connection: HTTPConnection, principal: Any = self.principal, session: Any = session
+            connection: HTTPConnection, principal: Any = guard, session: Any = session
         ) -> Any:
             request = keep_session(connection.scope, self.authenticator, lambda: session)
             return await self._load_user(request, principal)

@@ -15,10 +15,11 @@
 The guard stands below the route. Above it, it would guard a function that no route calls: that is an
 error while the application is imported.
 
-A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require(…))` guards all of its views, and
-`auth.protect(blueprint)` demands that each of them declares a policy, or `@auth.public`: one that does not is an error when
-the blueprint is registered. A guard covers every method of its rule, the OPTIONS that Flask answers by itself included, except
-for CORS preflights: they cannot carry credentials, and no view is called for them.
+A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require("tasks:read"),
+unsafe=require("tasks:write"))` guards all of its views, and `auth.protect(blueprint)` demands that each of them declares a
+policy, or `@auth.public`: one that does not is an error when the blueprint is registered. A guard covers every method of its
+rule, the OPTIONS that Flask answers by itself included, except for CORS preflights: they cannot carry credentials, and no view
+is called for them.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ from msk_auth.watch import Watch
 
 from ._adapter import Adapter
 from ._flask_views import (
+    Protection,
     Views,
     ViewT,
     check_view,
@@ -105,6 +107,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EXTENSION: Final = "msk_auth"
+_ADMITTED: Final = "msk_auth.admitted"
+"""Where the environment of a request keeps the authenticator whose guards have let it pass."""
 
 LoginOfRequest: TypeAlias = Callable[[Request], Login | None]
 """Finds a login in a request, such as in its session; None if there is none."""
@@ -242,6 +246,19 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             )
         return principal
 
+    @property
+    def is_admitted(self) -> bool:
+        """True in a view whose guards have let the request pass: :attr:`current_principal` is there.
+
+        For a decorator of the application that stays on its views, such as one of Flask-HTTPAuth. It has nothing to verify
+        where a guard stands, and knows no keys elsewhere::
+
+            @token_auth.verify_token
+            def verify_token(token: str) -> User | None:
+                return current_user() if auth.is_admitted else find_user_of_token(token)
+        """
+        return request.environ.get(_ADMITTED) is self.authenticator
+
     @overload
     def user(self, load_user: Users[Any, str, T, UserT], /) -> Callable[[], T]: ...
     @overload
@@ -313,7 +330,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         check_view(view)
         return declare_public(view)
 
-    def protect(self, scope: Blueprint | Flask, policy: Policy | None = None) -> None:
+    def protect(
+        self,
+        scope: Blueprint | Flask,
+        policy: Policy | None = None,
+        *,
+        unsafe: Policy | None = None,
+    ) -> None:
         """Close a blueprint, with all that is nested in it, or an application.
 
         Args:
@@ -321,6 +344,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             policy: What every view demands that is not `@auth.public`, static files included, on top of
                 what the view itself declares: :func:`~msk_auth.require` or
                 :func:`~msk_auth.require_interactive`. None demands that each view declares something.
+            unsafe: What requests with other methods than GET, HEAD, OPTIONS and TRACE demand in its place. None: the same.
 
         Raises:
             ConfigurationError: It is an application without its adapter, or with a view that declares
@@ -331,7 +355,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             scope.before_request(self._check_installed)
         elif not self.shares_guards_with(scope.extensions.get(_EXTENSION)):
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
-        self._views.protect(scope, policy)
+        self._views.protect(scope, Protection(policy, unsafe))
 
     def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
         """Guard a view that cannot be decorated, by its endpoint: static files, or another package's.
@@ -632,8 +656,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             in_session = self._find_session is not None and not is_library_view(
                 app.view_functions.get(rule.endpoint)
             )
-            for policy in self._views.checks_of(app, rule.endpoint, request.method):
+            policies = self._views.checks_of(app, rule.endpoint, request.method)
+            for policy in policies:
                 self._verify(request.environ, policy, in_session=in_session)
+            if policies:
+                request.environ[_ADMITTED] = self.authenticator
 
         return admit_request
 
