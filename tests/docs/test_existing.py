@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 # From the application to the lines that the library may take, and the files that change.
 APPLICATIONS = {
     "fastapi_async": (
-        60,
+        50,
         [
             "helpdesk/keys.py",
             "helpdesk/main.py",
@@ -25,12 +25,12 @@ APPLICATIONS = {
         ],
     ),
     "fastapi_sqlmodel": (
-        60,
+        45,
         ["inventory/keys.py", "inventory/main.py", "inventory/routes.py", "migrations/env.py"],
     ),
-    "flask_login": (42, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
+    "flask_login": (40, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
     "litestar_alchemy": (
-        60,
+        50,
         ["club/app.py", "club/controllers.py", "club/keys.py"],
     ),
 }

@@ -1,26 +1,19 @@
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Annotated
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from helpdesk.database import Base, engine, get_db, new_session
 from helpdesk.exceptions import NotAuthenticated, answer, on_app_error
-from helpdesk.users import service
 from helpdesk.users.dependencies import oauth2
 from helpdesk.users.models import User
 from helpdesk.users.security import decode_access_token
-from msk_auth import AsyncAuthenticator, AsyncUsers, Login, Owner, Principal, Problem
+from msk_auth import AsyncAuthenticator, Login, Owner, Principal, Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
+from msk_auth.stores.sqlalchemy import AsyncModelUsers, AsyncSQLAlchemyKeyStore, api_key_table
 
-api_keys = api_key_table(Base.metadata)
 PERMISSIONS = frozenset({"tickets:read", "tickets:write"})
-
-
-async def load_user(db: AsyncSession, user_id: str) -> User | None:
-    return await service.get(db, int(user_id))
 
 
 def owner_of(user: User) -> Owner[None]:
@@ -31,19 +24,19 @@ def owner_of(user: User) -> Owner[None]:
 
 def login_of_token(token: str) -> Login | None:
     try:
-        claims = decode_access_token(token)
+        return Login.from_claims(decode_access_token(token))
     except NotAuthenticated:
         return None
-    return Login(claims["sub"], valid_until=datetime.fromtimestamp(claims["exp"], UTC))
 
 
-store = AsyncSQLAlchemyKeyStore(engine, api_keys)
-users = AsyncUsers(load_user, owner_of, new_session)
+store = AsyncSQLAlchemyKeyStore(engine, api_key_table(Base.metadata))
+users = AsyncModelUsers(User, owner_of, new_session)
 authenticator = AsyncAuthenticator(store, find_owner=users, logins=[login_of_token])
 auth = FastAPIAuth(authenticator, login_scheme=oauth2, session=get_db)
 
-KeyUser = Annotated[User, auth.user()]
-Writer = Annotated[Principal[None], auth.require("tickets:write")]
+Reader = Annotated[User, auth.user("tickets:read")]
+Writer = Annotated[User, auth.user("tickets:write")]
+CurrentPrincipal = Annotated[Principal[None], auth.principal]
 
 
 def on_problem(request: Request, error: Exception) -> JSONResponse:

@@ -7,7 +7,7 @@ from fastapi.security import OAuth2PasswordRequestForm
 from sqlmodel import select
 
 from .deps import CurrentUser, SessionDep, Superuser
-from .keys import KeyUser, Writer, auth
+from .keys import CurrentPrincipal, Reader, Writer
 from .models import Item, ItemCreate, NewPassword, Token, User, UserPublic
 from .security import create_access_token, hasher, verify_password
 
@@ -41,13 +41,13 @@ def change_password(session: SessionDep, user: CurrentUser, new: NewPassword) ->
     session.commit()
 
 
-@router.get("/items", dependencies=[auth.require("items:read")])
-def list_items(session: SessionDep, user: KeyUser) -> Sequence[Item]:
+@router.get("/items")
+def list_items(session: SessionDep, user: Reader) -> Sequence[Item]:
     return session.exec(select(Item).where(Item.owner_id == user.id)).all()
 
 
-@router.post("/items", status_code=201, dependencies=[auth.require("items:write")])
-def create_item(session: SessionDep, user: KeyUser, new: ItemCreate) -> Item:
+@router.post("/items", status_code=201)
+def create_item(session: SessionDep, user: Writer, new: ItemCreate) -> Item:
     item = Item.model_validate(new, update={"owner_id": user.id})
     session.add(item)
     session.commit()
@@ -56,9 +56,11 @@ def create_item(session: SessionDep, user: KeyUser, new: ItemCreate) -> Item:
 
 
 @router.delete("/items/{item_id}", status_code=204)
-def delete_item(session: SessionDep, user: KeyUser, writer: Writer, item_id: UUID) -> None:
+def delete_item(
+    session: SessionDep, user: Writer, principal: CurrentPrincipal, item_id: UUID
+) -> None:
     item = session.get(Item, item_id)
-    delete_any = "items:delete_any" in writer.permissions
+    delete_any = "items:delete_any" in principal.permissions
     if item is None or (item.owner_id != user.id and not delete_any):
         raise HTTPException(404, "Item not found")
     session.delete(item)

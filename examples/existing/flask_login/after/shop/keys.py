@@ -6,7 +6,7 @@ from flask_login import current_user as browser_user
 
 from msk_auth import Authenticator, Login, Owner, Problem
 from msk_auth.integrations.flask import FlaskAuth
-from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
+from msk_auth.stores.sqlalchemy import ModelUsers, SQLAlchemyKeyStore, api_key_table
 
 from .extensions import csrf, db
 from .models import User
@@ -14,21 +14,19 @@ from .models import User
 api_keys = api_key_table(db.metadata)
 
 
-def find_owner(user_id: str) -> Owner[None] | None:
-    user = db.session.get(User, int(user_id))
-    if user is None:
-        return None
-    since = user.created_at.replace(tzinfo=UTC)
+def owner_of(user: User) -> Owner[None]:
     permissions = {"products:read", "products:write", *(["products:write_any"] * user.is_admin)}
-    return Owner(user_id, permissions, None, not user.is_active, since)
+    since = user.created_at.replace(tzinfo=UTC)
+    return Owner(str(user.id), permissions, None, disabled=not user.is_active, since=since)
 
 
 def login_of_session(_: Request) -> Login | None:
     return Login(browser_user.get_id()) if browser_user.is_authenticated else None
 
 
-auth = FlaskAuth[None](logins=[login_of_session])
-current_user = auth.user(lambda owner_id: db.session.get(User, int(owner_id)))
+users = ModelUsers(User, owner_of, db.session.session_factory)
+auth = FlaskAuth[None](logins=[login_of_session], session=db.session)
+current_user = auth.user(users)
 
 
 def check_csrf() -> None:
@@ -44,7 +42,7 @@ def on_problem(error: Problem) -> tuple[Response, int, dict[str, str]]:
 def init_app(app: Flask) -> None:
     store = SQLAlchemyKeyStore(lambda: db.engine, api_keys)
     app.register_error_handler(Problem, on_problem)
-    auth.init_app(app, Authenticator(store, find_owner=find_owner))
+    auth.init_app(app, Authenticator(store, find_owner=users))
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
     app.config["WTF_CSRF_CHECK_DEFAULT"] = False
     app.before_request(check_csrf)

@@ -1,15 +1,13 @@
 from typing import Any
-from uuid import UUID
 
 from litestar import Request, Response
 from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException
 from litestar.security.jwt import Token
-from sqlalchemy.ext.asyncio import AsyncSession
 
-from msk_auth import AsyncAuthenticator, AsyncUsers, Login, Owner, Problem, own_guard
+from msk_auth import AsyncAuthenticator, Login, Owner, Problem, own_guard
 from msk_auth.integrations.litestar import LitestarAuth
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, api_key_table
+from msk_auth.stores.sqlalchemy import AsyncModelUsers, AsyncSQLAlchemyKeyStore, api_key_table
 
 from .auth import jwt_auth
 from .db import alchemy
@@ -18,10 +16,6 @@ from .models import User
 
 api_keys = api_key_table(User.metadata)
 PERMISSIONS = frozenset({"books:read", "books:write"})
-
-
-async def load_user(session: AsyncSession, user_id: str) -> User | None:
-    return await session.get(User, UUID(user_id))
 
 
 def owner_of(user: User) -> Owner[None]:
@@ -42,7 +36,7 @@ def login_of_cookie(connection: ASGIConnection[Any, Any, Any, Any]) -> Login | N
 
 
 store = AsyncSQLAlchemyKeyStore(alchemy.get_engine, api_keys)
-users = AsyncUsers(load_user, owner_of, alchemy.get_session)
+users = AsyncModelUsers(User, owner_of, alchemy.get_session)
 auth = LitestarAuth(
     AsyncAuthenticator(store, find_owner=users, logins=[login_of_token]),
     logins=[login_of_cookie],
