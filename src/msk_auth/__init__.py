@@ -15,6 +15,13 @@ from .authenticator import (
     Authenticator,
 )
 from .clock import Clock, SystemClock
+from .core.activity import (
+    ActivityEntry,
+    ActivitySettings,
+    DailyRequests,
+    KeyActivity,
+    LastRequest,
+)
 from .core.credentials import read_bearer
 from .core.cursor import PageCursor
 from .core.digest import KeyHasher, PepperRing, SlowDigest
@@ -89,7 +96,9 @@ from .core.model import (
 from .core.policy import Policy, any_credential, require, require_interactive, require_key
 from .core.revocation import LeakedKey
 from .core.store import (
+    ActivityStore,
     AdminStore,
+    AsyncActivityStore,
     AsyncAdminStore,
     AsyncBatchStore,
     AsyncKeyStore,
@@ -111,11 +120,15 @@ __version__ = "0.1.0"
 __all__ = [
     "PROBLEM_BASE",
     "UNCHANGED",
+    "ActivityEntry",
+    "ActivitySettings",
+    "ActivityStore",
     "AddressNotAllowed",
     "AdminKeys",
     "AdminStore",
     "AlgorithmName",
     "ApiKey",
+    "AsyncActivityStore",
     "AsyncAdminKeys",
     "AsyncAdminStore",
     "AsyncAuthenticator",
@@ -134,11 +147,13 @@ __all__ = [
     "CredentialUsed",
     "CredentialsMissing",
     "CrossOriginRefused",
+    "DailyRequests",
     "Event",
     "ExternalIdentity",
     "FieldError",
     "InputInvalid",
     "InteractiveRequired",
+    "KeyActivity",
     "KeyChange",
     "KeyCreated",
     "KeyDeleted",
@@ -167,6 +182,7 @@ __all__ = [
     "KeyUpdate",
     "KeyUpdated",
     "KeyValue",
+    "LastRequest",
     "LeakLocation",
     "LeakedKey",
     "LeaseRegister",

@@ -125,7 +125,7 @@ def test_only_an_administrators_login_may(
 def test_there_is_no_operation_that_makes_extends_or_shows_a_key() -> None:
     for kind in (AdminKeys, AsyncAdminKeys):
         operations = {name for name, _ in inspect.getmembers(kind, callable) if name[0] != "_"}
-        assert operations == {"list_keys", "revoke_key", "revoke_keys"}
+        assert operations == {"key_activity", "list_keys", "revoke_key", "revoke_keys"}
 
 
 # At start

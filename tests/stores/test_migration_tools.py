@@ -24,7 +24,12 @@ from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = pytest.mark.slow
 
-KEY_TABLES = {"msk_auth_api_keys", "msk_auth_api_keys_registers"}
+KEY_TABLES = {
+    "msk_auth_api_keys",
+    "msk_auth_api_keys_registers",
+    "msk_auth_api_keys_activity",
+    "msk_auth_api_keys_last_requests",
+}
 
 
 @dataclass(frozen=True)

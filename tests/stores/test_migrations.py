@@ -56,7 +56,7 @@ def differences(engine: Engine) -> list[Any]:
 
 
 def test_the_migrated_schema_is_the_table_of_the_library(engine: Engine) -> None:
-    assert len(differences(engine)) == 4  # two tables, two indexes
+    assert len(differences(engine)) == 8  # four tables, four indexes
     upgrade(engine)
     assert differences(engine) == []
 
@@ -111,7 +111,7 @@ def test_the_version_is_recorded_in_a_table_of_its_own(engine: Engine) -> None:
     assert "alembic_version" not in names
     with engine.connect() as connection:
         versions = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()
-        assert versions.all() == ["0003"]
+        assert versions.all() == ["0004"]
 
 
 def test_processes_that_start_together_migrate_once(url: URL) -> None:
@@ -140,7 +140,7 @@ def test_a_process_that_waits_on_mariadb_sees_the_migration(engine: Engine, url:
                 seen.extend(connection.execute(versions).scalars())
 
     upgrade(engine)
-    assert seen == ["0003"]
+    assert seen == ["0004"]
     other.dispose()
 
 

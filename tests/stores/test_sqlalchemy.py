@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Date,
     Engine,
     MetaData,
     NullPool,
@@ -305,7 +306,7 @@ def test_the_columns_are_of_types_of_sqlalchemy_itself() -> None:
     metadata = MetaData()
     api_key_table(metadata)
     columns = [column for table in metadata.tables.values() for column in table.c]
-    assert {type(column.type) for column in columns} == {String, Text, BigInteger}
+    assert {type(column.type) for column in columns} == {String, Text, BigInteger, Date}
 
 
 @pytest.mark.parametrize(

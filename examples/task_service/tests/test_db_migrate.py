@@ -344,7 +344,7 @@ async def test_runs_keep_their_output_when_the_end_of_it_begins_to_be_kept(
 async def test_keys_stay_when_they_get_what_people_edit(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 0009 to 0014, with an older process beside."""
+    """From 0009 to 0015, with an older process beside."""
     await _upgrade_to("0009", db, monkeypatch)
     key = (
         "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at)"
@@ -360,12 +360,13 @@ async def test_keys_stay_when_they_get_what_people_edit(
         assert [record.id for record in records] == ["after", "before"]
         edited = {(record.description, record.labels, record.networks) for record in records}
         assert edited == {(None, frozenset(), None)}
-        works = await connection.scalars(
-            select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0014"
+        for revision, older in (("0014", (*range(1, 11), 13)), ("0015", (*range(1, 11), 13, 14))):
+            works = await connection.scalars(
+                select(schema.schema_works_with.c.code).where(
+                    schema.schema_works_with.c.revision == revision
+                )
             )
-        )
-        assert set(works) == {f"{code:04}" for code in (*range(1, 11), 13)}
+            assert set(works) == {f"{code:04}" for code in older}
         assert await connection.run_sync(_differences) == []
 
 

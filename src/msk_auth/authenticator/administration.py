@@ -6,10 +6,11 @@ Beside the authenticators, so that an application has these operations only if i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any, Final, Generic, cast
 
 from msk_auth.core import administration
+from msk_auth.core.activity import KeyActivity
 from msk_auth.core.errors import ConfigurationError, KeyNotFound
 from msk_auth.core.model import ApiKey, KeyFilter, KeyPage, Principal, UserT
 from msk_auth.core.policy import Policy, require_interactive
@@ -85,6 +86,28 @@ class AdminKeys(Generic[UserT]):
         page: KeyPage = self._parts._ports.run(flow)  # noqa: SLF001
         return page
 
+    def key_activity(
+        self, principal: Principal[UserT], key_id: str, *, since: date | None = None
+    ) -> KeyActivity:
+        """What a key of any owner did, as :meth:`Authenticator.key_activity` returns it.
+
+        Args:
+            principal: The administrator.
+            key_id: The id of the key, which may be deleted.
+            since: The first day to read, in UTC; None means all that is kept.
+
+        Raises:
+            ConfigurationError: The authenticator has no `activity`.
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
+            KeyNotFound: There is no such key.
+            StoreUnavailable: The store did not answer.
+        """
+        self._parts._activity_log()  # noqa: SLF001
+        now = self.authenticator.clock.now()
+        flow = administration.key_activity(self.policy, principal, key_id, since, now)
+        activity: KeyActivity = self._parts._ports.run(flow)  # noqa: SLF001
+        return activity
+
     def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """Revoke a key of any owner, for good. No verification that starts after this returned succeeds.
 
@@ -152,6 +175,16 @@ class AsyncAdminKeys(Generic[UserT]):
         )
         page: KeyPage = await self._parts._ports.run(flow)  # noqa: SLF001
         return page
+
+    async def key_activity(
+        self, principal: Principal[UserT], key_id: str, *, since: date | None = None
+    ) -> KeyActivity:
+        """As :meth:`AdminKeys.key_activity`."""
+        self._parts._activity_log()  # noqa: SLF001
+        now = self.authenticator.clock.now()
+        flow = administration.key_activity(self.policy, principal, key_id, since, now)
+        activity: KeyActivity = await self._parts._ports.run(flow)  # noqa: SLF001
+        return activity
 
     async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """As :meth:`AdminKeys.revoke_key`."""

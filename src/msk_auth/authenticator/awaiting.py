@@ -7,13 +7,14 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, revocation
+from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
@@ -126,6 +127,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are cached; each takes about 1 KiB.
+        activity: Counts what keys do, for :meth:`key_activity`, and says what is kept; None counts nothing. A function is
+            called with each :meth:`flush`, so that a change takes effect at once.
         watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
@@ -154,6 +157,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
+        activity: ActivitySettings | Callable[[], Awaitable[ActivitySettings]] | None = None,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         super().__init__(
@@ -174,6 +178,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
+            activity=activity,
             awaits=True,
             overrides_authenticate=type(self).authenticate
             is not AsyncAuthenticator[Any].authenticate,
@@ -386,6 +391,27 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             )
         )
 
+    async def key_activity(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        since: date | None = None,
+        on_behalf_of: str | None = None,
+    ) -> KeyActivity:
+        """As :meth:`Authenticator.key_activity`."""
+        self._activity_log()
+        return await self._ports.run(
+            key_management.key_activity(
+                self.rules,
+                principal,
+                key_id,
+                since=since,
+                on_behalf_of=on_behalf_of,
+                now=self.clock.now(),
+            )
+        )
+
     async def list_keys(
         self,
         principal: Principal[UserT],
@@ -419,6 +445,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 await self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
                 await self._ports.store.replace_digest(key_id, old=old, new=new)
+        if self.activity is not None:
+            await self._ports.run(self.activity.flush(self.clock.now()))
 
     @property
     def is_open(self) -> bool:

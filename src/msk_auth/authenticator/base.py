@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic
+from typing import Final, Generic, cast
 
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import authentication, references
+from msk_auth.core.activity import ActivitySettings
 from msk_auth.core.authentication import Presented, Rules
 from msk_auth.core.digest import KeyHasher, PepperRing
 from msk_auth.core.errors import (
@@ -27,6 +28,7 @@ from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import AnyUsers, users_in
 
+from .activity import ActivityLog
 from .usage import UsageBuffer
 from .validation import check_users_shareable, validate_components
 
@@ -83,6 +85,7 @@ class BaseAuthenticator(Generic[UserT]):
         clock: Clock | None,
         lease: timedelta | None,
         lease_entries: int,
+        activity: object,
         awaits: bool,
         overrides_authenticate: bool,
         takes_address: bool,
@@ -100,6 +103,7 @@ class BaseAuthenticator(Generic[UserT]):
             tokens=tokens,
             issuers=issuers,
             logins=logins,
+            activity=activity,
             awaits=awaits,
         )
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
@@ -123,6 +127,9 @@ class BaseAuthenticator(Generic[UserT]):
         self.problem_base = problem_base
         self.clock: Clock = SystemClock() if clock is None else clock
         self._usage = UsageBuffer()
+        self.activity: ActivityLog | None = None
+        if activity is not None:
+            self.activity = ActivityLog(cast("ActivitySettings | Callable[[], object]", activity))
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
             for look_up in (find_owner, find_external_owner):
@@ -179,6 +186,13 @@ class BaseAuthenticator(Generic[UserT]):
                 " hasher=KeyHasher(PepperRing(…))."
             )
         return peppers
+
+    def _activity_log(self) -> ActivityLog:
+        if self.activity is None:
+            raise ConfigurationError(
+                "This authenticator does not count what keys do. Give it activity=ActivitySettings()."
+            )
+        return self.activity
 
     def _open_issuers(self) -> None:
         for issuer in self.issuers:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, revocation
+from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
@@ -81,6 +82,8 @@ class Authenticator(BaseAuthenticator[UserT]):
             access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are cached; each takes about 1 KiB.
+        activity: Counts what keys do, for :meth:`key_activity`, and says what is kept; None counts nothing. A function is
+            called with each :meth:`flush`, so that a change takes effect at once.
         watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
@@ -107,6 +110,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
+        activity: ActivitySettings | Callable[[], ActivitySettings] | None = None,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         super().__init__(
@@ -127,6 +131,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
+            activity=activity,
             awaits=False,
             overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
@@ -504,6 +509,39 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
+    def key_activity(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        *,
+        since: date | None = None,
+        on_behalf_of: str | None = None,
+    ) -> KeyActivity:
+        """What a key did: its requests of each day, and its last one, as of the last :meth:`flush` of each process.
+
+        Args:
+            principal: Must be interactive: the addresses are of people.
+            key_id: The id of the key.
+            since: The first day to read, in UTC; None means all that is kept.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            ConfigurationError: This authenticator has no `activity`.
+            InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+        """
+        self._activity_log()
+        return self._ports.run(
+            key_management.key_activity(
+                self.rules,
+                principal,
+                key_id,
+                since=since,
+                on_behalf_of=on_behalf_of,
+                now=self.clock.now(),
+            )
+        )
+
     def list_keys(
         self,
         principal: Principal[UserT],
@@ -545,13 +583,18 @@ class Authenticator(BaseAuthenticator[UserT]):
         )
 
     def flush(self) -> None:
-        """Write the collected times of last use and upgraded digests. What cannot be written now is kept for the next call."""
+        """Write the collected times of last use, upgraded digests and counts of activity, and delete activity that is too old.
+
+        What cannot be written now is kept for the next call.
+        """
         self._last_flush = self.clock.monotonic()
         with self._usage.batch() as batch:
             if batch.last_used:
                 self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
                 self._ports.store.replace_digest(key_id, old=old, new=new)
+        if self.activity is not None:
+            self._ports.run(self.activity.flush(self.clock.now()))
 
     @property
     def is_flush_due(self) -> bool:

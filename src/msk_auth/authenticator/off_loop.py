@@ -38,6 +38,7 @@ _SHARED = (
     "clock",
     "cached_principal",
     "takes_address",
+    "activity",
 )
 
 
@@ -120,6 +121,9 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
 
     def get_key(self, *args: Any, **kwargs: Any) -> Any:
         return self._call("get_key", *args, **kwargs)
+
+    def key_activity(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("key_activity", *args, **kwargs)
 
     def list_keys(self, *args: Any, **kwargs: Any) -> Any:
         return self._call("list_keys", *args, **kwargs)

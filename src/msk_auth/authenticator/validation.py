@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from msk_auth._callables import called_function, return_hint, returns_awaitable
+from msk_auth.core.activity import ActivitySettings
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.immutability import NotShareable, is_mutable_class
@@ -21,6 +22,8 @@ from msk_auth.core.store import offered
 from msk_auth.tokens.profile import TokenProfile
 
 _WRITES: Final = ("insert", "revoke", "delete", "expire", "rotate", "update")
+
+_ACTIVITY: Final = ("record_activity", "activity", "delete_activity")
 
 _MEANT_FOR: Final[Mapping[str, str]] = {
     "find_owner": "a function that returns the Owner with an id, or None",
@@ -46,6 +49,7 @@ def validate_components(
     tokens: object,
     issuers: object,
     logins: object,
+    activity: object,
     awaits: bool,
 ) -> None:
     """Refuse components of the wrong kind. `awaits`: whether the authenticator awaits the store and the look-ups.
@@ -84,6 +88,14 @@ def validate_components(
             "tokens must be a TokenProfile or a list of them. Each names an issuer of accepted JWTs and its"
             " keys. Leave it out to accept no JWTs."
         )
+    if (
+        activity is not None
+        and not isinstance(activity, ActivitySettings)
+        and not callable(activity)
+    ):
+        raise ConfigurationError(
+            "activity must be ActivitySettings(…) or a function that returns ActivitySettings."
+        )
     _validate_issuers(issuers, find_external_owner)
     validate_logins(logins, "the credential", awaits=awaits)
     called = {
@@ -94,6 +106,7 @@ def validate_components(
         "find_session": find_session,
         "key_limits": key_limits,
         "may_act_for": may_act_for,
+        "activity": activity,
     }
     if awaits:
         _check_awaited(called)
@@ -101,6 +114,8 @@ def validate_components(
         _check_blocking(called | {"on_event": on_event})
     # After its kind: a store of the other kind need not be completed.
     _validate_writes(store)
+    if activity is not None:
+        _validate_activity(store)
 
 
 def validate_logins(logins: object, subject: str, *, awaits: bool) -> None:
@@ -156,6 +171,20 @@ def _validate_writes(store: object) -> None:
                 f"store.{name} does not take `change`. Add the keyword argument, as in KeyStore.{name}: a wrapper passes"
                 " it on, a store without an on_change hook ignores it."
             )
+
+
+def _validate_activity(store: object) -> None:
+    """Refuse a store that cannot keep what keys did.
+
+    Raises:
+        ConfigurationError: It lacks a method of an `ActivityStore`.
+    """
+    missing = [name for name in _ACTIVITY if offered(store, name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{type(store).__name__} cannot keep what keys did. Add {', '.join(missing)} to it, as in ActivityStore, and run"
+            " StoreContract; or leave activity out."
+        )
 
 
 def takes(method: Any, keyword: str) -> bool:

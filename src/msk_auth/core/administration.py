@@ -13,12 +13,13 @@ import base64
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Final, TypeAlias
 
 from . import steps
+from .activity import KeyActivity
 from .cursor import PageCursor
-from .errors import FieldError, InputInvalid
+from .errors import FieldError, InputInvalid, KeyNotFound
 from .events import KeyRevocation, RevocationCause
 from .key_management import MAX_OWNER_ID_LENGTH, MAX_PAGE, is_key_id, is_label
 from .model import ApiKey, KeyFilter, KeyPage, KeyQuery, Principal
@@ -64,6 +65,17 @@ def list_keys(
         if len(batch) < BATCH:
             return KeyPage(tuple(found), None)
     return KeyPage(tuple(found), None if position is None else _encode(position))
+
+
+def key_activity(
+    policy: Policy, principal: Principal[Any], key_id: str, since: date | None, now: datetime
+) -> Flow[KeyActivity]:
+    """What a key of any owner did, deleted ones included: its activity is kept as long as that of others."""
+    policy.check(principal, now)
+    record = (yield from steps.find_key(key_id)) if is_key_id(key_id) else None
+    if record is None:
+        raise KeyNotFound
+    return (yield from steps.find_activity(record.id, since))
 
 
 def revoke_keys(

@@ -18,11 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from . import steps
+from .activity import KeyActivity
 from .authentication import Rules, verify_again
 from .cursor import PageCursor
 from .errors import (
@@ -295,6 +296,22 @@ def get_key(
     """A key of the principal's owner, with any credential; interactive only on behalf of another."""
     owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
     return (yield from _find_key_of(owner, key_id))
+
+
+def key_activity(
+    rules: Rules,
+    principal: Principal[Any],
+    key_id: str,
+    *,
+    since: date | None,
+    on_behalf_of: str | None,
+    now: datetime,
+) -> Flow[KeyActivity]:
+    """What a key of the principal's owner did. It has addresses of people, so no API key reads it."""
+    _MANAGE.check(principal, now)
+    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    record = yield from _find_key_of(owner, key_id)
+    return (yield from steps.find_activity(record.id, since))
 
 
 def list_keys(

@@ -8,9 +8,10 @@ step does not show its arguments, since some contain a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from .activity import ActivityEntry, KeyActivity
 from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Principal, Session
 from .store import KeyChange, KeyUpdate, RecordedLease
 
@@ -42,6 +43,9 @@ class StorePort(Protocol):
     def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange
     ) -> Any: ...
+    def record_activity(self, entries: Sequence[ActivityEntry]) -> Any: ...
+    def activity(self, key_id: str, *, since: date | None) -> Any: ...
+    def delete_activity(self, *, before: date, limit: int) -> Any: ...
 
 
 class RegisterPort(Protocol):
@@ -152,6 +156,23 @@ def list_keys(query: KeyQuery) -> Flow[Sequence[ApiKey]]:
 def list_all_keys(after: tuple[str, datetime, str] | None, limit: int) -> Flow[Sequence[ApiKey]]:
     # Only `AdminKeys` runs this, which has asked the store for the method.
     answer: Sequence[ApiKey] = yield lambda ports: ports.store.list_all(after=after, limit=limit)
+    return answer
+
+
+# An authenticator that has `activity` has asked the store for these three methods.
+
+
+def record_activity(entries: Sequence[ActivityEntry]) -> Flow[None]:
+    yield lambda ports: ports.store.record_activity(entries)
+
+
+def find_activity(key_id: str, since: date | None) -> Flow[KeyActivity]:
+    answer: KeyActivity = yield lambda ports: ports.store.activity(key_id, since=since)
+    return answer
+
+
+def delete_activity(before: date, limit: int) -> Flow[int]:
+    answer: int = yield lambda ports: ports.store.delete_activity(before=before, limit=limit)
     return answer
 
 

@@ -18,10 +18,11 @@ write that changes a key: what the hook writes there commits with the change, or
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from inspect import isawaitable, iscoroutine
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
+from .activity import ActivityEntry, KeyActivity
 from .errors import ConfigurationError
 from .events import KeyEvent
 from .model import ApiKey, KeyQuery
@@ -32,6 +33,9 @@ READ_SECONDS: Final = 3.0
 Under a lease two more seconds may pass before the look-up: one to wait for another request with the same credential, and
 one to record the lease.
 """
+
+ACTIVITY_BATCH: Final = 500
+"""How many entries of activity are written at once: no revocation waits long for one of them."""
 
 
 def offered(store: object, name: str) -> Any:
@@ -253,6 +257,62 @@ class AsyncAdminStore(Protocol):
         self, *, after: tuple[str, datetime, str] | None, limit: int
     ) -> Sequence[ApiKey]:
         """As :meth:`AdminStore.list_all`."""
+        ...
+
+
+class ActivityStore(Protocol):
+    """What a store adds so that it is counted what keys do (`activity=` of :class:`~msk_auth.Authenticator`).
+
+    A store without it works, and cannot be used with `activity`.
+    """
+
+    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """Add the counts of entries to those that are there, all of them or, if it raises, none.
+
+        Several processes add at the same time, and no count is lost. The last request of a key is replaced by one that is not
+        earlier. No other part of a key changes.
+
+        Args:
+            entries: At least one, each key and day at most once; up to :data:`ACTIVITY_BATCH`.
+        """
+        ...
+
+    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """What a key did; nothing for an unknown id.
+
+        Args:
+            key_id: The key.
+            since: The first day to read; None means all days. The last request is read whenever it was.
+        """
+        ...
+
+    def delete_activity(self, *, before: date, limit: int) -> int:
+        """Delete days before this one, and last requests before it began.
+
+        Args:
+            before: The first day that stays.
+            limit: How many days of keys to delete at most, and how many last requests. The time must not grow with the number
+                of those that stay.
+
+        Returns:
+            How many were deleted; zero if there is nothing left to delete.
+        """
+        ...
+
+
+class AsyncActivityStore(Protocol):
+    """:class:`ActivityStore` with `async` methods."""
+
+    async def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """As :meth:`ActivityStore.record_activity`."""
+        ...
+
+    async def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """As :meth:`ActivityStore.activity`."""
+        ...
+
+    async def delete_activity(self, *, before: date, limit: int) -> int:
+        """As :meth:`ActivityStore.delete_activity`."""
         ...
 
 

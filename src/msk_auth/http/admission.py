@@ -11,7 +11,9 @@ import operator
 from collections.abc import Callable, Generator, MutableMapping
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
+from msk_auth.authenticator.activity import Counted
 from msk_auth.authenticator.base import BaseAuthenticator
+from msk_auth.core.activity import key_of
 from msk_auth.core.authentication import no_user
 from msk_auth.core.errors import (
     ConfigurationError,
@@ -39,6 +41,10 @@ _USERS: Final = "msk_auth.users"
 _SESSION: Final = "msk_auth.session"
 
 _NAMED: Final = "msk_auth.named"
+_COUNTED: Final = "msk_auth.counted"
+
+Describe: TypeAlias = Callable[[Memory], tuple[str | None, str | None]]
+"""Takes what a request is kept in, and returns its method with the pattern of its route, and its `User-Agent`."""
 
 AUTHENTICATED: Final = any_credential()
 """For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
@@ -51,6 +57,11 @@ _log = logging.getLogger("msk_auth.integrations")
 _log.addFilter(RedactingFilter())
 
 
+def nothing_known(_memory: Memory) -> tuple[None, None]:
+    """Describes a request of which nothing is known."""
+    return None, None
+
+
 def admit(
     memory: Memory,
     authenticator: BaseAuthenticator[UserT],
@@ -58,6 +69,7 @@ def admit(
     policy: Policy,
     *,
     address: str | None,
+    describe: Describe = nothing_known,
     afresh: bool = False,
     elsewhere: RequestLogins | None = None,
 ) -> Generator[Callable[[Any], Any], Any, Principal[UserT]]:
@@ -69,6 +81,7 @@ def admit(
         authorization: The headers as they are now: a middleware may have changed them since another guard ran.
         policy: What the principal has to meet.
         address: Of the client, as the server states it; None if it does not.
+        describe: Describes the request for the activity of its key, if that is collected.
         afresh: Verify in any case. What an open websocket's handshake found may be long past.
         elsewhere: What may find a login elsewhere in the request.
 
@@ -102,17 +115,23 @@ def admit(
             result = StoreUnavailable()
         outcome = memory[_OUTCOME] = (authenticator, presented, result)
     found = outcome[2]
-    if not isinstance(found, Principal):
-        raise _refusal(found, policy)
-    principal: Principal[UserT] = found
-    if not policy.is_bare:
-        authenticator.authorize(principal, policy)
-        if policy is not AUTHENTICATED:
-            memory[_NAMED] = (authenticator, principal.key_id)
-    elif memory.get(_NAMED) != (authenticator, principal.key_id):
-        # No other guard of this request has named what this key may do here.
-        authenticator.authorize(principal, policy)
-    return principal
+    is_accepted = False
+    try:
+        if not isinstance(found, Principal):
+            raise _refusal(found, policy)
+        principal: Principal[UserT] = found
+        if not policy.is_bare:
+            authenticator.authorize(principal, policy)
+            if policy is not AUTHENTICATED:
+                memory[_NAMED] = (authenticator, principal.key_id)
+        elif memory.get(_NAMED) != (authenticator, principal.key_id):
+            # No other guard of this request has named what this key may do here.
+            authenticator.authorize(principal, policy)
+        is_accepted = True
+        return principal
+    finally:
+        if authenticator.activity is not None:
+            _count(memory, authenticator, found, is_accepted, address, describe, is_afresh=afresh)
 
 
 def keep_session(
@@ -230,6 +249,44 @@ def users_of(authenticator: BaseAuthenticator[Any], given: AnyUsers | None = Non
             " Give it find_owner=Users(load_user, owner_of, new_session)."
         )
     return users
+
+
+def _count(
+    memory: Memory,
+    authenticator: BaseAuthenticator[Any],
+    found: Principal[Any] | Problem,
+    is_accepted: bool,
+    address: str | None,
+    describe: Describe,
+    *,
+    is_afresh: bool,
+) -> None:
+    """Count a request of a key once, however many guards it passes; one that any of them refuses is a refused one.
+
+    What an open connection verifies afresh is no request of its own.
+    """
+    activity = authenticator.activity
+    key_id = key_of(found)
+    if activity is None or key_id is None:
+        return
+    before: Counted | None = memory.get(_COUNTED)
+    if before is not None and (before.log is not activity or before.key_id != key_id):
+        before = None
+    if before is not None and (is_afresh or not before.is_accepted):
+        return
+    route, user_agent = describe(memory)
+    # A middleware that verifies the request may run before it is known which route serves it.
+    if before is not None and is_accepted and before.route == route:
+        return
+    memory[_COUNTED] = activity.count(
+        key_id,
+        authenticator.clock.now(),
+        is_accepted=is_accepted,
+        route=route,
+        address=address,
+        user_agent=user_agent,
+        before=before,
+    )
 
 
 def _outcome_of(answer: object) -> Principal[Any] | Problem:

@@ -268,12 +268,23 @@ class AsgiAuth(
             authorization,
             policy,
             address=_address(scope),
+            describe=self._describe_request,
             afresh=afresh,
             elsewhere=elsewhere,
         )
         principal = await run_awaiting(flow, authenticator)
         await self._publish(scope, principal)
         return principal
+
+    def _describe_request(self, scope: Memory) -> tuple[str | None, str | None]:
+        """The method and the route of a request, and what its client calls itself."""
+        path = self._route_path(scope)
+        route = None if path is None else f"{scope.get('method', 'WEBSOCKET')} {path}"
+        return route, next(iter(_texts(scope, b"user-agent")), None)
+
+    @abstractmethod
+    def _route_path(self, scope: Memory) -> str | None:
+        """The pattern of the route that serves a request; None if the framework does not say, or has yet to find it."""
 
     def _is_own_route(self, scope: Memory) -> bool:
         """Whether it is known before the route is called that it is one of the library.

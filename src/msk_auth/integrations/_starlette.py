@@ -48,6 +48,12 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     def _connection(self, scope: Memory) -> HTTPConnection:
         return HTTPConnection(scope)
 
+    def _route_path(self, scope: Memory) -> str | None:
+        # FastAPI knows by itself under which prefix it has included a router.
+        included: Any = scope.get("fastapi", {}).get("effective_route_context")
+        path: str | None = getattr(included or scope.get("route"), "path", None)
+        return path
+
     def install(
         self,
         app: AppT,

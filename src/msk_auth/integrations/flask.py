@@ -613,6 +613,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             _authorization(environ),
             policy,
             address=environ.get("REMOTE_ADDR"),
+            describe=_describe,
             afresh=afresh,
             elsewhere=elsewhere,
         )
@@ -692,6 +693,13 @@ def _authorization(environ: Memory) -> tuple[str, ...]:
     # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
     value: str | None = environ.get("HTTP_AUTHORIZATION")
     return () if value is None else (value,)
+
+
+def _describe(environ: Memory) -> tuple[str | None, str | None]:
+    """The method and the route of a request, and what its client calls itself."""
+    rule = request.url_rule
+    route = None if rule is None else f"{environ['REQUEST_METHOD']} {rule.rule}"
+    return route, environ.get("HTTP_USER_AGENT")
 
 
 def _header(name: str) -> str | None:

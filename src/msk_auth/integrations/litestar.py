@@ -539,6 +539,10 @@ class LitestarAuth(
             self._middleware in app.middleware and Problem in app.exception_handlers and documents
         )
 
+    def _route_path(self, scope: Memory) -> str | None:
+        path: str | None = scope.get("path_template")
+        return path
+
     def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
 

@@ -17,12 +17,13 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
 
 from msk_auth._callables import check_hook
 from msk_auth._fork import after_fork_in_child
+from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus, revoked
@@ -48,6 +49,8 @@ class _Records:
     def __init__(self) -> None:
         self._records: dict[str, ApiKey] = {}
         self._leases: dict[tuple[timedelta, str], RecordedLease] = {}
+        self._days: dict[str, dict[date, DailyRequests]] = {}
+        self._last_requests: dict[str, LastRequest] = {}
         self._renew()
         after_fork_in_child(self._renew)
 
@@ -122,6 +125,33 @@ class _Records:
         record = self._records.get(key_id)
         if record is not None and record.digest == old:
             self._records[key_id] = replace(record, digest=new)
+
+    def _record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        for entry in entries:
+            days = self._days.setdefault(entry.key_id, {})
+            day, accepted, refused = days.get(entry.day, DailyRequests(entry.day, 0, 0))
+            days[day] = DailyRequests(day, accepted + entry.accepted, refused + entry.refused)
+            last = self._last_requests.get(entry.key_id)
+            if last is None or last.at <= entry.last.at:
+                self._last_requests[entry.key_id] = entry.last
+
+    def _activity(self, key_id: str, since: date | None) -> KeyActivity:
+        days = sorted(self._days.get(key_id, {}).values())
+        recent = tuple(each for each in days if since is None or each.day >= since)
+        return KeyActivity(recent, self._last_requests.get(key_id))
+
+    def _delete_activity(self, before: date, limit: int) -> int:
+        old_days = [(days, day) for days in self._days.values() for day in days if day < before][
+            :limit
+        ]
+        old_requests = [
+            key_id for key_id, last in self._last_requests.items() if last.at.date() < before
+        ][:limit]
+        for days, day in old_days:
+            del days[day]
+        for key_id in old_requests:
+            del self._last_requests[key_id]
+        return len(old_days) + len(old_requests)
 
     def _recorded_leases(self) -> Collection[RecordedLease]:
         with self._lease_lock:
@@ -276,6 +306,21 @@ class MemoryKeyStore(_Records):
         with self._lock:
             self._replace_digest(key_id, old=old, new=new)
 
+    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """See :class:`~msk_auth.ActivityStore`."""
+        with self._lock:
+            self._record_activity(entries)
+
+    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """See :class:`~msk_auth.ActivityStore`."""
+        with self._lock:
+            return self._activity(key_id, since)
+
+    def delete_activity(self, *, before: date, limit: int) -> int:
+        """See :class:`~msk_auth.ActivityStore`."""
+        with self._lock:
+            return self._delete_activity(before, limit)
+
     def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
         return self._recorded_leases()
@@ -395,6 +440,21 @@ class AsyncMemoryKeyStore(_Records):
         """See :class:`~msk_auth.KeyStore`."""
         async with self._turn():
             self._replace_digest(key_id, old=old, new=new)
+
+    async def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """See :class:`~msk_auth.ActivityStore`."""
+        async with self._turn():
+            self._record_activity(entries)
+
+    async def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """See :class:`~msk_auth.ActivityStore`."""
+        async with self._turn():
+            return self._activity(key_id, since)
+
+    async def delete_activity(self, *, before: date, limit: int) -> int:
+        """See :class:`~msk_auth.ActivityStore`."""
+        async with self._turn():
+            return self._delete_activity(before, limit)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""

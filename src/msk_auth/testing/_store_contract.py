@@ -13,8 +13,12 @@ from typing import Any, TypeVar, Unpack, cast
 import pytest
 
 from msk_auth import (
+    ActivityEntry,
+    ActivityStore,
     ApiKey,
     AsyncKeyStore,
+    DailyRequests,
+    KeyActivity,
     KeyChange,
     KeyEvent,
     KeyLimitReached,
@@ -24,6 +28,7 @@ from msk_auth import (
     KeyStatus,
     KeyStore,
     KeyUpdate,
+    LastRequest,
     LeaseRegister,
     RecordedLease,
 )
@@ -35,8 +40,10 @@ T = TypeVar("T")
 NOW = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 MICROSECOND = timedelta(microseconds=1)
 
+TODAY = NOW.date()
 OWNER = "owner-1"
 
 
@@ -928,6 +935,110 @@ class StoreContract:
         assert [key.id for key in list_all(after=("bb", NOW, "k3"), limit=9)] == ["k2", "k1"]
         assert list(list_all(after=("a", NOW, "k1"), limit=9)) == []
 
+    # Activity
+
+    def test_a_key_that_did_nothing_has_no_activity(self, store: KeyStore) -> None:
+        activity = activity_store(store)
+        add(store, "k")
+        assert activity.activity("k", since=None) == KeyActivity((), None)
+        assert activity.activity("unknown", since=TODAY) == KeyActivity((), None)
+
+    def test_activity_adds_up_and_belongs_to_its_key_and_day(self, store: KeyStore) -> None:
+        activity = activity_store(store)
+        activity.record_activity([did("k", 2, 1), did("K", 5, 0), did("k", 7, 0, day=-1)])
+        activity.record_activity([did("k", 1, 3, last=NOW + SECOND)])
+        # A request that was counted as accepted, and refused later.
+        activity.record_activity([did("k", -1, 1, last=NOW + SECOND)])
+        yesterday = DailyRequests(TODAY - DAY, 7, 0)
+        today = DailyRequests(TODAY, 2, 5)
+        last = LastRequest(NOW + SECOND)
+        assert activity.activity("k", since=None) == KeyActivity((yesterday, today), last)
+        assert activity.activity("k", since=TODAY) == KeyActivity((today,), last)
+        assert activity.activity("k", since=TODAY + DAY) == KeyActivity((), last)
+        assert activity.activity("K", since=None).days == (DailyRequests(TODAY, 5, 0),)
+
+    def test_recording_activity_changes_no_key(self, store: KeyStore) -> None:
+        record = add(store, "k", revoked_at=NOW)
+        activity_store(store).record_activity([did("k", 1, 1), did("unknown", 1, 1)])
+        assert store.find("k") == record
+        assert store.find("unknown") is None
+
+    @pytest.mark.parametrize(
+        "last",
+        [
+            LastRequest(NOW),
+            LastRequest(NOW, "GET /tasks/{id}", "2001:db8::1", "curl/8.5"),
+            LastRequest(NOW + MICROSECOND, None, "203.0.113.7", None),
+            LastRequest(
+                NOW, "GET /\u00e9", None, "\u4f60\u597d \U0001f5dd %s ' \" \\ " + "x" * 180
+            ),
+        ],
+    )
+    def test_the_last_request_comes_back_as_it_was(
+        self, store: KeyStore, last: LastRequest
+    ) -> None:
+        activity = activity_store(store)
+        activity.record_activity([ActivityEntry("k", TODAY, 1, 0, last)])
+        assert activity.activity("k", since=None).last == last
+
+    def test_the_last_request_is_replaced_whole_by_one_that_is_not_earlier(
+        self, store: KeyStore
+    ) -> None:
+        activity = activity_store(store)
+        first = LastRequest(NOW, "GET /first", "203.0.113.1", "first")
+        earlier = LastRequest(NOW - SECOND, "GET /earlier", "203.0.113.2", "earlier")
+        same = LastRequest(NOW, "GET /same", "203.0.113.3", None)
+        later = LastRequest(NOW + SECOND, None, None, "later")
+        for last, expected in [(first, first), (earlier, first), (same, same), (later, later)]:
+            activity.record_activity([ActivityEntry("k", TODAY, 1, 0, last)])
+            assert activity.activity("k", since=None).last == expected
+
+    def test_a_batch_of_activity_may_be_as_large_as_promised(self, store: KeyStore) -> None:
+        activity = activity_store(store)
+        activity.record_activity([did(f"k{number:03}", number, 1) for number in range(500)])
+        for number in (0, 250, 499):
+            days = activity.activity(f"k{number:03}", since=None).days
+            assert days == (DailyRequests(TODAY, number, 1),)
+
+    def test_parallel_batches_of_activity_lose_no_count(self, store: KeyStore) -> None:
+        activity = activity_store(store)
+        keys = [f"k{number:02}" for number in range(20)]
+
+        def record(number: int) -> None:
+            last = NOW + number * SECOND
+            activity.record_activity([did(key_id, 1, number, last=last) for key_id in keys])
+
+        assert in_parallel(record, range(12)) == [None] * 12
+        expected = KeyActivity((DailyRequests(TODAY, 12, 66),), LastRequest(NOW + 11 * SECOND))
+        assert [activity.activity(key_id, since=None) for key_id in keys] == [expected] * 20
+
+    def test_old_activity_is_deleted_in_parts(self, store: KeyStore) -> None:
+        activity = activity_store(store)
+        # All days of one key, and the last request of another one, are old.
+        activity.record_activity([did(f"k{number}", 1, 0, day=-number) for number in range(6)])
+        activity.record_activity([did("k0", 1, 0, day=-5, last=NOW)])
+        midnight = NOW.replace(hour=0, minute=0, second=0, microsecond=0)
+        activity.record_activity([did("edge", 1, 0, day=-2, last=midnight - 2 * DAY)])
+        before = TODAY - 2 * DAY
+        deleted: list[int] = []
+        while not deleted or deleted[-1]:
+            deleted.append(activity.delete_activity(before=before, limit=2))
+        assert sum(deleted) == 4 + 3  # days of k3, k4, k5 and k0; last requests of k3, k4 and k5
+        assert max(deleted) <= 4
+        kept = {
+            key_id: activity.activity(key_id, since=None)
+            for key_id in ("k0", "k1", "k2", "k3", "k4", "k5", "edge")
+        }
+        days = {key_id: [each.day for each in found.days] for key_id, found in kept.items()}
+        assert days == {
+            "k0": [TODAY], "k1": [TODAY - DAY], "k2": [before], "k3": [], "k4": [], "k5": [], "edge": [before],
+        }  # fmt: skip
+        assert [key_id for key_id, found in kept.items() if found.last is None] == [
+            "k3",
+            "k4",
+            "k5",
+        ]
+
 
 class AsyncStoreContract(StoreContract):
     """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and override the fixture that makes your store.
@@ -1060,6 +1171,21 @@ def admin_lister(store: KeyStore) -> Callable[..., Sequence[ApiKey]]:
         pytest.skip("this store does not list the keys of all owners")
     list_all: Callable[..., Sequence[ApiKey]] = cast("Any", store).list_all
     return list_all
+
+
+def did(
+    key_id: str, accepted: int, refused: int, *, day: int = 0, last: datetime | None = None
+) -> ActivityEntry:
+    """Requests of a key on a day, counted from today."""
+    at = NOW + day * DAY if last is None else last
+    return ActivityEntry(key_id, TODAY + day * DAY, accepted, refused, LastRequest(at))
+
+
+def activity_store(store: KeyStore) -> ActivityStore:
+    """The store as one of activity; skips the test if it is none."""
+    if not hasattr(store, "record_activity"):
+        pytest.skip("this store does not keep what keys did")
+    return cast("ActivityStore", store)
 
 
 def lease_register(store: KeyStore) -> LeaseRegister:

@@ -14,11 +14,12 @@ Three rules make them right under any number of processes, at any isolation leve
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     LargeBinary,
@@ -41,19 +42,21 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
 from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
 from msk_auth.core.store import KeyUpdate, RecordedLease
 
 from ._rows import (
     first_record,
+    from_microseconds,
     read_record,
     select_from_id,
     to_columns,
     to_microseconds,
     to_row,
 )
-from ._schema import registers_of
+from ._schema import activity_of, registers_of
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(ApiKey))
 """The columns of a record, in the order in which :class:`~msk_auth.ApiKey` takes them."""
@@ -106,6 +109,7 @@ class KeyOperations:
         self.table = table
         self._keys = table.c
         self._registers = registers_of(table)
+        self._activity, self._last_requests = activity_of(table)
         self._dialect = dialect
         self._is_mysql = dialect in {"mysql", "mariadb"}
         self._columns = [table.c[name] for name in FIELDS]
@@ -267,6 +271,86 @@ class KeyOperations:
             .values(digest=new)
         )
 
+    def record_activity(self, connection: Connection, entries: Sequence[ActivityEntry]) -> None:
+        days, last = self._activity.c, self._last_requests.c
+        self._upsert(
+            connection,
+            self._activity,
+            [
+                {
+                    "key_id": entry.key_id,
+                    "day": entry.day,
+                    "accepted": entry.accepted,
+                    "refused": entry.refused,
+                }
+                for entry in entries
+            ],
+            lambda new: [(name, days[name] + new[name]) for name in ("accepted", "refused")],
+        )
+        self._upsert(
+            connection,
+            self._last_requests,
+            [
+                {
+                    "key_id": entry.key_id,
+                    "at": to_microseconds(entry.last.at),
+                    "route": entry.last.route,
+                    "address": entry.last.address,
+                    "user_agent": entry.last.user_agent,
+                }
+                for entry in entries
+            ],
+            # MariaDB and MySQL assign in this order, and compare with what they have assigned.
+            lambda new: [
+                (name, case((new.at >= last.at, new[name]), else_=last[name]))
+                for name in ("route", "address", "user_agent", "at")
+            ],
+        )
+
+    def activity(self, connection: Connection, key_id: str, since: date | None) -> KeyActivity:
+        days, last = self._activity.c, self._last_requests.c
+        recent = true() if since is None else days.day >= since
+        found = connection.execute(
+            select(days.day, days.accepted, days.refused)
+            .where(days.key_id == key_id, recent)
+            .order_by(days.day)
+        ).all()
+        request = connection.execute(
+            select(last.at, last.route, last.address, last.user_agent).where(last.key_id == key_id)
+        ).one_or_none()
+        return KeyActivity(
+            tuple(DailyRequests(*row) for row in found),
+            None if request is None else LastRequest(from_microseconds(request[0]), *request[1:]),
+        )
+
+    def delete_activity(self, connection: Connection, before: date, limit: int) -> int:
+        days, last = self._activity.c, self._last_requests.c
+        began = to_microseconds(datetime.combine(before, time(), UTC))
+        return self._delete_some(
+            connection, self._activity, (days.key_id, days.day), days.day < before, limit
+        ) + self._delete_some(
+            connection, self._last_requests, (last.key_id,), last.at < began, limit
+        )
+
+    def _delete_some(
+        self,
+        connection: Connection,
+        table: Table,
+        key: Sequence[Column[Any]],
+        where: ColumnElement[bool],
+        limit: int,
+    ) -> int:
+        # MariaDB and MySQL have no limit in a subquery, and use no index for what they delete by one.
+        found = connection.execute(select(*key).where(where).limit(limit)).all()
+        if found:
+            same = and_(*(column == bindparam(f"old_{column.name}") for column in key))
+            # Again: a request may have come since it was read.
+            connection.execute(
+                delete(table).where(same, where),
+                [{f"old_{column.name}": row[n] for n, column in enumerate(key)} for row in found],
+            )
+        return len(found)
+
     def recorded_leases(self, connection: Connection) -> Collection[RecordedLease]:
         registers = self._registers.c
         rows = connection.execute(
@@ -361,21 +445,26 @@ class KeyOperations:
     ) -> None:
         """Set a register to `first`, or to `then` if there is one; its row stays locked until the end."""
         row = {"name": name, "value": first}
-        match self._dialect:
-            case "postgresql":
-                statement: Any = postgresql.insert(self._registers).values(row)
-                statement = statement.on_conflict_do_update(
-                    index_elements=["name"], set_={"value": then}
-                )
-            case "sqlite":
-                statement = sqlite.insert(self._registers).values(row)
-                statement = statement.on_conflict_do_update(
-                    index_elements=["name"], set_={"value": then}
-                )
-            case _:
-                statement = mysql.insert(self._registers).values(row)
-                statement = statement.on_duplicate_key_update(value=then)
-        connection.execute(statement)
+        self._upsert(connection, self._registers, [row], lambda _new: [("value", then)])
+
+    def _upsert(
+        self,
+        connection: Connection,
+        table: Table,
+        rows: Sequence[Mapping[str, Any]],
+        then: Callable[[Any], Sequence[tuple[str, ColumnElement[Any]]]],
+    ) -> None:
+        """Insert rows; where there is one with the same primary key, set what `then` makes of the new row's columns."""
+        statement: Any
+        if self._is_mysql:
+            statement = mysql.insert(table)
+            statement = statement.on_duplicate_key_update(list(then(statement.inserted)))
+        else:
+            statement = (postgresql if self._dialect == "postgresql" else sqlite).insert(table)
+            statement = statement.on_conflict_do_update(
+                index_elements=list(table.primary_key), set_=dict(then(statement.excluded))
+            )
+        connection.execute(statement, rows)
 
     def _page(self, query: KeyQuery) -> Select[Any]:
         keys = self._keys

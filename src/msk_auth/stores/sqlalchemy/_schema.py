@@ -1,4 +1,4 @@
-"""The tables: one of keys, and a small one of numbers that processes share.
+"""The tables: one of keys, a small one of numbers that processes share, and two of what keys did.
 
 Their columns are of SQLAlchemy's own types, so that a migration that alembic generates from them runs as it is and
 imports nothing of the library. What the values mean, and how they become a record, is in `_rows`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Index, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Date, Index, MetaData, String, Table, Text
 
 from msk_auth.core.errors import ConfigurationError
 
@@ -16,6 +16,8 @@ _MAX_ID: Final = 64
 _MAX_OWNER_ID: Final = 255
 _MAX_DIGEST: Final = 255
 _REGISTERS: Final = "_registers"
+_ACTIVITY: Final = "_activity"
+_LAST_REQUESTS: Final = "_last_requests"
 
 # Without it MariaDB and MySQL take the server's default, which may know no emoji and no transactions.
 _MYSQL: Final[dict[str, Any]] = {
@@ -43,10 +45,11 @@ def exact_text(length: int) -> String:
 
 
 def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
-    """Add the library's two tables to a metadata: the keys, and their registers (`<name>_registers`).
+    """Add the library's tables to a metadata.
 
-    The registers hold numbers that processes share: whose turn it is to add a key for an owner, and which leases
-    are in use.
+    Beside the keys there are their registers (`<name>_registers`), numbers that processes share: whose turn it is to add a
+    key for an owner, and which leases are in use. What keys did is in `<name>_activity`, a row for each key and day, and in
+    `<name>_last_requests`; both stay empty without `activity=` of the authenticator.
 
     Args:
         metadata: Of the application, whose migrations then make these tables with its own.
@@ -90,6 +93,28 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
         Column("value", BigInteger, nullable=False),
         **_MYSQL,
     )
+    Table(
+        f"{name}{_ACTIVITY}",
+        metadata,
+        Column("key_id", exact_text(_MAX_ID), primary_key=True),
+        Column("day", Date, primary_key=True),
+        Column("accepted", BigInteger, nullable=False),
+        Column("refused", BigInteger, nullable=False),
+        # The old ones are deleted.
+        Index(f"ix_{name}{_ACTIVITY}_day", "day"),
+        **_MYSQL,
+    )
+    Table(
+        f"{name}{_LAST_REQUESTS}",
+        metadata,
+        Column("key_id", exact_text(_MAX_ID), primary_key=True),
+        Column("at", BigInteger, nullable=False),
+        Column("route", Text),
+        Column("address", Text),
+        Column("user_agent", Text),
+        Index(f"ix_{name}{_LAST_REQUESTS}_at", "at"),
+        **_MYSQL,
+    )
     return table
 
 
@@ -99,9 +124,22 @@ def registers_of(table: Table) -> Table:
     Raises:
         ConfigurationError: The table was not made by :func:`api_key_table`.
     """
-    registers = table.metadata.tables.get(f"{table.key}{_REGISTERS}")
-    if registers is None:
+    return _beside(table, _REGISTERS)
+
+
+def activity_of(table: Table) -> tuple[Table, Table]:
+    """The tables of what the keys of a table did on each day, and of their last requests.
+
+    Raises:
+        ConfigurationError: The table was not made by :func:`api_key_table`.
+    """
+    return _beside(table, _ACTIVITY), _beside(table, _LAST_REQUESTS)
+
+
+def _beside(table: Table, suffix: str) -> Table:
+    found = table.metadata.tables.get(f"{table.key}{suffix}")
+    if found is None:
         raise ConfigurationError(
-            f"The table {table.key!r} has no registers beside it: make it with api_key_table(metadata)."
+            f"The table {table.key!r} has no table {table.key + suffix!r} beside it: make it with api_key_table(metadata)."
         )
-    return registers
+    return found

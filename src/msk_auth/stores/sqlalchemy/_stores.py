@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from msk_auth._callables import check_hook
 from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth.core.activity import ActivityEntry, KeyActivity
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.model import ApiKey, KeyQuery
@@ -358,6 +359,18 @@ class SQLAlchemyKeyStore(_Shared):
     def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
         """See :class:`~msk_auth.KeyStore`."""
         self._write(self._operations.replace_digest, key_id, old=old, new=new)
+
+    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """See :class:`~msk_auth.ActivityStore`."""
+        self._write(self._operations.record_activity, entries)
+
+    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """See :class:`~msk_auth.ActivityStore`."""
+        return self._read(self._operations.activity, key_id, since)
+
+    def delete_activity(self, *, before: date, limit: int) -> int:
+        """See :class:`~msk_auth.ActivityStore`."""
+        return self._write(self._operations.delete_activity, before, limit)
 
     def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""
@@ -685,6 +698,18 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
         """See :class:`~msk_auth.KeyStore`."""
         await self._write(self._operations.replace_digest, key_id, old=old, new=new)
+
+    async def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """See :class:`~msk_auth.ActivityStore`."""
+        await self._write(self._operations.record_activity, entries)
+
+    async def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """See :class:`~msk_auth.ActivityStore`."""
+        return await self._read(self._operations.activity, key_id, since)
+
+    async def delete_activity(self, *, before: date, limit: int) -> int:
+        """See :class:`~msk_auth.ActivityStore`."""
+        return await self._write(self._operations.delete_activity, before, limit)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.LeaseRegister`."""

@@ -30,7 +30,15 @@ VERSION_TABLE: Final = "msk_auth_alembic_version"
 
 _FOLDER: Final = Path(__file__).parent
 
-_TABLES: Final = frozenset({"msk_auth_api_keys", "msk_auth_api_keys_registers", VERSION_TABLE})
+_TABLES: Final = frozenset(
+    {
+        "msk_auth_api_keys",
+        "msk_auth_api_keys_registers",
+        "msk_auth_api_keys_activity",
+        "msk_auth_api_keys_last_requests",
+        VERSION_TABLE,
+    }
+)
 
 _LOCK: Final = 0x6D736B5F61757468
 """Of no meaning but ours: the name of the lock on PostgreSQL."""
