@@ -189,6 +189,7 @@ def test_a_created_key_is_stored_as_a_digest_and_shown_once(world: World) -> Non
         scopes=frozenset({"tasks:read"}),
         created_at=NOW,
         expires_at=NOW + 30 * DAY,
+        announced_days=30,
     )
     assert world.store.get(record.id) == record
     assert world.events == [KeyCreated(NOW, world.login(), record)]

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from msk_auth import ApiKey, KeyLimitReached, KeyNotActive, KeyQuery, KeyUpdate, RecordedLease
+from msk_auth import (
+    ApiKey,
+    ExpiryQuery,
+    KeyLimitReached,
+    KeyNotActive,
+    KeyQuery,
+    KeyUpdate,
+    RecordedLease,
+)
 
 
 class Model:
@@ -78,6 +86,28 @@ class Model:
     def update(self, key_id: str, *, owner_id: str, fields: KeyUpdate) -> ApiKey | None:
         own = self._own(key_id, owner_id)
         return own and self._put(replace(own, **fields))
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        found = [
+            (r.expires_at, r.id)
+            for r in self.records
+            if r.expires_at is not None
+            and query.now < r.expires_at < query.before
+            and (r.revoked_at, r.replaced_by) == (None, None)
+            and r.announced_days == query.announced_days
+        ]
+        later = sorted(place for place in found if query.after is None or place > query.after)
+        return [r for _, key_id in later[: query.limit] if (r := self.find(key_id))]
+
+    def announce_expiry(self, key_id: str, *, days: int) -> ApiKey | None:
+        record = self.find(key_id)
+        if record is None or record.revoked_at or record.replaced_by:
+            return None
+        return (
+            self._put(replace(record, announced_days=days))
+            if days < (record.announced_days or 99)
+            else None
+        )
 
     def touch(self, last_used: Mapping[str, datetime]) -> None:
         for key_id, at in last_used.items():

@@ -56,7 +56,7 @@ def differences(engine: Engine) -> list[Any]:
 
 
 def test_the_migrated_schema_is_the_table_of_the_library(engine: Engine) -> None:
-    assert len(differences(engine)) == 8  # four tables, four indexes
+    assert len(differences(engine)) == 9  # four tables, five indexes
     upgrade(engine)
     assert differences(engine) == []
 
@@ -77,7 +77,7 @@ def test_a_database_with_data_keeps_all_of_it(engine: Engine) -> None:
         assert versions.all() == ["the application's"]
 
 
-def test_keys_of_the_first_version_have_no_description_no_label_and_no_networks(
+def test_keys_of_the_first_version_have_nothing_that_later_versions_added(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upgrade_to = migrations.command.upgrade
@@ -97,7 +97,7 @@ def test_keys_of_the_first_version_have_no_description_no_label_and_no_networks(
     found = store.find("old")
     assert found is not None
     assert (found.name, found.description, found.labels) == ("ci", None, frozenset())
-    assert found.networks is None
+    assert (found.networks, found.announced_days) == (None, None)
     labels = frozenset({"env:prod"})
     assert store.update("old", owner_id="ann", fields={"labels": labels}) == replace(
         found, labels=labels
@@ -111,7 +111,7 @@ def test_the_version_is_recorded_in_a_table_of_its_own(engine: Engine) -> None:
     assert "alembic_version" not in names
     with engine.connect() as connection:
         versions = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()
-        assert versions.all() == ["0004"]
+        assert versions.all() == ["0005"]
 
 
 def test_processes_that_start_together_migrate_once(url: URL) -> None:
@@ -140,7 +140,7 @@ def test_a_process_that_waits_on_mariadb_sees_the_migration(engine: Engine, url:
                 seen.extend(connection.execute(versions).scalars())
 
     upgrade(engine)
-    assert seen == ["0004"]
+    assert seen == ["0005"]
     other.dispose()
 
 

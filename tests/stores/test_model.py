@@ -15,7 +15,16 @@ from sqlalchemy import URL, Engine
 from tests.stores.model import Model
 from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
 
-from msk_auth import KeyQuery, KeyStatus, KeyStore, LeaseRegister, MskAuthError, RecordedLease
+from msk_auth import (
+    ExpiryQuery,
+    ExpiryStore,
+    KeyQuery,
+    KeyStatus,
+    KeyStore,
+    LeaseRegister,
+    MskAuthError,
+    RecordedLease,
+)
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import BackgroundLoop
@@ -28,6 +37,7 @@ MOMENTS = st.integers(-5, 5).map(lambda seconds: NOW + seconds * SECOND)
 KEY_IDS = st.sampled_from([f"{letter}{number}" for letter in "kK" for number in range(6)])
 LABELS = st.frozensets(st.sampled_from(["a", "a-b", "a_b"]))
 LIMITS = st.none() | st.integers(0, 4)
+DAYS = st.sampled_from([30, 7, 1])
 
 
 class Comparison(RuleBasedStateMachine):
@@ -60,6 +70,7 @@ class Comparison(RuleBasedStateMachine):
         created_at=MOMENTS,
         expires_at=st.none() | MOMENTS,
         labels=LABELS,
+        announced_days=st.none() | DAYS,
         max_active=LIMITS,
     )
     def insert(self, key_id: str, max_active: int | None, **fields: Any) -> None:
@@ -108,6 +119,22 @@ class Comparison(RuleBasedStateMachine):
     )
     def update(self, key_id: str, owner_id: str, fields: Any) -> None:
         self.both("update", key_id, owner_id=owner_id, fields=fields)
+
+    @rule(key_id=KEY_IDS, days=DAYS)
+    def announce_expiry(self, key_id: str, days: int) -> None:
+        self.both("announce_expiry", key_id, days=days)
+
+    @rule(
+        left=st.integers(1, 8),
+        announced_days=st.none() | DAYS,
+        after=st.none() | st.tuples(MOMENTS, KEY_IDS),
+        limit=st.integers(1, 4),
+    )
+    def list_what_ends_soon(self, left: int, announced_days: Any, after: Any, limit: int) -> None:
+        before = self.now + left * SECOND
+        query = ExpiryQuery(self.now, before, announced_days, after, limit)
+        found = cast("ExpiryStore", self.store).list_expiring(query)
+        assert list(found) == list(self.model.list_expiring(query))
 
     @rule(last_used=st.dictionaries(KEY_IDS, MOMENTS))
     def touch(self, last_used: Any) -> None:

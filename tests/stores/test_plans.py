@@ -14,6 +14,7 @@ from tests.stores.support import engine_on, sqlite_url
 from msk_auth import (
     AdminKeys,
     Authenticator,
+    ExpiryQuery,
     KeyFilter,
     KeyQuery,
     KeyStatus,
@@ -143,6 +144,7 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
         store, "f10010", make_record("next"), ends_at=NOW + HOUR, max_active=9000
     ),
     "recorded_leases": lambda store: store.recorded_leases(),
+    "announce_expiry": lambda store: store.announce_expiry("f10022", days=7),
 }
 
 
@@ -221,6 +223,18 @@ def test_an_administrator_revokes_by_index(database: Database) -> None:
     steps = database.steps_of(lambda _store: admin.revoke_keys(root, ["f10014", "f10018"]))
     assert steps
     assert [step for step in steps if step.what != "search"] == []
+
+
+@pytest.mark.parametrize("announced", [None, 30, 7])
+@pytest.mark.parametrize("after", [None, (NOW, "f5")], ids=["first", "next"])
+def test_keys_that_end_soon_are_read_off_their_index_without_sorting(
+    database: Database, announced: int | None, after: Any
+) -> None:
+    query = ExpiryQuery(NOW - HOUR, NOW + HOUR, announced, after, limit=500)
+    (step,) = database.steps_of(lambda store: store.list_expiring(query))  # type: ignore[attr-defined]
+    assert (step.what, step.index) == ("search", "ix_msk_auth_api_keys_expiring")
+    # Its beginning and its end are bounded, so what was announced, or ends later, is not read.
+    assert step.detail.count("expires_at") >= 2
 
 
 @pytest.mark.parametrize("owner_id", [OWNER, "o7"])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, text
+from sqlalchemy import URL, Engine, select, text
 from tests.stores.support import engine_on, sqlite_url
+from tests.stores.workers import ANNOUNCED
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
-from msk_auth.testing._store_contract import NOW, add, count_active
+from msk_auth.testing._store_contract import HOUR, NOW, add, add_ending, count_active
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,3 +119,73 @@ def test_what_was_acknowledged_survives_a_kill(url: URL, acknowledged: int) -> N
                 assert connection.scalar(text("PRAGMA integrity_check")) == "ok"
         add(store, "afterwards")
         store.close()
+
+
+@pytest.fixture
+def announcing(url: URL) -> Iterator[Engine]:
+    """Keys whose end is to be announced, and the table into which the application's hook writes."""
+    with engine_on(url) as engine:
+        ANNOUNCED.metadata.drop_all(engine)
+        ANNOUNCED.metadata.create_all(engine)
+        store = SQLAlchemyKeyStore(engine)
+        for number in range(60):
+            add_ending(store, f"k{number}", (1 + 12 * number) * HOUR)
+        store.close()
+        yield engine
+        ANNOUNCED.metadata.drop_all(engine)
+
+
+DUE = {(f"k{n}", 1 if n < 2 else 7 if n < 14 else 30) for n in range(60)}
+
+
+def rows(engine: Engine) -> Counter[tuple[str, int]]:
+    with engine.connect() as connection:
+        found = connection.execute(select(ANNOUNCED.c.key_id, ANNOUNCED.c.days))
+        return Counter((key_id, days) for key_id, days in found)
+
+
+def lines(text: str) -> Counter[tuple[str, int]]:
+    """What a process has printed, but for the line that a signal has cut off."""
+    whole = (line.split() for line in text.split("\n")[:-1])
+    return Counter((key_id, int(days)) for key_id, days in whole)
+
+
+@pytest.mark.slow
+def test_several_processes_announce_each_end_once(announcing: Engine, url: URL) -> None:
+    with (
+        worker("announce", url) as first,
+        worker("announce", url) as second,
+        worker("announce", url) as third,
+    ):
+        processes = [first, second, third]
+        assert [read(process) for process in processes] == ["ready"] * 3
+        printed: Counter[tuple[str, int]] = Counter()
+        for process in processes:
+            begin(process)
+        for process in processes:
+            printed += lines(process.communicate(timeout=60)[0])
+        assert [process.returncode for process in processes] == [0] * 3
+    assert rows(announcing) == printed == Counter(DUE)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("printed_before", [1, 5, 20])
+def test_a_process_that_is_killed_announces_nothing_twice_and_the_next_one_the_rest(
+    announcing: Engine, url: URL, printed_before: int
+) -> None:
+    with worker("announce", url) as process:
+        assert read(process) == "ready"
+        begin(process)
+        text = "".join(f"{read(process)}\n" for _ in range(printed_before))
+        process.kill()
+        assert process.stdout is not None
+        printed = lines(text + process.stdout.read())
+    with worker("announce", url) as process:
+        assert read(process) == "ready"
+        begin(process)
+        printed += lines(process.communicate(timeout=60)[0])
+        assert process.returncode == 0
+    # In the transaction: exactly once. After it: at most once, and one was lost at most.
+    assert rows(announcing) == Counter(DUE)
+    assert printed <= Counter(DUE)
+    assert printed.total() >= len(DUE) - 1

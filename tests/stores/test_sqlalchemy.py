@@ -18,6 +18,7 @@ from sqlalchemy import (
     Connection,
     Date,
     Engine,
+    Integer,
     MetaData,
     NullPool,
     String,
@@ -306,7 +307,8 @@ def test_the_columns_are_of_types_of_sqlalchemy_itself() -> None:
     metadata = MetaData()
     api_key_table(metadata)
     columns = [column for table in metadata.tables.values() for column in table.c]
-    assert {type(column.type) for column in columns} == {String, Text, BigInteger, Date}
+    types = {type(column.type) for column in columns}
+    assert types == {String, Text, BigInteger, Integer, Date}
 
 
 @pytest.mark.parametrize(

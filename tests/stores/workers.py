@@ -7,15 +7,43 @@ import sys
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    make_url,
+)
+from sqlalchemy import insert as insert_into
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from msk_auth import ApiKey, KeyLimitReached, KeyStore
+from msk_auth import (
+    ApiKey,
+    Authenticator,
+    Event,
+    KeyEvent,
+    KeyExpiring,
+    KeyExpiry,
+    KeyLimitReached,
+    KeyStore,
+    SystemClock,
+)
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
 
 # As in the contract, whose module needs pytest and so half a second more to start with.
 NOW = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
 OWNER = "owner-1"
+
+ANNOUNCED = Table(
+    "announced_ends",
+    MetaData(),
+    Column("key_id", String(64), nullable=False),
+    Column("days", Integer, nullable=False),
+)
+"""An application's own table, which takes a row more than once."""
 
 
 def make_record(key_id: str) -> ApiKey:
@@ -44,6 +72,31 @@ def insert(store: KeyStore, name: str, limit: int) -> int:
     return taken
 
 
+class JobClock(SystemClock):
+    """A clock that stands at the moment for which the keys were made."""
+
+    def now(self) -> datetime:
+        return NOW
+
+
+def announce(url: str) -> None:
+    """Announce the end of keys once: a row in the transaction of each, and a line after its commit."""
+
+    def write_row(connection: Connection, event: KeyEvent) -> None:
+        assert isinstance(event, KeyExpiring)
+        connection.execute(insert_into(ANNOUNCED).values(key_id=event.record.id, days=event.days))
+
+    def print_line(event: Event) -> None:
+        assert isinstance(event, KeyExpiring)
+        print(f"{event.record.id} {event.days}", flush=True)
+
+    store = SQLAlchemyKeyStore(create_engine(url), on_change=write_row)
+    authenticator = Authenticator[None](
+        store, find_owner=lambda _: None, on_event=print_line, clock=JobClock()
+    )
+    KeyExpiry(authenticator).announce()
+
+
 async def insert_for_ever(store: AsyncSQLAlchemyKeyStore) -> None:
     """Insert keys and print each, and revoke every third, until killed."""
     for number in count():
@@ -64,7 +117,9 @@ def main(what: str, url: str, *rest: str) -> None:
     store = SQLAlchemyKeyStore(create_engine(url))
     print("ready", flush=True)
     sys.stdin.readline()
-    if what == "insert":
+    if what == "announce":
+        announce(url)
+    elif what == "insert":
         print(insert(store, rest[0], int(rest[1])), flush=True)
     else:
         store.revoke(rest[0], owner_id=OWNER, at=NOW)

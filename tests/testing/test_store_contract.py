@@ -68,6 +68,16 @@ STORES = {
         def record_lease(self, lease):
             self._leases.setdefault(lease[:2], lease)
     """,
+    "announces_an_end_again": """
+        def _announce_expiry(self, key_id, *, days):
+            record = replace(self._records[key_id], announced_days=days)
+            return record, {key_id: record}
+    """,
+    "lists_ends_of_revoked_keys": """
+        def _list_expiring(self, query):
+            found = [r for r in self._records.values() if r.announced_days == query.announced_days]
+            return sorted((r for r in found if r.expires_at), key=lambda r: (r.expires_at, r.id))
+    """,
     "forgets_a_lease_that_is_in_use": """
         def forget_lease(self, lease):
             self._leases.pop(lease[:2], None)
@@ -112,7 +122,7 @@ def test_a_store_without_a_hook_skips_its_tests(pytester: pytest.Pytester) -> No
     test.write_text(test.read_text().replace("def audited_store", "def unused"))
     outcomes = pytester.runpytest("-q").parseoutcomes()
     assert outcomes.keys() == {"passed", "skipped"}
-    assert outcomes["skipped"] == 28
+    assert outcomes["skipped"] == 29
 
 
 @pytest.mark.parametrize("contract", ["StoreContract", "AsyncStoreContract"])

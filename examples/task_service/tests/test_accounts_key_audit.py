@@ -23,6 +23,7 @@ from sqlalchemy.exc import OperationalError
 
 from msk_auth import (
     AsyncAuthenticator,
+    AsyncKeyExpiry,
     ConfigurationError,
     Event,
     KeyFormat,
@@ -191,6 +192,25 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
         (entry.actor_id, entry.credential_kind, entry.credential_id, entry.address)
         for entry in await keys.entries()
     } == {(ann.owner.id, "interactive", ann.session_id, "192.0.2.1")}
+
+
+async def test_the_end_of_a_key_is_recorded_as_what_the_service_announces(keys: Keys) -> None:
+    expiry = AsyncKeyExpiry(keys.authenticator)
+    made = await keys.authenticator.create_key(keys.ann, name="CI", lifetime=timedelta(days=90))
+    keys.it.clock.sleep(60 * 86_400)
+    with no_audit(keys.it) as refused, pytest.raises(StoreUnavailable):
+        await expiry.announce()
+    assert len(refused) == 1
+    assert [await expiry.announce() for _ in range(2)] == [1, 0]
+    keys.it.clock.sleep(23 * 86_400)
+    assert await expiry.announce() == 1
+    created, *announced = await keys.entries()
+    assert created.action == "key.created"
+    assert [(entry.action, entry.target, dict(entry.details)) for entry in announced] == [
+        ("key.expiring", made.record.id, {"name": "CI", "days": 30}),
+        ("key.expiring", made.record.id, {"name": "CI", "days": 7}),
+    ]
+    assert {(entry.actor_id, entry.credential_kind) for entry in announced} == {(None, "system")}
 
 
 async def test_using_keys_and_looking_at_them_writes_nothing(keys: Keys) -> None:

@@ -344,7 +344,7 @@ async def test_runs_keep_their_output_when_the_end_of_it_begins_to_be_kept(
 async def test_keys_stay_when_they_get_what_people_edit(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 0009 to 0015, with an older process beside."""
+    """From 0009 to 0016, with an older process beside."""
     await _upgrade_to("0009", db, monkeypatch)
     key = (
         "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at)"
@@ -358,9 +358,13 @@ async def test_keys_stay_when_they_get_what_people_edit(
         found = await connection.execute(select(schema.api_keys).order_by(schema.api_keys.c.id))
         records = [read_record(row) for row in found]
         assert [record.id for record in records] == ["after", "before"]
-        edited = {(record.description, record.labels, record.networks) for record in records}
-        assert edited == {(None, frozenset(), None)}
-        for revision, older in (("0014", (*range(1, 11), 13)), ("0015", (*range(1, 11), 13, 14))):
+        added = {(r.description, r.labels, r.networks, r.announced_days) for r in records}
+        assert added == {(None, frozenset(), None, None)}
+        for revision, older in (
+            ("0014", (*range(1, 11), 13)),
+            ("0015", (*range(1, 11), 13, 14)),
+            ("0016", (*range(1, 11), *range(13, 16))),
+        ):
             works = await connection.scalars(
                 select(schema.schema_works_with.c.code).where(
                     schema.schema_works_with.c.revision == revision

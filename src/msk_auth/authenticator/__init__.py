@@ -22,5 +22,14 @@ from .administration import AdminKeys, AsyncAdminKeys
 from .awaiting import AsyncAuthenticator
 from .base import PROBLEM_BASE
 from .blocking import Authenticator
+from .expiry import AsyncKeyExpiry, KeyExpiry
 
-__all__ = ["PROBLEM_BASE", "AdminKeys", "AsyncAdminKeys", "AsyncAuthenticator", "Authenticator"]
+__all__ = [
+    "PROBLEM_BASE",
+    "AdminKeys",
+    "AsyncAdminKeys",
+    "AsyncAuthenticator",
+    "AsyncKeyExpiry",
+    "Authenticator",
+    "KeyExpiry",
+]

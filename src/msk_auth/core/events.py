@@ -154,8 +154,28 @@ class KeyUpdated:
     fields: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class KeyExpiring:
+    """A key ends soon. Sent by :class:`~msk_auth.KeyExpiry`, once for each key and number of days.
+
+    Attributes:
+        days: It ends within this many days: 30, 7 or 1.
+    """
+
+    at: datetime
+    record: ApiKey
+    days: int
+
+
 KeyEvent: TypeAlias = (
-    KeyCreated | KeyRotated | KeyRevocation | KeyLeaked | KeyExpirySet | KeyDeleted | KeyUpdated
+    KeyCreated
+    | KeyRotated
+    | KeyRevocation
+    | KeyLeaked
+    | KeyExpirySet
+    | KeyDeleted
+    | KeyUpdated
+    | KeyExpiring
 )
 """An event of a change to a key, which a store's `on_change` hook receives."""
 

@@ -45,6 +45,7 @@ from .events import (
     KeyUpdated,
     RevocationCause,
 )
+from .expiry import notice_days
 from .keys import KeyValue
 from .model import (
     ApiKey,
@@ -444,6 +445,7 @@ def _make_key(
         description=edited.description,
         labels=edited.labels,
         networks=edited.networks,
+        announced_days=None if expires_at is None else notice_days(expires_at - made_at),
     )
     return CreatedKey(record, value)
 

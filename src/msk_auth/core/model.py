@@ -63,6 +63,8 @@ class ApiKey:
         description: What the owner wrote about it; None means nothing.
         labels: What it can be searched by, such as `env:prod`.
         networks: Where it works from, each in CIDR notation, such as `203.0.113.0/24`; None means everywhere.
+        announced_days: How many days before its end :class:`~msk_auth.KeyExpiry` announced it last: 30, 7 or 1; None means not
+            yet. A key that is made to last no longer than one of these begins with that.
     """
 
     id: str
@@ -79,6 +81,7 @@ class ApiKey:
     description: str | None = None
     labels: frozenset[str] = frozenset()
     networks: frozenset[str] | None = None
+    announced_days: int | None = None
 
     def __post_init__(self) -> None:
         if self.scopes is not None:
@@ -409,11 +412,30 @@ class KeyFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiryQuery:
+    """Which keys that end soon to list, of all owners, the first to end first. Revoked and replaced keys are never listed.
+
+    Attributes:
+        now: Only keys that end later.
+        before: Only keys that end earlier.
+        announced_days: Only keys with this value, which may be None.
+        after: Where the previous page ended, as `(expires_at, id)`; None means from the start.
+        limit: How many at most.
+    """
+
+    now: datetime
+    before: datetime
+    announced_days: int | None
+    after: tuple[datetime, str] | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
 class KeyPage:
     """One page of a listing.
 
     Attributes:
-        items: The keys, newest first.
+        items: The keys, newest first; those of :class:`KeyExpiry` the first to end first.
         next_cursor: The `cursor` for the next page; None on the last page.
     """
 

@@ -12,7 +12,17 @@ from datetime import date, datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .activity import ActivityEntry, KeyActivity
-from .model import ApiKey, ExternalIdentity, KeyLimits, KeyQuery, Owner, Principal, Session
+from .events import Event
+from .model import (
+    ApiKey,
+    ExpiryQuery,
+    ExternalIdentity,
+    KeyLimits,
+    KeyQuery,
+    Owner,
+    Principal,
+    Session,
+)
 from .store import KeyChange, KeyUpdate, RecordedLease
 
 T = TypeVar("T")
@@ -27,6 +37,8 @@ class StorePort(Protocol):
     ) -> Any: ...
     def list(self, query: KeyQuery) -> Any: ...
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Any: ...
+    def list_expiring(self, query: ExpiryQuery) -> Any: ...
+    def announce_expiry(self, key_id: str, *, days: int, change: KeyChange) -> Any: ...
     def revoke(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
     def delete(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
     def expire(self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange) -> Any: ...
@@ -174,6 +186,23 @@ def find_activity(key_id: str, since: date | None) -> Flow[KeyActivity]:
 def delete_activity(before: date, limit: int) -> Flow[int]:
     answer: int = yield lambda ports: ports.store.delete_activity(before=before, limit=limit)
     return answer
+
+
+def list_expiring(query: ExpiryQuery) -> Flow[Sequence[ApiKey]]:
+    # Only `KeyExpiry` runs this and the next, which has asked the store for the methods.
+    answer: Sequence[ApiKey] = yield lambda ports: ports.store.list_expiring(query)
+    return answer
+
+
+def announce_expiry(key_id: str, days: int, change: KeyChange) -> Flow[ApiKey | None]:
+    answer: ApiKey | None = yield lambda ports: ports.store.announce_expiry(
+        key_id, days=days, change=change
+    )
+    return answer
+
+
+def emit(hook: Callable[[Event], Any], event: Event) -> Flow[None]:
+    yield lambda _ports: hook(event)
 
 
 def insert_key(

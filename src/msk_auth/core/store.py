@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypedDict, TypeV
 from .activity import ActivityEntry, KeyActivity
 from .errors import ConfigurationError
 from .events import KeyEvent
-from .model import ApiKey, KeyQuery
+from .model import ApiKey, ExpiryQuery, KeyQuery
 
 READ_SECONDS: Final = 3.0
 """How long a look-up may take, including the wait for a connection, so that the client gets a 503 within five seconds.
@@ -313,6 +313,49 @@ class AsyncActivityStore(Protocol):
 
     async def delete_activity(self, *, before: date, limit: int) -> int:
         """As :meth:`ActivityStore.delete_activity`."""
+        ...
+
+
+class ExpiryStore(Protocol):
+    """What a store adds so that the end of keys can be announced (:class:`~msk_auth.KeyExpiry`).
+
+    A store without it works, and cannot be used with `KeyExpiry`.
+    """
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """At most `query.limit` records, ordered by `(expires_at, id)`, beginning after `query.after`.
+
+        The time must not grow with the number of keys.
+        """
+        ...
+
+    def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set `announced_days`, unless it is that or less already, or the key is revoked or replaced: that is no change.
+
+        Args:
+            key_id: Of the key.
+            days: The new value.
+            change: As for :meth:`KeyStore.insert`.
+
+        Returns:
+            The record if this call changed it, else None: of several calls at once, only one announces the key.
+        """
+        ...
+
+
+class AsyncExpiryStore(Protocol):
+    """:class:`ExpiryStore` with `async` methods."""
+
+    async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """As :meth:`ExpiryStore.list_expiring`."""
+        ...
+
+    async def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """As :meth:`ExpiryStore.announce_expiry`."""
         ...
 
 

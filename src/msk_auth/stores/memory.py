@@ -26,7 +26,7 @@ from msk_auth._fork import after_fork_in_child
 from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
-from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus, revoked
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus, revoked
 from msk_auth.core.store import (
     KeyChange,
     KeyUpdate,
@@ -74,6 +74,19 @@ class _Records:
         ]
         return sorted(found, key=_position_of_all, reverse=True)[:limit]
 
+    def _list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        found = [
+            (record.expires_at, record.id, record)
+            for record in self._records.values()
+            if record.expires_at is not None
+            and query.now < record.expires_at < query.before
+            and record.revoked_at is None
+            and record.replaced_by is None
+            and record.announced_days == query.announced_days
+            and (query.after is None or (record.expires_at, record.id) > query.after)
+        ]
+        return [record for _, _, record in sorted(found)[: query.limit]]
+
     def _insert(self, record: ApiKey, *, max_active: int | None, now: datetime) -> _Planned:
         return record, self._added(record, max_active=max_active, now=now)
 
@@ -114,6 +127,15 @@ class _Records:
             return record if after == record else after
 
         return self._updated(key_id, owner_id, updated)
+
+    def _announce_expiry(self, key_id: str, *, days: int) -> _Planned:
+        before = self._records.get(key_id)
+        if before is None or before.revoked_at is not None or before.replaced_by is not None:
+            return None, {}
+        if before.announced_days is not None and before.announced_days <= days:
+            return None, {}
+        after = replace(before, announced_days=days)
+        return after, {key_id: after}
 
     def _touch(self, last_used: Mapping[str, datetime]) -> None:
         for key_id, at in last_used.items():
@@ -244,6 +266,17 @@ class MemoryKeyStore(_Records):
         """See :class:`~msk_auth.AdminStore`."""
         with self._lock:
             return self._list_all(after, limit)
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.ExpiryStore`."""
+        with self._lock:
+            return self._list_expiring(query)
+
+    def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.ExpiryStore`."""
+        return self._write(partial(self._announce_expiry, key_id, days=days), change)
 
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
@@ -384,6 +417,17 @@ class AsyncMemoryKeyStore(_Records):
         """See :class:`~msk_auth.AsyncAdminStore`."""
         async with self._turn():
             return self._list_all(after, limit)
+
+    async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        async with self._turn():
+            return self._list_expiring(query)
+
+    async def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        return await self._write(partial(self._announce_expiry, key_id, days=days), change)
 
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None

@@ -18,9 +18,12 @@ from msk_auth import (
     ApiKey,
     AsyncKeyStore,
     DailyRequests,
+    ExpiryQuery,
+    ExpiryStore,
     KeyActivity,
     KeyChange,
     KeyEvent,
+    KeyExpiring,
     KeyLimitReached,
     KeyNotActive,
     KeyQuery,
@@ -1039,6 +1042,105 @@ class StoreContract:
             "k5",
         ]
 
+    # Announcing the end of keys, if the store can (ExpiryStore)
+
+    @pytest.mark.parametrize("announced", [None, 30, 7])
+    def test_keys_that_end_soon_are_listed_by_their_end(
+        self, store: KeyStore, announced: int | None
+    ) -> None:
+        expiring = expiry_store(store)
+        ends = {"k3": 3 * HOUR, "k1": HOUR, "K1": HOUR, "k2": 2 * HOUR, "late": MICROSECOND}
+        for number, (key_id, left) in enumerate(ends.items()):
+            add_ending(store, key_id, left, owner_id=f"owner-{number}", announced_days=announced)
+        for other in {None, 30, 7, 1} - {announced}:
+            add_ending(store, f"other{other}", HOUR, announced_days=other)
+        add_ending(store, "bound", 4 * HOUR, announced_days=announced)
+        add_ending(store, "expired", timedelta(0), announced_days=announced)
+        add_ending(store, "revoked", HOUR, announced_days=announced, revoked_at=NOW)
+        add_ending(store, "replaced", HOUR, announced_days=announced, replaced_by="k1")
+        gone = {"revoked_at": NOW, "deleted_at": NOW}
+        add_ending(store, "deleted", HOUR, announced_days=announced, **gone)
+        add(store, "endless", announced_days=announced)
+        found = expiring.list_expiring(ExpiryQuery(NOW, NOW + 4 * HOUR, announced))
+        assert [key.id for key in found] == ["late", "K1", "k1", "k2", "k3"]
+        assert list(found) == [store.find(key.id) for key in found]
+
+    def test_the_pages_of_keys_that_end_soon_hold_each_once(self, store: KeyStore) -> None:
+        expiring = expiry_store(store)
+        for number in range(23):
+            # Several end at one moment, so that pages end among them.
+            add_ending(store, f"k{number:02}", HOUR + (number // 4) * MICROSECOND)
+        for size in (1, 2, 5, 23, 99):
+            query = ExpiryQuery(NOW, NOW + 2 * HOUR, None, limit=size)
+            paged: list[str] = []
+            while page := expiring.list_expiring(query):
+                assert len(page) <= size
+                paged += [key.id for key in page]
+                query = replace(query, after=(cast("datetime", page[-1].expires_at), page[-1].id))
+            assert paged == [f"k{number:02}" for number in range(23)]
+
+    def test_announcing_sets_the_days_once_and_changes_nothing_else(self, store: KeyStore) -> None:
+        expiring = expiry_store(store)
+        record = add_ending(store, "k", HOUR, scopes=frozenset({"a"}), last_used_at=NOW)
+        other = add_ending(store, "K", HOUR)
+        for days in (30, 7, 1):
+            expected = replace(record, announced_days=days)
+            assert expiring.announce_expiry("k", days=days) == expected
+            for same_or_more in {30, 7, 1} - set(range(days)):
+                assert expiring.announce_expiry("k", days=same_or_more) is None
+            assert store.find("k") == expected
+        assert store.find("K") == other
+
+    def test_a_key_may_be_announced_for_few_days_at_once(self, store: KeyStore) -> None:
+        expiring = expiry_store(store)
+        add_ending(store, "k", HOUR)
+        assert expiring.announce_expiry("k", days=1) is not None
+        assert [expiring.announce_expiry("k", days=days) for days in (30, 7, 1)] == [None] * 3
+
+    def test_what_ended_or_was_replaced_is_not_announced(self, store: KeyStore) -> None:
+        expiring = expiry_store(store)
+        records = [
+            add_ending(store, "revoked", HOUR, revoked_at=NOW),
+            add_ending(store, "replaced", HOUR, replaced_by="next"),
+            add_ending(store, "deleted", HOUR, revoked_at=NOW, deleted_at=NOW),
+        ]
+        for record in records:
+            assert expiring.announce_expiry(record.id, days=1) is None
+            assert store.find(record.id) == record
+        assert expiring.announce_expiry("unknown", days=1) is None
+
+    def test_of_parallel_announcements_one_is_first(self, store: KeyStore) -> None:
+        expiring = expiry_store(store)
+        for number in range(5):
+            add_ending(store, f"k{number}", HOUR)
+        outcomes = in_parallel(lambda n: expiring.announce_expiry(f"k{n % 5}", days=7), range(20))
+        announced = sorted(record.id for record in outcomes if isinstance(record, ApiKey))
+        assert announced == [f"k{number}" for number in range(5)]
+        assert outcomes.count(None) == 15
+
+    def test_an_announcement_and_its_event_are_one_change(
+        self, audited_store: KeyStore, on_change: ChangeRecorder
+    ) -> None:
+        expiring = expiry_store(audited_store)
+        record = add_ending(audited_store, "k", HOUR, change=revocation_of)
+        on_change.events.clear()
+
+        def change(after: ApiKey) -> tuple[KeyEvent, ...]:
+            return (KeyExpiring(NOW, after, 7),)
+
+        on_change.error = ValueError("no")
+        with pytest.raises(ValueError, match="no"):
+            expiring.announce_expiry("k", days=7, change=change)
+        assert audited_store.find("k") == record
+        on_change.error = None
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
+            expiring.announce_expiry("k", days=7)
+        assert audited_store.find("k") == record
+        announced = expiring.announce_expiry("k", days=7, change=change)
+        assert expiring.announce_expiry("k", days=7, change=change) is None
+        assert on_change.events == [KeyExpiring(NOW, replace(record, announced_days=7), 7)]
+        assert announced == replace(record, announced_days=7)
+
 
 class AsyncStoreContract(StoreContract):
     """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and override the fixture that makes your store.
@@ -1186,6 +1288,18 @@ def activity_store(store: KeyStore) -> ActivityStore:
     if not hasattr(store, "record_activity"):
         pytest.skip("this store does not keep what keys did")
     return cast("ActivityStore", store)
+
+
+def add_ending(store: KeyStore, key_id: str, left: timedelta, **more: Any) -> ApiKey:
+    """Insert a record that ends after this time."""
+    return add(store, key_id, expires_at=NOW + left, **more)
+
+
+def expiry_store(store: KeyStore) -> ExpiryStore:
+    """The store as one that announces the end of keys; skips the test if it cannot."""
+    if not hasattr(store, "announce_expiry"):
+        pytest.skip("this store does not announce the end of keys")
+    return cast("ExpiryStore", store)
 
 
 def lease_register(store: KeyStore) -> LeaseRegister:

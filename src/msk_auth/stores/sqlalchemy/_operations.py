@@ -44,7 +44,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
-from msk_auth.core.model import ApiKey, KeyQuery, KeyStatus
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus
 from msk_auth.core.store import KeyUpdate, RecordedLease
 
 from ._rows import (
@@ -168,6 +168,48 @@ class KeyOperations:
                 or_(keys.owner_id < owner_id, within),
             )
         return [read_record(row) for row in connection.execute(page).all()]
+
+    def list_expiring(self, connection: Connection, query: ExpiryQuery) -> Sequence[ApiKey]:
+        keys = self._keys
+        page = (
+            select(*self._columns)
+            .where(
+                keys.announced_days.is_(None)
+                if query.announced_days is None
+                else keys.announced_days == query.announced_days,
+                keys.revoked_at.is_(None),
+                keys.replaced_by.is_(None),
+                keys.expires_at > to_microseconds(query.now),
+                keys.expires_at < to_microseconds(query.before),
+            )
+            # The first two are the same in all rows, and show PostgreSQL that the index has them in order.
+            .order_by(keys.announced_days, keys.revoked_at, keys.expires_at, keys.id)
+            .limit(query.limit)
+        )
+        if query.after is not None:
+            expires_at, key_id = query.after
+            moment = to_microseconds(expires_at)
+            page = page.where(
+                keys.expires_at >= moment,  # bounds the stretch of the index
+                or_(keys.expires_at > moment, keys.id > key_id),
+            )
+        return [read_record(row) for row in connection.execute(page).all()]
+
+    def announce_expiry(self, connection: Connection, key_id: str, *, days: int) -> Written:
+        keys = self._keys
+        changed = connection.execute(
+            update(self.table)
+            .where(
+                keys.id == key_id,
+                keys.revoked_at.is_(None),
+                keys.replaced_by.is_(None),
+                or_(keys.announced_days.is_(None), keys.announced_days > days),
+            )
+            .values(announced_days=days)
+        )
+        if not changed.rowcount:
+            return _NONE
+        return Written(self.find(connection, key_id), is_changed=True)
 
     def revoke(
         self, connection: Connection, key_id: str, *, owner_id: str, at: datetime

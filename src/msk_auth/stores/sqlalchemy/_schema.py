@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Date, Index, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Date, Index, Integer, MetaData, String, Table, Text
 
 from msk_auth.core.errors import ConfigurationError
 
@@ -80,10 +80,13 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
         Column("labels", Text),
         # A JSON array. NULL: everywhere.
         Column("networks", Text),
+        Column("announced_days", Integer),
         # A page of a listing is read off this one from its end, past no deleted key.
         Index(f"ix_{name}_listed", "owner_id", "deleted_at", "created_at", "id"),
         # The active ones are two stretches of this one (no expiry, and a later one), past no ended key.
         Index(f"ix_{name}_active", "owner_id", "revoked_at", "expires_at", "created_at", "id"),
+        # The keys whose end is to be announced are the beginnings of a few stretches of this one.
+        Index(f"ix_{name}_expiring", "announced_days", "revoked_at", "expires_at", "id"),
         **_MYSQL,
     )
     Table(

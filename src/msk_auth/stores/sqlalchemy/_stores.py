@@ -37,7 +37,7 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.activity import ActivityEntry, KeyActivity
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
-from msk_auth.core.model import ApiKey, KeyQuery
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
 from msk_auth.core.store import (
     READ_SECONDS,
     KeyChange,
@@ -297,6 +297,16 @@ class SQLAlchemyKeyStore(_Shared):
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.AdminStore`."""
         return self._read(self._operations.list_all, after=after, limit=limit)
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.ExpiryStore`."""
+        return self._read(self._operations.list_expiring, query)
+
+    def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.ExpiryStore`."""
+        return self._change(change, self._operations.announce_expiry, key_id, days=days)
 
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
@@ -642,6 +652,16 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     ) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.AsyncAdminStore`."""
         return await self._read(self._operations.list_all, after=after, limit=limit)
+
+    async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        return await self._read(self._operations.list_expiring, query)
+
+    async def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        return await self._change(change, self._operations.announce_expiry, key_id, days=days)
 
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None

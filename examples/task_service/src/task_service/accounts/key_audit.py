@@ -15,6 +15,7 @@ from msk_auth import (
     KeyCreated,
     KeyDeleted,
     KeyEvent,
+    KeyExpiring,
     KeyExpirySet,
     KeyLeaked,
     KeyRevocation,
@@ -84,6 +85,8 @@ class KeyAudit:
                 await self._record(
                     connection, "key.updated", record, principal, **_edited(record, fields)
                 )
+            case KeyExpiring(record=record, days=days):
+                await self._record(connection, "key.expiring", record, None, days=days)
             case KeyLeaked():
                 await self._leaked(connection, event, revoked=True)
 

@@ -39,6 +39,7 @@ CONCURRENT_INDEXES: Final = {
     "ix_runs_task_id_state_created_at_id": "runs (task_id, state, created_at, id)",
     "ix_audit_action_id": "audit (action, id)",
     "ix_audit_credential_id_id": "audit (credential_id, id)",
+    "ix_msk_auth_api_keys_expiring": "msk_auth_api_keys (announced_days, revoked_at, expires_at, id)",
 }
 """The indexes that later versions added to tables that may be large, with their columns. Migrations omit them."""
 

@@ -65,6 +65,7 @@ def upgrade() -> None:
         sa.Column("description", sa.Text(), nullable=True),
         sa.Column("labels", sa.Text(), nullable=True),
         sa.Column("networks", sa.Text(), nullable=True),
+        sa.Column("announced_days", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_msk_auth_api_keys")),
         mariadb_charset="utf8mb4",
         mariadb_engine="InnoDB",
@@ -75,6 +76,12 @@ def upgrade() -> None:
         "ix_msk_auth_api_keys_active",
         "msk_auth_api_keys",
         ["owner_id", "revoked_at", "expires_at", "created_at", "id"],
+        unique=False,
+    )
+    op.create_index(
+        "ix_msk_auth_api_keys_expiring",
+        "msk_auth_api_keys",
+        ["announced_days", "revoked_at", "expires_at", "id"],
         unique=False,
     )
     op.create_index(
@@ -162,6 +169,7 @@ def downgrade() -> None:
     op.drop_index("ix_msk_auth_api_keys_activity_day", table_name="msk_auth_api_keys_activity")
     op.drop_table("msk_auth_api_keys_activity")
     op.drop_index("ix_msk_auth_api_keys_listed", table_name="msk_auth_api_keys")
+    op.drop_index("ix_msk_auth_api_keys_expiring", table_name="msk_auth_api_keys")
     op.drop_index("ix_msk_auth_api_keys_active", table_name="msk_auth_api_keys")
     op.drop_table("msk_auth_api_keys")
     # ### end Alembic commands ###

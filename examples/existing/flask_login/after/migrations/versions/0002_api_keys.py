@@ -65,6 +65,7 @@ def upgrade() -> None:
         sa.Column("description", sa.Text(), nullable=True),
         sa.Column("labels", sa.Text(), nullable=True),
         sa.Column("networks", sa.Text(), nullable=True),
+        sa.Column("announced_days", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         mariadb_charset="utf8mb4",
         mariadb_engine="InnoDB",
@@ -75,6 +76,11 @@ def upgrade() -> None:
         batch_op.create_index(
             "ix_msk_auth_api_keys_active",
             ["owner_id", "revoked_at", "expires_at", "created_at", "id"],
+            unique=False,
+        )
+        batch_op.create_index(
+            "ix_msk_auth_api_keys_expiring",
+            ["announced_days", "revoked_at", "expires_at", "id"],
             unique=False,
         )
         batch_op.create_index(
@@ -162,6 +168,7 @@ def downgrade() -> None:
     op.drop_table("msk_auth_api_keys_activity")
     with op.batch_alter_table("msk_auth_api_keys", schema=None) as batch_op:
         batch_op.drop_index("ix_msk_auth_api_keys_listed")
+        batch_op.drop_index("ix_msk_auth_api_keys_expiring")
         batch_op.drop_index("ix_msk_auth_api_keys_active")
 
     op.drop_table("msk_auth_api_keys")

@@ -1,0 +1,422 @@
+"""The end of keys: which end soon, and that each end is announced once at 30, 7 and 1 days."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.core.support import MICROSECOND, NOW, SECOND, ScriptedStore, World
+
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    AsyncKeyExpiry,
+    Authenticator,
+    ConfigurationError,
+    InputInvalid,
+    KeyEvent,
+    KeyExpiring,
+    KeyExpiry,
+    KeyLimits,
+    StoreUnavailable,
+)
+from msk_auth.core import expiry
+from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+METHODS = {"list_expiring", "announce_expiry"}
+
+
+class Job:
+    """The scheduled job of an application."""
+
+    def __init__(self, make_world: Callable[..., World]) -> None:
+        self.world = make_world()
+        kind: Any = AsyncKeyExpiry if self.world.driver == "async" else KeyExpiry
+        self.expiry: Any = kind(self.world.auth)
+        self.changes: list[KeyEvent] = []
+        self.error: Exception | None = None
+        self.world.store.inner = MemoryKeyStore(on_change=self._on_change)
+
+    def _on_change(self, _connection: None, event: KeyEvent) -> None:
+        if self.error is not None:
+            raise self.error
+        # `on_event` is called only after the write.
+        assert event not in self.world.events
+        self.changes.append(event)
+
+    def call(self, method: str, **options: object) -> Any:
+        result = getattr(self.expiry, method)(**options)
+        runner = self.world._runner
+        return result if runner is None else runner.run(result)
+
+    def put(self, key_id: str, left: timedelta | None, **more: Any) -> ApiKey:
+        """A key that was made long ago and has this much time left."""
+        ends_at = None if left is None else self.world.clock.moment + left
+        fields = {"created_at": NOW - 900 * DAY, "expires_at": ends_at, **more}
+        record = ApiKey(key_id, "name", "ann", "digest", None, **fields)
+        self.world.store.put(record)
+        return record
+
+    def announced(self) -> list[tuple[str, int]]:
+        """What a run announces: keys and days, in order."""
+        self.changes.clear()
+        self.world.events.clear()
+        count = self.call("announce")
+        assert self.changes == self.world.events
+        assert count == len(self.changes)
+        found: list[tuple[str, int]] = []
+        for event in self.changes:
+            assert isinstance(event, KeyExpiring)
+            assert event.at == self.world.clock.moment
+            assert event.record == self.world.store.get(event.record.id)
+            assert event.record.announced_days == event.days
+            found.append((event.record.id, event.days))
+        return found
+
+    def ids(self, before: datetime, **options: object) -> list[str]:
+        return [record.id for record in self.call("expiring", before=before, **options).items]
+
+
+@pytest.fixture
+def job(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(ScriptedStore, "METHODS", ScriptedStore.METHODS | METHODS)
+    return Job(make_world)
+
+
+# Announcing
+
+
+def test_a_key_is_announced_once_at_30_7_and_1_days(job: Job) -> None:
+    job.put("k", 100 * DAY)
+    found: dict[int, tuple[str, int]] = {}
+    for hour in range(24 * 101):
+        for what in job.announced():
+            found[hour] = what
+        job.world.clock.advance(HOUR)
+    assert found == {24 * 70: ("k", 30), 24 * 93: ("k", 7), 24 * 99: ("k", 1)}
+
+
+@pytest.mark.parametrize(
+    ("left", "days"),
+    [
+        (MICROSECOND, 1),
+        (DAY, 1),
+        (DAY + MICROSECOND, 7),
+        (7 * DAY, 7),
+        (7 * DAY + MICROSECOND, 30),
+        (30 * DAY, 30),
+        (30 * DAY + MICROSECOND, None),
+        (timedelta(0), None),
+        (-SECOND, None),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_the_least_that_was_reached_is_announced_and_no_more(
+    job: Job, left: timedelta | None, days: int | None
+) -> None:
+    """As after weeks in which nothing ran."""
+    job.put("k", left)
+    assert job.announced() == ([] if days is None else [("k", days)])
+    assert job.announced() == []
+
+
+def test_the_most_urgent_are_announced_first(job: Job) -> None:
+    for key_id, days in (("d", 20), ("a", 0.5), ("c", 10), ("b", 3)):
+        job.put(key_id, days * DAY)
+    job.put("e", 0.25 * DAY, announced_days=7)
+    job.put("f", 0.75 * DAY, announced_days=30)
+    job.put("g", 5 * DAY, announced_days=30)
+    assert job.announced() == [
+        ("e", 1),
+        ("f", 1),
+        ("a", 1),
+        ("g", 7),
+        ("b", 7),
+        ("c", 30),
+        ("d", 30),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"revoked_at": NOW},
+        {"revoked_at": NOW, "deleted_at": NOW},
+        {"replaced_by": "next"},
+        {"announced_days": 7},
+        {"announced_days": 1},
+    ],
+    ids=str,
+)
+def test_what_ends_otherwise_or_was_announced_is_not(job: Job, fields: dict[str, Any]) -> None:
+    record = job.put("k", 3 * DAY, **fields)
+    assert job.announced() == []
+    assert job.world.store.get("k") == record
+
+
+def test_a_key_that_is_revoked_after_it_was_found_is_not_announced(job: Job) -> None:
+    """As by another process: the write notes only what is still to be announced."""
+    job.put("k", 3 * DAY)
+    inner = job.world.store.inner
+    found = inner.list_expiring
+    job.changes.clear()
+
+    def find_and_revoke(query: Any) -> Any:
+        records = found(query)
+        for record in records:
+            job.world.store.put(replace(record, revoked_at=NOW))
+        return records
+
+    inner.list_expiring = find_and_revoke  # type: ignore[method-assign]
+    assert job.announced() == []
+    assert job.world.store.get("k").announced_days is None
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "first"), [(1, None), (2, 1), (7, 1), (8, 7), (30, 7), (31, 30), (90, 30)]
+)
+def test_a_key_that_is_made_for_a_week_is_not_announced_at_once(
+    job: Job, lifetime: int, first: int | None
+) -> None:
+    created = job.world.create(lifetime=lifetime * DAY)
+    for _ in range(lifetime + 1):
+        announced = job.announced()
+        if announced:
+            assert announced == [(created.record.id, first)]
+            return
+        job.world.clock.advance(DAY - SECOND)
+    assert first is None
+
+
+def test_a_key_without_an_end_is_never_announced(job: Job) -> None:
+    assert job.world.create(lifetime="unlimited").record.announced_days is None
+    job.world.clock.advance(9_000 * DAY)
+    assert job.announced() == []
+
+
+def test_an_end_that_is_brought_forward_is_announced(job: Job) -> None:
+    created = job.world.create(lifetime=90 * DAY)
+    job.world.clock.advance(61 * DAY)
+    assert job.announced() == [(created.record.id, 30)]
+    end = job.world.clock.moment + 20 * DAY
+    job.world.call("expire_key", job.world.login(), created.record.id, at=end)
+    assert job.announced() == []
+    end = job.world.clock.moment + HOUR
+    job.world.call("expire_key", job.world.login(), created.record.id, at=end)
+    assert job.announced() == [(created.record.id, 1)]
+    assert job.announced() == []
+
+
+def test_the_successor_of_a_key_is_announced_anew_and_its_predecessor_no_more(job: Job) -> None:
+    job.world.limits = KeyLimits()
+    created = job.world.create(lifetime=60 * DAY)
+    job.world.clock.advance(31 * DAY)
+    assert job.announced() == [(created.record.id, 30)]
+    successor = job.world.call(
+        "rotate_key", job.world.login(), created.record.id, overlap=6 * DAY
+    ).record
+    assert successor.announced_days is None
+    assert job.announced() == []
+    job.world.clock.advance(31 * DAY)
+    assert job.announced() == [(successor.id, 30)]
+
+
+def test_any_number_of_keys_is_read_in_batches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "BATCH", 5)
+    # Several end at one moment, so that a batch ends among them.
+    for number in range(23):
+        job.put(f"k{number:02}", (number // 4 + 8) * DAY)
+    assert job.announced() == [(f"k{number:02}", 30) for number in range(23)]
+    limits = [
+        args[0].limit
+        for name, (args, _) in zip(job.world.store.calls, job.world.store.arguments, strict=True)
+        if name == "list_expiring"
+    ]
+    assert set(limits) == {5}
+    assert len(limits) == 5 + 6  # one that is empty for each of six stretches
+    job.world.forget_calls()
+    assert job.announced() == []
+    assert job.world.store.calls == ["list_expiring"] * 6
+
+
+def test_what_was_announced_before_a_failure_stays_so(job: Job) -> None:
+    for number in range(3):
+        job.put(f"k{number}", (number + 10) * DAY)
+    noted = job.world.store.inner.announce_expiry
+    failures = [OSError("the database has gone")]
+
+    def fail_once(key_id: str, **options: Any) -> Any:
+        if key_id == "k1" and failures:
+            raise failures.pop()
+        return noted(key_id, **options)
+
+    job.world.store.inner.announce_expiry = fail_once  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        job.call("announce")
+    assert job.world.events == job.changes == [KeyExpiring(NOW, job.world.store.get("k0"), 30)]
+    assert job.announced() == [("k1", 30), ("k2", 30)]
+
+
+def test_what_the_stores_hook_refuses_is_not_announced(job: Job) -> None:
+    record = job.put("k", DAY)
+    job.error = OSError("no audit log")
+    with pytest.raises(StoreUnavailable):
+        job.call("announce")
+    assert (job.world.store.get("k"), job.world.events) == (record, [])
+    job.error = None
+    assert job.announced() == [("k", 1)]
+
+
+def test_a_hook_that_fails_afterwards_stops_nothing(job: Job) -> None:
+    def fail(_event: object) -> None:
+        raise OSError("no mail")
+
+    job.world.auth._on_event = fail
+    for number in range(3):
+        job.put(f"k{number}", (number + 10) * DAY)
+    assert job.call("announce") == 3
+    assert len(job.changes) == 3
+
+
+# Listing
+
+
+def test_keys_that_end_before_a_moment_are_listed_the_first_to_end_first(job: Job) -> None:
+    ends = {"e": 40, "a": 0.5, "d": 20, "b": 3, "c": 3}
+    for (key_id, days), announced in zip(ends.items(), (None, 1, 30, 7, None), strict=True):
+        job.put(key_id, days * DAY, announced_days=announced)
+    job.put("revoked", DAY, revoked_at=NOW)
+    job.put("replaced", DAY, replaced_by="e")
+    job.put("expired", -SECOND)
+    job.put("now", timedelta(0))
+    job.put("endless", None)
+    assert job.ids(NOW + 7 * DAY) == ["a", "b", "c"]
+    assert job.ids(NOW + 40 * DAY) == ["a", "b", "c", "d"]
+    assert job.ids(NOW + 40 * DAY + MICROSECOND) == ["a", "b", "c", "d", "e"]
+    assert job.ids(NOW - DAY) == []
+    assert (job.changes, job.world.events) == ([], [])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 11, 12, 500])
+def test_the_pages_hold_each_key_once(job: Job, limit: int) -> None:
+    for number in range(12):
+        announced = (None, 30, 7, 1)[number % 4]
+        job.put(f"k{number:02}", (number // 3 + 1) * HOUR, announced_days=announced)
+    found: list[str] = []
+    cursor: str | None = None
+    for _ in range(13):
+        page = job.call("expiring", before=NOW + DAY, cursor=cursor, limit=limit)
+        found += [record.id for record in page.items]
+        cursor = page.next_cursor
+        assert len(page.items) == limit or cursor is None
+        if cursor is None:
+            break
+    assert found == [f"k{number:02}" for number in range(12)]
+
+
+def test_a_key_that_is_announced_meanwhile_is_listed_once(job: Job) -> None:
+    """It moves from the first stretch that is read to the second."""
+    job.put("a", 8 * DAY)
+    job.put("b", 9 * DAY, announced_days=30)
+    inner = job.world.store.inner
+    found = inner.list_expiring
+
+    def find_and_announce(query: Any) -> Any:
+        records = found(query)
+        inner.announce_expiry("a", days=30, change=lambda _: ())
+        return records
+
+    inner.list_expiring = find_and_announce  # type: ignore[method-assign]
+    assert job.ids(NOW + 30 * DAY) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"before": datetime(2026, 6, 1)}, ["before"]),  # noqa: DTZ001
+        ({"limit": 0}, ["limit"]),
+        ({"limit": 501}, ["limit"]),
+        ({"before": datetime(2026, 6, 1), "limit": -1}, ["before", "limit"]),  # noqa: DTZ001
+        ({"cursor": "nothing"}, ["cursor"]),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_listed_is_refused(
+    job: Job, options: dict[str, Any], fields: list[str]
+) -> None:
+    with pytest.raises(InputInvalid) as refused:
+        job.call("expiring", **{"before": NOW + DAY, **options})
+    assert [error.field for error in refused.value.errors] == fields
+    assert job.world.store.calls == []
+
+
+def test_a_page_has_500_keys_unless_fewer_are_asked_for(job: Job) -> None:
+    for number in range(501):
+        job.put(f"k{number:03}", HOUR)
+    page = job.call("expiring", before=NOW + DAY)
+    assert len(page.items) == 500
+    rest = job.call("expiring", before=NOW + DAY, cursor=page.next_cursor)
+    assert ([record.id for record in rest.items], rest.next_cursor) == (["k500"], None)
+
+
+# At start, and what it is
+
+
+class Bare:
+    """A store of another library: the required methods, and one of the two."""
+
+    def __init__(self, inner: Any, *more: str) -> None:
+        for name in (*ScriptedStore.METHODS - METHODS, *more):
+            setattr(self, name, getattr(inner, name))
+
+
+@pytest.mark.parametrize("more", [(), ("list_expiring",), ("announce_expiry",)])
+def test_a_store_that_cannot_list_keys_by_their_end_is_refused_at_start(
+    more: tuple[str, ...],
+) -> None:
+    def find_owner(_owner_id: str) -> None: ...
+    async def find_owner_later(_owner_id: str) -> None: ...
+
+    message = r"Bare cannot list keys by their end.*list_expiring and announce_expiry"
+    blocking = Authenticator(Bare(MemoryKeyStore(), *more), find_owner=find_owner)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=message):
+        KeyExpiry(blocking)
+    awaiting = AsyncAuthenticator(
+        Bare(AsyncMemoryKeyStore(), *more),  # type: ignore[arg-type]
+        find_owner=find_owner_later,
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        AsyncKeyExpiry(awaiting)
+
+
+def test_an_authenticator_of_the_other_kind_is_refused_at_start() -> None:
+    async def find_owner(_owner_id: str) -> None: ...
+
+    blocking = Authenticator[None](MemoryKeyStore(), find_owner=lambda _: None)
+    awaiting = AsyncAuthenticator[None](AsyncMemoryKeyStore(), find_owner=find_owner)
+    with pytest.raises(ConfigurationError, match="Use AsyncKeyExpiry"):
+        KeyExpiry(awaiting)  # type: ignore[arg-type]
+
+    async def run(work: Callable[[], Any]) -> Any:
+        return work()
+
+    wrong: list[Any] = [blocking, blocking.off_loop(run)]
+    for authenticator in wrong:
+        with pytest.raises(ConfigurationError, match="Give an Authenticator to KeyExpiry"):
+            AsyncKeyExpiry(authenticator)
+
+
+def test_an_authenticator_itself_lists_no_keys_of_other_owners() -> None:
+    """What a route reaches through its adapter: no method that takes no principal lists keys."""
+    for kind in (KeyExpiry, AsyncKeyExpiry):
+        operations = {name for name, _ in inspect.getmembers(kind, callable) if name[0] != "_"}
+        assert operations == {"expiring", "announce"}
+        for authenticator in (Authenticator, AsyncAuthenticator):
+            assert not any(hasattr(authenticator, name) for name in operations)
