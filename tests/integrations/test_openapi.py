@@ -28,6 +28,7 @@ try:
     import fastapi
     import pydantic
     from fastapi.openapi.models import OpenAPI as OpenAPIModel
+    from fastapi.openapi.utils import get_openapi
     from fastapi.security import APIKeyHeader, OAuth2PasswordBearer
 
     from msk_auth.integrations.fastapi import FastAPIAuth
@@ -257,6 +258,39 @@ async def test_a_guard_that_gives_the_user_is_described_as_others_are(world: Wor
     assert [list(each) for each in paths["/user"]["get"]["security"]] == [["Login"], ["ApiKey"]]
     assert paths["/user"]["get"]["security"] == paths["/read"]["get"]["security"]
     assert "parameters" not in paths["/user"]["get"]
+
+
+@pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
+@pytest.mark.parametrize("all_errors", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_document_of_the_applications_own_making_is_finished(
+    world: World, all_errors: bool, late: bool
+) -> None:
+    oauth2 = OAuth2PasswordBearer(tokenUrl="login")
+    auth: Any = FastAPIAuth(None if late else world.authenticator, login_scheme=oauth2)
+    app = fastapi.FastAPI(title="Shop")
+
+    @app.get("/tasks/{number}", dependencies=[auth.require("tasks:read")])
+    def read(number: int) -> None: ...
+
+    app.include_router(auth.key_routes())
+    errors = "all" if all_errors else "problems"
+    auth.install(app, world.authenticator if late else None, errors=errors)
+
+    # As an application does that serves its documentation behind its own login.
+    def made() -> Json:
+        return get_openapi(title="Shop", version=app.version, routes=app.routes)
+
+    # Another application has a setting of its own.
+    other = auth.install(fastapi.FastAPI(), world.authenticator if late else None)
+    assert "msk_auth." in json.dumps(made()["paths"])
+    finished = auth.complete_openapi(app, made())
+    assert finished == app.openapi()
+    assert auth.complete_openapi(app, finished) == app.openapi()
+    assert ("HTTPValidationError" in json.dumps(finished["paths"])) == (not all_errors)
+    assert "HTTPValidationError" in json.dumps(auth.complete_openapi(other, made())["paths"])
+    with pytest.raises(ConfigurationError, match=r"auth\.install\(app\)"):
+        auth.complete_openapi(fastapi.FastAPI(), {})
 
 
 @pytest.mark.parametrize("delegates", [True, False])

@@ -24,6 +24,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, NoReturn, TypeGuard, cast
+from weakref import WeakKeyDictionary
 
 import fastapi.routing
 from fastapi import APIRouter, FastAPI
@@ -219,6 +220,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             )
         self._login_scheme = login_scheme
         self._guards: dict[tuple[Policy, bool], Security] = {}
+        self._all_errors: WeakKeyDictionary[FastAPI, bool] = WeakKeyDictionary()
         self._owner_id: Depends | None = None
 
     @property
@@ -370,6 +372,21 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             self._mount(router, row, operation_id=operation_id)
         return router
 
+    def complete_openapi(self, app: FastAPI, document: dict[str, Any]) -> dict[str, Any]:
+        """Finish an OpenAPI document that the application has made with `get_openapi` itself, and return it.
+
+        `app.openapi()` as it was before :meth:`install` is finished without it. Without the schemas and schemes of the library
+        a document refers to what is not there. To finish it twice changes nothing.
+
+        Args:
+            app: The application that the adapter is installed on.
+            document: What `get_openapi` returned. It is changed.
+
+        Raises:
+            ConfigurationError: The adapter is not installed on it.
+        """
+        return self._bound_in({"app": app})._complete(app, document)
+
     @asynccontextmanager
     async def _demand_install(self, app: object) -> AsyncGenerator[None]:
         # A guard checks with its first request; a router is started with its application.
@@ -380,25 +397,26 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
         super()._prepare(app, all_errors=all_errors)
+        self._all_errors[app] = all_errors
         generate = app.openapi
 
         def openapi() -> dict[str, Any]:
-            document = generate()
-            scheme = self._login_scheme
-            delegates = self.authenticator.rules.delegates
-            if scheme is None:
-                return complete_document(document, all_errors=all_errors, delegates=delegates)
+            return self._complete(app, generate())
+
+        app.openapi = openapi  # type: ignore[method-assign]
+
+    def _complete(self, app: FastAPI, document: dict[str, Any]) -> dict[str, Any]:
+        scheme = self._login_scheme
+        if scheme is not None:
             schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
             definition = jsonable_encoder(scheme.model, by_alias=True, exclude_none=True)
             schemes.setdefault(scheme.scheme_name, definition)
-            return complete_document(
-                document,
-                all_errors=all_errors,
-                login_scheme=scheme.scheme_name,
-                delegates=delegates,
-            )
-
-        app.openapi = openapi  # type: ignore[method-assign]
+        return complete_document(
+            document,
+            all_errors=self._all_errors[app],
+            login_scheme=None if scheme is None else scheme.scheme_name,
+            delegates=self.authenticator.rules.delegates,
+        )
 
     def _add_handlers(self, app: Starlette) -> None:
         # FastAPI has filled in its own handlers where the application named none.
