@@ -1,13 +1,17 @@
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import inventory.main
+import jwt
+import pytest
 from alembic import command
 from alembic.config import Config
 from fastapi.testclient import TestClient
 from inventory.deps import get_session
 from inventory.models import Item, User
+from inventory.settings import settings
 from sqlmodel import Session, SQLModel, create_engine
 
 
@@ -51,6 +55,14 @@ def test_a_revoked_key_is_refused_at_once(client: TestClient, login: dict[str, s
     (listed,) = client.get("/keys", headers=login).json()["items"]
     assert client.post(f"/keys/{listed['id']}/revoke", headers=login).is_success
     assert client.get("/items", headers=key).json()["code"] == "key_revoked"
+
+
+@pytest.mark.parametrize("subject", ["ada@example.com", str(uuid4())])
+def test_a_token_of_another_purpose_is_refused(client: TestClient, subject: str) -> None:
+    claims = {"sub": subject, "exp": datetime.now(UTC) + timedelta(minutes=1)}
+    token = jwt.encode(claims, settings.secret_key, "HS256")
+    answer = client.get("/items", headers={"Authorization": f"Bearer {token}"})
+    assert (answer.status_code, answer.json()["code"]) == (401, "token_revoked")
 
 
 def test_a_session_of_a_test_reaches_keys_and_logins(
