@@ -2,9 +2,9 @@
 
 The model keeps for each key what was done to it. After every step every key is tried, and every reference that was made of
 one: the answer must be the model's. So no order of creating, rotating, revoking, expiring, flushing and waiting brings a key
-back to life, lets one act beyond its owner, or lets one make another; queued work ends with its key; and who acts for a
-service account hands out no more than the application says. Carl may act for the account, with all that it may do; whether
-Bob may, and with what, changes.
+back to life, lets one act beyond its owner or from outside of its networks, or lets one make another; queued work ends with
+its key; and who acts for a service account hands out no more than the application says. Carl may act for the account, with all
+that it may do; whether Bob may, and with what, changes.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ owners = st.sampled_from(OWNERS)
 scopes = st.none() | st.frozensets(st.sampled_from(sorted(PERMISSIONS)))
 lifetimes = st.sampled_from([timedelta(hours=1), DAY, 30 * DAY, "default"])
 permissions_of = st.frozensets(st.sampled_from(sorted(PERMISSIONS)))
+# From each list to the addresses that are in it.
+INSIDE: dict[frozenset[str] | None, tuple[str | None, ...]] = {
+    None: (None, "192.0.2.9", "2001:db8::9"),
+    frozenset({"192.0.2.0/24"}): ("192.0.2.9", "::ffff:192.0.2.9"),
+    frozenset({"2001:db8::/32", "198.51.100.7/32"}): ("198.51.100.7", "2001:db8::9"),
+}
+ADDRESSES = sorted({address for some in INSIDE.values() for address in some if address is not None})
+networks_of_keys = st.sampled_from(list(INSIDE))
 keys = Bundle("keys")
 
 
@@ -71,6 +79,7 @@ class Model:
     owner_id: str
     scopes: frozenset[str] | None
     expires_at: datetime | None
+    networks: frozenset[str] | None
     revoked: bool = False
     deleted: bool = False
     rotated: bool = False
@@ -138,22 +147,35 @@ class LifeOfKeys(RuleBasedStateMachine):
     def added(self, created: Any, owner_id: str) -> str:
         record: ApiKey = created.record
         self.models[record.id] = Model(
-            created.value.reveal(), owner_id, record.scopes, record.expires_at
+            created.value.reveal(), owner_id, record.scopes, record.expires_at, record.networks
         )
         return record.id
 
-    def try_key(self, value: str) -> tuple[str, Any]:
+    def try_key(self, key_id: str) -> tuple[str, Any]:
+        """From an address that the key works from."""
+        model = self.models[key_id]
+        return self.try_from(INSIDE[model.networks][0], model.value)
+
+    def try_from(self, address: str | None, value: str) -> tuple[str, Any]:
         try:
-            return "accepted", self.world.enter(value)
+            return "accepted", self.world.call("authenticate", [f"Bearer {value}"], address=address)
         except Problem as problem:
             return problem.code, None
 
-    @rule(target=keys, owner_id=owners, scopes=scopes, lifetime=lifetimes)
-    def create(self, owner_id: str, scopes: frozenset[str] | None, lifetime: Any) -> Any:
+    @rule(
+        target=keys, owner_id=owners, scopes=scopes, lifetime=lifetimes, networks=networks_of_keys
+    )
+    def create(
+        self,
+        owner_id: str,
+        scopes: frozenset[str] | None,
+        lifetime: Any,
+        networks: frozenset[str] | None = None,
+    ) -> Any:
         owner = self.world.owners[owner_id]
         if scopes is not None:
             scopes &= owner.permissions
-        options = {"name": "k", "scopes": scopes, "lifetime": lifetime}
+        options = {"name": "k", "scopes": scopes, "lifetime": lifetime, "networks": networks}
         if owner_id == ACCOUNT and owner.disabled:
             with pytest.raises(InputInvalid):
                 self.manage("create_key", owner_id, **options)
@@ -163,6 +185,13 @@ class LifeOfKeys(RuleBasedStateMachine):
             # All that the account may do now, and not later.
             assert created.record.scopes == (owner.permissions if scopes is None else scopes)
         return self.added(created, owner_id)
+
+    @rule(key_id=keys, networks=networks_of_keys)
+    def change_networks(self, key_id: str, networks: frozenset[str] | None) -> None:
+        model = self.models[key_id]
+        if not model.deleted:
+            self.manage("update_key", model.owner_id, key_id, networks=networks)
+            model.networks = networks
 
     @rule(key_id=keys)
     def revoke(self, key_id: str) -> None:
@@ -217,6 +246,7 @@ class LifeOfKeys(RuleBasedStateMachine):
             if acted_for and model.scopes is not None
             else model.scopes
         )
+        assert created.record.networks == model.networks
         return self.added(created, model.owner_id)
 
     @rule(key_id=keys, attacker=st.sampled_from(PEOPLE))
@@ -291,7 +321,7 @@ class LifeOfKeys(RuleBasedStateMachine):
 
     @rule(key_id=keys)
     def queue_work_of_a_key(self, key_id: str) -> None:
-        _, principal = self.try_key(self.models[key_id].value)
+        _, principal = self.try_key(key_id)
         if principal is not None:
             text = self.world.auth.reference(principal)
             self.work.append(QueuedWork(text, key_id, self.models[key_id].owner_id))
@@ -304,7 +334,7 @@ class LifeOfKeys(RuleBasedStateMachine):
 
     @rule(key_id=keys, target=keys, other=keys)
     def a_key_tries_to_manage(self, key_id: str, other: str) -> Any:
-        _, caller = self.try_key(self.models[key_id].value)
+        _, caller = self.try_key(key_id)
         if caller is None:
             return multiple()
         before = dict(self.world.store.inner._records)
@@ -316,6 +346,7 @@ class LifeOfKeys(RuleBasedStateMachine):
             ("revoke_key", {"key_id": other}),
             ("delete_key", {"key_id": other}),
             ("expire_key", {"key_id": other, "at": self.world.clock.moment}),
+            ("update_key", {"key_id": other, "networks": None}),
         ):
             with pytest.raises(InteractiveRequired):
                 self.world.call(method, caller, **options)
@@ -344,10 +375,17 @@ class LifeOfKeys(RuleBasedStateMachine):
     @invariant()
     def every_key_gets_the_answer_of_the_model(self) -> None:
         for key_id, model in self.models.items():
-            answer, principal = self.try_key(model.value)
-            self.check_key(key_id, answer, principal)
+            for address in (None, *ADDRESSES):
+                answer, principal = self.try_from(address, model.value)
+                if model.networks is None or address in INSIDE[model.networks]:
+                    self.check_key(key_id, answer, principal)
+                else:
+                    assert principal is None
+                    self.check_key(key_id, answer, principal, accepted="address_not_allowed")
 
-    def check_key(self, key_id: str, answer: str, principal: Any) -> None:
+    def check_key(
+        self, key_id: str, answer: str, principal: Any, *, accepted: str = "accepted"
+    ) -> None:
         now, model = self.world.clock.moment, self.models[key_id]
         owner = self.world.owners[model.owner_id]
         if model.revoked:
@@ -357,7 +395,7 @@ class LifeOfKeys(RuleBasedStateMachine):
         elif owner.disabled:
             expected = "owner_disabled"
         else:
-            expected = "accepted"
+            expected = accepted
         assert answer == expected
         if principal is None:
             return
