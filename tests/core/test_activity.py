@@ -540,7 +540,7 @@ def test_a_person_reads_what_their_key_did(site: Site) -> None:
     assert recent == KeyActivity(days[1:], last)
 
 
-def test_nobody_else_reads_it(site: Site) -> None:
+def test_it_is_read_by_its_owner_alone(site: Site) -> None:
     with pytest.raises(KeyNotFound):
         site.world.call("key_activity", site.world.login("bob"), site.key_id)
     with pytest.raises(KeyNotFound):

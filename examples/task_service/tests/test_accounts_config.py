@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from msk_auth import InputInvalid, KeyLimits
+from msk_auth import ActivitySettings, InputInvalid, KeyLimits
 from task_service.accounts.config import ServiceConfig, _validated, config_json
 from task_service.db import schema
 
@@ -31,6 +31,9 @@ DEFAULTS = {
     "max_keys_per_user": 100,
     "default_key_lifetime_days": None,
     "max_key_lifetime_days": None,
+    "keep_key_addresses": False,
+    "keep_key_user_agents": False,
+    "key_activity_days": 90,
     "session_lifetime_minutes": 720,
     "session_idle_minutes": 60,
     "run_timeout_seconds": 300,
@@ -56,11 +59,14 @@ def _refused(patch: dict[str, Any]) -> list[str]:
 def test_the_defaults() -> None:
     assert config_json(ServiceConfig()) == DEFAULTS
     assert ServiceConfig().key_limits() == KeyLimits(max_active=100)
+    assert ServiceConfig().activity_settings() == ActivitySettings()
 
 
 @pytest.mark.parametrize("name", sorted(DEFAULTS))
 @pytest.mark.parametrize("value", ["5", 5.5, 5.0, True, 0, -1, 10**30, {}, [1], "x", float("nan")])
 def test_a_value_of_another_kind_or_size_is_refused_by_name(name: str, value: Any) -> None:
+    if isinstance(value, bool) and isinstance(DEFAULTS[name], bool):
+        value = int(value)
     fields = _refused({name: value})
 
     assert {field.partition(".")[0] for field in fields} == {name}
@@ -118,6 +124,14 @@ def test_every_patch_is_accepted_whole_or_refused_by_field(patch: dict[str, Any]
     shown = config_json(config)
     assert json.loads(json.dumps(shown)) == shown
     assert config_json(_validated(shown)) == shown
+
+
+async def test_what_is_kept_about_requests_of_keys_is_said_to_the_library(it: World) -> None:
+    other = compose(it.db, it.passwords)
+    await it.config.update({"keep_key_addresses": True, "key_activity_days": 7})
+    assert await other.config.activity_settings() == ActivitySettings(addresses=True, keep_days=7)
+    await it.config.update({"keep_key_addresses": False, "keep_key_user_agents": True})
+    assert await other.config.activity_settings() == ActivitySettings(user_agents=True, keep_days=7)
 
 
 async def test_a_change_takes_effect_at_once_in_every_process(it: World) -> None:

@@ -49,6 +49,7 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("DELETE", "/api/keys/{keyId}"): (NO_KEY, INTERACTIVE),
     ("PATCH", "/api/keys/{keyId}"): (NO_KEY, INTERACTIVE),
     ("GET", "/api/keys/{keyId}/audit"): (f"{NO_KEY}/audit", INTERACTIVE),
+    ("GET", "/api/keys/{keyId}/activity"): (f"{NO_KEY}/activity", INTERACTIVE),
     ("POST", "/api/revoke"): ("/api/revoke", ANYONE),
     ("POST", "/api/leaks/github"): ("/api/leaks/github", ANYONE),
     ("GET", "/api/handlers"): ("/api/handlers", AUTHENTICATED),

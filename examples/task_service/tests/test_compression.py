@@ -54,6 +54,7 @@ NOT_COMPRESSED = {
     "/api/auth/me",
     "/api/auth/sessions",
     "/api/keys/{key_id}",
+    "/api/keys/{keyId}/activity",
     "/api/keys/{keyId}/audit",
     "/api/runs/{runId}",
     "/api/runs/{runId}/log",

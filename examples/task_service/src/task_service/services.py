@@ -195,6 +195,7 @@ class Services:
             tokens=tokens,
             find_session=sessions.find_session,
             key_limits=config.key_limits,
+            activity=config.activity_settings,
             hasher=KeyHasher(secrets.peppers),
             on_event=_Hook(seen=sessions.seen, refused=metrics.refused, leaked=key_audit.on_leak),
             realm=AUDIENCE,

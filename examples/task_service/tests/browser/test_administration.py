@@ -66,6 +66,22 @@ async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
     await page.goto("/admin/audit?action=config.")
     await expect(page.get_by_role("row").nth(1)).to_contain_text("old: 30 · new: 31")
 
+    # A switch.
+    await page.goto("/admin/config")
+    await expect(days).not_to_have_value("")
+    addresses = page.get_by_label("Keep the address of a key’s last request")
+    await expect(addresses).not_to_be_checked()
+    await addresses.check()
+    await page.get_by_role("button", name="Discard changes").click()
+    await expect(addresses).not_to_be_checked()
+    for wanted in (True, False):
+        await addresses.set_checked(wanted)
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.locator("#announcer")).to_have_text("Saved and in effect.")
+        await page.reload()
+        await expect(days).not_to_have_value("")
+        await expect(addresses).to_be_checked(checked=wanted)
+
     # The refusal of the service is shown beside the field, and nothing is changed.
     await page.goto("/admin/config")
     commands = page.get_by_label("Allowed commands")

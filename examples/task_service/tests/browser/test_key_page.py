@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.async_api import Page, Route, expect
@@ -26,6 +27,47 @@ async def _new_keys(page: Page, *names: str) -> None:
         list(names),
     )
     await page.reload()
+
+
+async def test_a_key_shows_the_requests_of_each_day_and_the_last_one(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    key = await create_key(page, "counted", "Read only")
+    await page.get_by_role("link", name="counted").click()
+    requests = page.get_by_role("region", name="Requests")
+    # What it does is written once a minute.
+    assert live_service.request("GET", "/api/tasks", key) == 200
+    await expect(requests).to_contain_text("0 accepted · 0 refused in the last 30 days")
+    await expect(requests.get_by_role("img")).to_have_count(0)
+    await expect(requests.locator("#last")).to_be_hidden()
+
+    today = datetime.now(UTC)
+    days = [
+        {"day": f"{today - timedelta(days=ago):%Y-%m-%d}", "accepted": accepted, "refused": refused}
+        for ago, accepted, refused in ((29, 1, 0), (3, 1200, 0), (0, 0, 34))
+    ]
+    last = {"at": today.isoformat(), "route": "GET /api/tasks", "address": "203.0.113.7"}
+
+    async def answer(route: Route) -> None:
+        await route.fulfill(json={"days": days, "last_request": {**last, "user_agent": None}})
+
+    await page.route("**/activity?days=30", answer)
+    await page.reload()
+    await expect(requests).to_contain_text("1,201 accepted · 34 refused in the last 30 days")
+    chart = requests.get_by_role("img", name="Requests of each day, today at the right")
+    await expect(chart.locator("g")).to_have_count(30)
+    for place, counts in ((0, "1 accepted, 0 refused"), (26, "1200 accepted"), (29, "34 refused")):
+        await expect(chart.locator("g").nth(place).locator("title")).to_contain_text(counts)
+    # A day with refused requests has a mark besides the colour, and one without requests has nothing.
+    marks = await chart.locator("g").evaluate_all(
+        "all => all.map(one => one.childElementCount - 1)"
+    )
+    assert marks == [1, *[0] * 25, 1, 0, 0, 3]
+    await expect(requests.locator("#last")).to_have_text(
+        "The last one just now: GET /api/tasks, from 203.0.113.7."
+    )
 
 
 async def test_a_key_has_a_page_that_tells_what_is_known_of_it(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import insert, select, update
 
-from msk_auth import Clock, FieldError, InputInvalid, KeyLimits, Principal
+from msk_auth import ActivitySettings, Clock, FieldError, InputInvalid, KeyLimits, Principal
 from task_service.db import schema
 from task_service.db.engine import Database, lock_table
 from task_service.handlers.command import (
@@ -53,6 +53,9 @@ class ServiceConfig(BaseModel):
         max_keys_per_user: How many active API keys one user may have.
         default_key_lifetime_days: The lifetime of a key that requests none; None means that such a key does not expire.
         max_key_lifetime_days: The longest lifetime of a key; None means no limit, and permits keys that do not expire.
+        keep_key_addresses: Whether the address of a key's last request is kept.
+        keep_key_user_agents: Whether the `User-Agent` of a key's last request is kept.
+        key_activity_days: How long it is kept how many requests a key made on each day, and which one was the last.
         session_lifetime_minutes: How long a session may last, however much it is used.
         session_idle_minutes: How long a session may go without a request.
         run_timeout_seconds: The longest a run may take, and the default timeout of a task.
@@ -67,6 +70,9 @@ class ServiceConfig(BaseModel):
     max_keys_per_user: Annotated[int, Field(ge=1, le=100_000)] = 100
     default_key_lifetime_days: _Days | None = None
     max_key_lifetime_days: _Days | None = None
+    keep_key_addresses: bool = False
+    keep_key_user_agents: bool = False
+    key_activity_days: _Days = 90
     session_lifetime_minutes: _Minutes = 720
     session_idle_minutes: _Minutes = 60
     run_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
@@ -82,6 +88,14 @@ class ServiceConfig(BaseModel):
             max_active=self.max_keys_per_user,
             default_lifetime=_days(self.default_key_lifetime_days),
             max_lifetime=_days(self.max_key_lifetime_days),
+        )
+
+    def activity_settings(self) -> ActivitySettings:
+        """What is kept about the requests of keys."""
+        return ActivitySettings(
+            addresses=self.keep_key_addresses,
+            user_agents=self.keep_key_user_agents,
+            keep_days=self.key_activity_days,
         )
 
 
@@ -120,6 +134,10 @@ class ConfigStore:
     async def key_limits(self) -> KeyLimits:
         """The present limits of new keys, for the library's authenticator."""
         return (await self.current()).key_limits()
+
+    async def activity_settings(self) -> ActivitySettings:
+        """What is kept now about the requests of keys, for the library's authenticator."""
+        return (await self.current()).activity_settings()
 
     async def update(
         self, patch: Mapping[str, Any], *, by: Principal[Any] | None = None

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import AwareDatetime, BeforeValidator
+from pydantic import AwareDatetime, BeforeValidator, Field
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -48,6 +48,9 @@ def _plain_number(value: object) -> object:
 
 Limit = Annotated[int, BeforeValidator(_plain_number)]
 """The query parameter for the size of a page."""
+
+Days = Annotated[int, Field(ge=1, le=3650), BeforeValidator(_plain_number)]
+"""The query parameter for how many days to look back, today included."""
 
 
 def _written_time(value: object) -> object:

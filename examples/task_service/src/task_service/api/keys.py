@@ -1,8 +1,9 @@
-"""The list of one's own API keys, and revoking one. The library has the other routes under `/api/keys`."""
+"""The list of one's own API keys, what one did, and revoking one. The library has the other routes under `/api/keys`."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from datetime import datetime
+from dataclasses import asdict
+from datetime import date, datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Response
@@ -15,7 +16,7 @@ from task_service.accounts.users import User
 from task_service.tasks.runs import Runs
 
 from .audit import rfc3339
-from .json_route import JsonRoute, Limit, Search
+from .json_route import Days, JsonRoute, Limit, Search
 from .openapi import UNCHANGED, problems
 
 PREFIX: Final = "/api/keys"
@@ -72,8 +73,32 @@ class RevokeOptions(BaseModel):
     cancel_runs: bool = False
 
 
+class DailyRequestsSchema(BaseModel):
+    """The requests of a key on one day, in UTC."""
+
+    day: date
+    accepted: int
+    refused: int
+
+
+class LastRequestSchema(BaseModel):
+    """The last request of a key; `address` and `user_agent` are null where they are not kept."""
+
+    at: _Time
+    route: str | None
+    address: str | None
+    user_agent: str | None
+
+
+class KeyActivitySchema(BaseModel):
+    """What a key did, up to a minute ago. Days without requests are left out."""
+
+    days: list[DailyRequestsSchema]
+    last_request: LastRequestSchema | None
+
+
 def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[APIRouter, APIRouter]:
-    """The library's key routes, but for two.
+    """The library's key routes, but for the list and for revoking, and what a key did.
 
     The list is searched, sorted and counted, and revoking a key may cancel the runs that it has started.
     """
@@ -107,6 +132,29 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
             items=[key_schema(record, page.at) for record in page.items],
             next_cursor=page.next_cursor,
             **counts,
+        )
+
+    @router.get("/{keyId}/activity", responses=problems(KeyNotFound))
+    async def get_key_activity(
+        response: Response,
+        principal: Annotated[Principal[User], auth.require_interactive()],
+        key_id: Annotated[str, Path(alias="keyId")],
+        days: Days = 30,
+    ) -> KeyActivitySchema:
+        """Read how many requests of one of your keys were accepted and refused, on each of the last `days`.
+
+        A refused request had the right key, which was revoked or had expired, or which may not do this, or not from there.
+        """
+        today = auth.authenticator.clock.now().date()
+        activity = await auth.authenticator.key_activity(
+            principal, key_id, since=today - timedelta(days=days - 1)
+        )
+        response.headers["cache-control"] = "no-store"
+        return KeyActivitySchema(
+            days=[DailyRequestsSchema(**day._asdict()) for day in activity.days],
+            last_request=None
+            if activity.last is None
+            else LastRequestSchema(**asdict(activity.last)),
         )
 
     @router.post("/{keyId}/revoke", responses=problems(KeyNotFound))

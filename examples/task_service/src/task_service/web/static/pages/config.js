@@ -8,10 +8,14 @@ let config;
 
 function fill(current) {
   config = current;
-  for (const [name, value] of Object.entries(config)) form.elements[name].value = value?.join?.("\n") ?? value ?? "";
+  for (const [name, value] of Object.entries(config)) {
+    if (typeof value === "boolean") form.elements[name].checked = value;
+    else form.elements[name].value = value?.join?.("\n") ?? value ?? "";
+  }
 }
 
-const read = ({ type, value }) => (type === "textarea" ? value.split("\n").map((line) => line.trim()).filter(Boolean)
+const read = ({ type, value, checked }) => (type === "checkbox" ? checked
+  : type === "textarea" ? value.split("\n").map((line) => line.trim()).filter(Boolean)
   : value === "" ? null : Number(value));
 
 form.addEventListener("reset", (event) => {

@@ -1,5 +1,5 @@
 import { api } from "../api.js";
-import { $, badge, fill, h, quiet, render, say, table, tags } from "../dom.js";
+import { $, badge, drawn, fill, h, quiet, render, say, table, tags } from "../dom.js";
 import { onSubmit, open } from "../dialogs.js";
 import { checkFields } from "../forms.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
@@ -15,6 +15,7 @@ const path = `/keys/${encodeURIComponent(page.dataset.keyId)}`;
 const buttons = ["edit", "rotate", "revoke", "delete"].map((id) => $(`#${id}`));
 const words = Object.fromEntries([...$("#words").content.children].map((one) => [one.dataset.permission, one.textContent]));
 let key;
+let activity;
 
 const link = (id) => h("a", { href: `/keys/${id}` }, h("code", {}, id));
 
@@ -61,6 +62,44 @@ function drawRotation() {
   $("dd", rotation).replaceChildren(link(other), key.replaced_by && key.status === "active" ? quiet(" Works until it expires") : "");
 }
 
+const DAYS = 30;
+const SVG = { bar: 8, gap: 2, height: 40, mark: 3 };
+const dayOf = new Intl.DateTimeFormat("en", { day: "numeric", month: "long", timeZone: "UTC" });
+const counted = (number, word) => `${number.toLocaleString("en")} ${word}`;
+
+/** The requests of each day, today at the right: a bar is as high as there were requests, and a day on which some were
+ *  refused has a mark below as well as a colour. */
+function drawRequests() {
+  const found = Object.fromEntries(activity.days.map((one) => [one.day, one]));
+  const days = Array.from({ length: DAYS }, (_, index) => {
+    const at = new Date(Date.now() - (DAYS - 1 - index) * 86_400_000);
+    return { at, accepted: 0, refused: 0, ...found[at.toISOString().slice(0, 10)] };
+  });
+  const most = Math.max(1, ...days.map(({ accepted, refused }) => accepted + refused));
+  const bars = days.map(({ at, accepted, refused }, index) => {
+    const x = index * (SVG.bar + SVG.gap);
+    const [all, bad] = [accepted + refused, refused].map((number) => (number ? Math.max(2, (SVG.height * number) / most) : 0));
+    const bar = (state, height, y = SVG.height - height) => drawn("rect", { class: state, x, y, width: SVG.bar, height });
+    return drawn("g", {},
+      drawn("title", {}, `${dayOf.format(at)}: ${accepted} accepted, ${refused} refused`),
+      ...(all ? [bar("succeeded", all)] : []),
+      ...(bad ? [bar("failed", bad), bar("failed", SVG.mark, SVG.height + 2)] : []));
+  });
+  const total = (name) => days.reduce((sum, one) => sum + one[name], 0);
+  const words = `${counted(total("accepted"), "accepted")} · ${counted(total("refused"), "refused")} in the last ${DAYS} days`;
+  const width = DAYS * (SVG.bar + SVG.gap) - SVG.gap;
+  $("#chart").replaceChildren(
+    ...(activity.days.length ? [drawn("svg", { viewBox: `0 0 ${width} ${SVG.height + 2 + SVG.mark}`, width, role: "img", "aria-label": "Requests of each day, today at the right" },
+      ...bars, drawn("path", { class: "axis", d: `M0 ${SVG.height + 1}H${width}` }))] : []),
+    h("figcaption", { class: "quiet" }, words));
+  const last = activity.last_request;
+  $("#last").hidden = !last;
+  if (!last) return;
+  const { at, route, address, user_agent: agent } = last;
+  $("#last").replaceChildren("The last one ", when(at), ...(route ? [": ", h("code", {}, route)] : []),
+    ...(address ? [", from ", h("code", {}, address)] : []), ...(agent ? [", with ", h("code", {}, agent)] : []), ".");
+}
+
 const trail = new LiveList(`${path}/audit`, {
   rest: REST_MS,
   draw() {
@@ -71,8 +110,9 @@ const trail = new LiveList(`${path}/audit`, {
 
 async function look() {
   try {
-    key = await api(path);
+    [key, activity] = await Promise.all([api(path), api(`${path}/activity?days=${DAYS}`)]);
     draw();
+    drawRequests();
   } finally {
     again();
   }

@@ -1,0 +1,106 @@
+"""What a key did: counted by the service as its administrator allows, and read by its owner."""
+
+from __future__ import annotations
+
+import pytest
+from examples.task_service.tests.service_support import (
+    Caller,
+    Service,
+    expect,
+    problem,
+    wrong_fields,
+)
+
+pytestmark = pytest.mark.anyio
+
+AGENT = {"User-Agent": "deploy/1.4"}
+
+
+async def a_key(service: Service, user: Caller) -> tuple[str, Caller]:
+    """The path of a new key's activity, and the program that has the key."""
+    program = await service.key_for(user, scopes=["tasks:read"])
+    key_id = expect(await program.get("/api/auth/me", headers=AGENT), 200)["credential"]["key_id"]
+    return f"/api/keys/{key_id}/activity", program
+
+
+async def flush(service: Service) -> None:
+    await service.services.authenticator.flush()
+
+
+async def test_a_key_that_did_nothing_has_no_activity(user: Caller) -> None:
+    key = await user.new_key()
+    response = await user.get(f"/api/keys/{key['id']}/activity")
+    assert expect(response, 200) == {"days": [], "last_request": None}
+    assert response.headers["cache-control"] == "no-store"
+
+
+async def test_its_owner_reads_what_a_key_did_on_each_day(service: Service, user: Caller) -> None:
+    path, program = await a_key(service, user)
+    today = service.clock.now().date()
+    expect(await program.get("/api/tasks"), 200)
+    assert problem(await program.post("/api/tasks", {})) == (403, "permission_denied")
+    assert problem(await program.get(path)) == (403, "interactive_required")
+    await flush(service)
+    found = expect(await user.get(path), 200)
+    assert found["days"] == [{"day": today.isoformat(), "accepted": 2, "refused": 2}]
+    last = found["last_request"]
+    assert last["route"] == "GET /api/keys/{keyId}/activity"
+    assert last["at"].startswith(today.isoformat())
+    # An administrator has to allow both.
+    assert (last["address"], last["user_agent"]) == (None, None)
+
+
+async def test_a_revoked_key_that_is_still_used_is_seen(service: Service, user: Caller) -> None:
+    path, program = await a_key(service, user)
+    expect(await user.post(path.replace("activity", "revoke")), 200)
+    assert problem(await program.get("/api/tasks")) == (401, "key_revoked")
+    await flush(service)
+    (day,) = expect(await user.get(path), 200)["days"]
+    assert (day["accepted"], day["refused"]) == (1, 1)
+
+
+async def test_address_and_agent_are_kept_while_an_administrator_allows_it(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    path, program = await a_key(service, user)
+    allowed = {"keep_key_addresses": True, "keep_key_user_agents": True}
+    for config, address, agent in [
+        (allowed, "127.0.0.1", "deploy/1.4"),
+        ({"keep_key_addresses": False}, None, "deploy/1.4"),
+        ({"keep_key_user_agents": False}, None, None),
+    ]:
+        expect(await admin.patch("/api/admin/config", config), 200)
+        expect(await program.get("/api/tasks", headers=AGENT), 200)
+        await flush(service)
+        last = expect(await user.get(path), 200)["last_request"]
+        assert (last["address"], last["user_agent"]) == (address, agent)
+        assert last["route"] == "GET /api/tasks"
+
+
+async def test_activity_is_deleted_after_the_time_that_an_administrator_sets(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    path, _ = await a_key(service, user)
+    expect(await admin.patch("/api/admin/config", {"key_activity_days": 2}), 200)
+    await flush(service)
+    key_id = path.split("/")[3]
+    for days_later, remain in ((2, 1), (1, 0)):
+        service.clock.advance(days=days_later)
+        await flush(service)
+        activity = await service.services.key_store.activity(key_id, since=None)
+        assert len(activity.days) == remain
+        assert (activity.last is None) == (remain == 0)
+
+
+async def test_the_last_days_are_read_as_far_back_as_asked(service: Service, user: Caller) -> None:
+    path, _ = await a_key(service, user)
+    await flush(service)
+    assert len(expect(await user.get(f"{path}?days=1"), 200)["days"]) == 1
+    for wrong in ("0", "3651", "-1", "1.0", "x", ""):
+        assert wrong_fields(await user.get(f"{path}?days={wrong}")) == {"days"}
+
+
+async def test_it_is_read_by_its_owner_alone(service: Service, user: Caller, admin: Caller) -> None:
+    path, _ = await a_key(service, user)
+    assert problem(await admin.get(path)) == (404, "key_not_found")
+    assert problem(await user.get("/api/keys/000000000000/activity")) == (404, "key_not_found")
