@@ -136,9 +136,15 @@ async def test_keys_are_searched_filtered_sorted_and_counted(
     active = await _names(user, "/api/keys", status="active", sort="name")
     assert active == ["Alpha 100%", "beta", "Delta"]
     counted = expect(await user.get("/api/keys?count=true&limit=1&status=expired"), 200)
-    assert counted["counts"] == {"active": 3, "expired": 1, "revoked": 1}
+    assert (counted["counts"], counted["expiring"]) == (
+        {"active": 3, "expired": 1, "revoked": 1},
+        2,
+    )
     counted = expect(await user.get("/api/keys?count=true&search=alpha"), 200)
-    assert counted["counts"] == {"active": 1, "expired": 0, "revoked": 1}
+    assert (counted["counts"], counted["expiring"]) == (
+        {"active": 1, "expired": 0, "revoked": 1},
+        0,
+    )
     expect(await user.delete(f"/api/keys/{made['gamma']['id']}"), 204)
     assert "gamma" not in await _names(user, "/api/keys")
 
@@ -241,3 +247,24 @@ async def test_a_key_with_scopes_of_its_own_lists_keys_as_it_reads_one(
     assert [key["id"] for key in expect(await scoped.get("/api/keys"), 200)["items"]] == [
         made["id"]
     ]
+
+
+async def test_keys_that_end_within_a_week_are_counted(service: Service, user: Caller) -> None:
+    for name, days in (("week", 7), ("eight", 8), ("endless", None), ("revoked", 2), ("old", 3)):
+        made = await user.new_key(name=name, expires_in_days=days)
+        if name == "revoked":
+            expect(await user.post(f"/api/keys/{made['id']}/revoke"), 200)
+        if name == "old":
+            overlap = {"overlap_seconds": 86_400}
+            expect(await user.post(f"/api/keys/{made['id']}/rotate", overlap), 201)
+
+    async def expiring(query: str = "") -> int:
+        counted = expect(await user.get(f"/api/keys?count=true{query}"), 200)
+        number: int = counted["expiring"]
+        return number
+
+    # "week", and the successor of "old"; the replaced one needs no attention.
+    assert await expiring() == 2
+    assert [await expiring(f"&search={name}") for name in ("week", "old", "eight")] == [1, 1, 0]
+    assert await expiring("&status=revoked&limit=1") == 2
+    assert expect(await user.get("/api/keys"), 200).keys() == {"items", "next_cursor"}

@@ -23,11 +23,13 @@ from examples.task_service.tests.service_support import (
     wrong_fields,
 )
 from examples.task_service.tests.test_cli import run
+from sqlalchemy import update
 
 from msk_auth import ConfigurationError, StoreUnavailable
 from task_service import app as app_module
 from task_service import worker as worker_module
 from task_service.accounts.audit import AuditQuery
+from task_service.db import schema
 from task_service.handlers import sandbox
 from task_service.handlers.command import Command
 
@@ -191,6 +193,64 @@ async def test_old_sessions_are_purged_even_after_a_failure(
     task.cancel()
     # Without a retention the audit log is kept.
     assert len((await it.audit.list(AuditQuery())).items) == 2
+
+
+async def test_the_end_of_a_key_is_announced_once_even_after_a_failure(
+    service: Service,
+    user: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two processes, in effect, of which one did not reach the database at first."""
+    caplog.set_level("INFO")
+    key = await user.new_key(name="nightly", expires_in_days=90)
+    it = service.services
+    service.clock.advance(days=60)
+    listed, failures = it.key_store.list_expiring, [StoreUnavailable()]
+
+    async def list_expiring(query: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await listed(query)
+
+    monkeypatch.setattr(app_module, "_ANNOUNCE_SECONDS", 0.0)
+    monkeypatch.setattr(it.key_store, "list_expiring", list_expiring)
+    tasks = [asyncio.create_task(app_module.announce_periodically(it)) for _ in range(2)]
+    entries: list[Any] = []
+    async with asyncio.timeout(30):
+        while not entries:
+            await asyncio.sleep(0.01)
+            entries = list((await it.audit.list(AuditQuery(action="key.expiring"))).items)
+        # Long enough for both to look again.
+        await asyncio.sleep(0.1)
+    for task in tasks:
+        task.cancel()
+    (entry,) = (await it.audit.list(AuditQuery(action="key.expiring"))).items
+    assert (entry.target, entry.actor_id, entry.credential_kind) == (key["id"], None, "system")
+    assert entry.details == {"name": "nightly", "days": 30}
+    assert "no end of a key was announced; trying again later" in caplog.text
+    assert caplog.text.count("announced the end of 1 keys") == 1
+
+
+async def test_the_service_announces_ends_when_it_starts(template: Path, tmp_path: Path) -> None:
+    async with running_service(template, tmp_path / "first", shared_routes=True) as service:
+        user = await service.log_in("ulf", USER_PASSWORD)
+        key = await user.new_key(expires_in_days=90)
+        ends_at = service.clock.now() + timedelta(days=5)
+        async with service.services.db.write() as connection:
+            moment = schema.to_microseconds(ends_at)
+            await connection.execute(update(schema.api_keys).values(expires_at=moment))
+    async with running_service(
+        tmp_path / "first", tmp_path / "second", shared_routes=True
+    ) as service:
+        user = await service.log_in("ulf", USER_PASSWORD)
+        trail: list[dict[str, Any]] = []
+        async with asyncio.timeout(30):
+            while not trail:
+                await asyncio.sleep(0.02)
+                found = expect(await user.get(f"/api/keys/{key['id']}/audit"), 200)["items"]
+                trail = [entry for entry in found if entry["action"] == "key.expiring"]
+    assert [entry["details"] for entry in trail] == [{"name": key["name"], "days": 7}]
 
 
 async def test_a_page_without_its_database_is_a_503_and_not_a_login(

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from msk_auth import (
+    AsyncKeyExpiry,
     Clock,
     Problem,
     StoreUnavailable,
@@ -57,6 +58,7 @@ _log = logging.getLogger(__name__)
 _UNROUTED: Final[Mapping[int, type[Problem]]] = {404: PageNotFound, 405: MethodNotAllowed}
 
 _PURGE_SECONDS: Final = 3600.0
+_ANNOUNCE_SECONDS: Final = 3600.0
 
 
 def create_app(
@@ -219,6 +221,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         if services.oidc is not None:
             await open_while_serving.enter_async_context(services.oidc)
         purging = background.begin(purge_periodically(services), name="purge")
+        announcing = background.begin(announce_periodically(services), name="ends of keys")
         noting = background.begin(
             services.untrusted_proxies.write_queued(), name="untrusted proxies"
         )
@@ -229,6 +232,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
             services.stopping.set()
             stop.set()
             await background.end(noting)
+            await background.end(announcing)
             await background.end(purging)
             await working
     await services.close()
@@ -246,6 +250,25 @@ async def purge_periodically(services: Services) -> None:
         except StoreUnavailable:
             _log.warning("the database did not answer, so nothing was purged; trying again later")
         await asyncio.sleep(_PURGE_SECONDS)
+
+
+async def announce_periodically(services: Services) -> None:
+    """Announce once an hour, until cancelled, which keys end soon; the audit log records each announcement.
+
+    Every process that serves does this, and each announcement is made by one of them.
+    """
+    expiry = AsyncKeyExpiry(services.authenticator)
+    while True:
+        try:
+            count = await expiry.announce()
+        except StoreUnavailable:
+            _log.warning(
+                "the database did not answer, so no end of a key was announced; trying again later"
+            )
+        else:
+            if count:
+                _log.info("announced the end of %d keys", count)
+        await asyncio.sleep(_ANNOUNCE_SECONDS)
 
 
 async def _purge_audit(audit: Audit, clock: Clock, days: int) -> None:

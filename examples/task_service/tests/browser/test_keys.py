@@ -9,7 +9,8 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import PASSWORD, LiveService, log_in
+from .support import PASSWORD, LiveService, assert_accessible, log_in
+from .test_getting_around import SEND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -134,6 +135,34 @@ async def test_what_is_not_loaded_is_counted_and_found(
     await page.get_by_label("State of the last run").select_option("Failed")
     await expect(page.get_by_text("No tasks match.")).to_be_visible()
     await expect(page.get_by_text("No tasks yet")).to_be_hidden()
+
+
+async def test_how_many_keys_end_soon_is_the_first_line_of_the_list(
+    open_page: Open, live_service: LiveService
+) -> None:
+    live_service.add_user("keeper", PASSWORD)
+    page, _ = await open_page(logged_in=False)
+    await page.goto("/login?next=/keys")
+    await log_in(page, "keeper")
+    await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
+    for name, days in (("week", 7), ("month", 30), ("day", 1)):
+        await page.evaluate(SEND, ["/keys", {"name": name, "expires_in_days": days}])
+    await page.reload()
+    names = page.locator("td.main .title")
+    await expect(names).to_have_text(["day", "month", "week"])
+    line = page.locator("#list > :first-child")
+    await expect(line).to_have_text("2 keys expire within 7 days. Show first")
+    await assert_accessible(page, "keys that end soon")
+    await line.get_by_role("button", name="Show first").click()
+    await expect(names).to_have_text(["day", "week", "month"])
+    await expect(page).to_have_url(re.compile("/keys[?]status=active&sort=expires$"))
+    await expect(line).to_have_text("2 keys expire within 7 days.")
+    await page.get_by_role("button", name="Revoke day").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    await expect(line).to_have_text("1 key expires within 7 days.")
+    await page.get_by_label("Search by name or id").fill("month")
+    await expect(names).to_have_text(["month"])
+    await expect(page.get_by_text("within 7 days")).to_have_count(0)
 
 
 async def test_a_replacement_offers_to_revoke_the_old_key(open_page: Open) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, contains_text
 
 MAX_PAGE: Final = 200
+EXPIRING: Final = timedelta(days=7)
+"""How long before its end a key is pointed out to its owner."""
 
 _KEYS = schema.api_keys.c
 # Later than any expiry.
@@ -60,12 +62,14 @@ class KeyListPage:
         next_cursor: None on the last page.
         at: When the states of the keys were judged.
         counts: How many keys the search finds in each state, whichever state is listed; None if they were not counted.
+        expiring: How many of the active ones end within :data:`EXPIRING` and are not replaced; None in the same case.
     """
 
     items: tuple[ApiKey, ...]
     next_cursor: str | None
     at: datetime
     counts: Mapping[KeyStatus, int] | None
+    expiring: int | None
 
 
 class KeyList:
@@ -111,13 +115,15 @@ class KeyList:
             statement = statement.where(_in_state(query.status, now))
         async with self._db.read() as connection:
             rows = (await connection.execute(paging.apply(statement))).all()
-            counted = (await connection.execute(_counting(found, now))).all() if count else None
+            counted = (await connection.execute(_counting(found, at))).all() if count else None
         shown, next_cursor = paging.cut(rows)
-        counts = None
+        counts = expiring = None
         if counted is not None:
-            numbers = {str(name): int(number) for name, number in counted}
+            numbers = {str(state): int(number) for state, number, _ in counted}
             counts = {status: numbers.get(status.value, 0) for status in KeyStatus}
-        return KeyListPage(tuple(read_record(row[:-1]) for row in shown), next_cursor, at, counts)
+            expiring = sum(int(number) for _, _, number in counted)
+        records = tuple(read_record(row[:-1]) for row in shown)
+        return KeyListPage(records, next_cursor, at, counts, expiring)
 
 
 _ORDERS: Final = {
@@ -156,6 +162,14 @@ def _in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
             return and_(not_revoked, or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now))
 
 
-def _counting(found: ColumnElement[bool], now: int) -> Select[Any, int]:
+def _counting(found: ColumnElement[bool], at: datetime) -> Select[Any, int, int]:
+    """How many keys there are in each state, and how many of them end soon."""
+    now = schema.to_microseconds(at)
     state = case(*((_in_state(status, now), status.value) for status in KeyStatus)).label("state")
-    return select(state, func.count()).where(found).group_by(state)
+    ends_soon = and_(
+        _in_state(KeyStatus.ACTIVE, now),
+        _KEYS.replaced_by.is_(None),
+        _KEYS.expires_at <= schema.to_microseconds(at + EXPIRING),
+    )
+    expiring = func.count(case((ends_soon, 1)))
+    return select(state, func.count(), expiring).where(found).group_by(state)

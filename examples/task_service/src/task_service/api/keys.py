@@ -4,7 +4,7 @@
 
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
@@ -53,12 +53,14 @@ class KeySchema(BaseModel):
 class KeyPageSchema(BaseModel):
     """A page of keys.
 
-    `counts` is how many keys the search finds in each state, on all pages; it is present if the request has `count=true`.
+    `counts` is how many keys the search finds in each state, on all pages, and `expiring` how many of the active ones end
+    within 7 days and are not replaced; both are present if the request has `count=true`.
     """
 
     items: list[KeySchema]
     next_cursor: str | None
     counts: dict[KeyStatus, int] | None = None
+    expiring: int | None = None
 
 
 class RevokeOptions(BaseModel):
@@ -122,12 +124,15 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         """List your API keys, without their values.
 
         `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer says
-        how many keys the search finds in each state. A cursor belongs to its search, filter and order.
+        how many keys the search finds in each state, and how many end within 7 days. A cursor belongs to its search,
+        filter and order.
         """
         query = KeyListQuery(search=search, status=status, sort=sort)
         page = await keys.page(principal.owner.id, query, cursor=cursor, limit=limit, count=count)
         response.headers["cache-control"] = "no-store"
-        counts = {} if page.counts is None else {"counts": dict(page.counts)}
+        counts: dict[str, Any] = {}
+        if page.counts is not None:
+            counts = {"counts": dict(page.counts), "expiring": page.expiring}
         return KeyPageSchema(
             items=[key_schema(record, page.at) for record in page.items],
             next_cursor=page.next_cursor,

@@ -2,6 +2,7 @@ import { api } from "../api.js";
 import { $, badge, button, h, pressed, quiet, render, rowTitle, say, table, tags } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { filtering, LiveList } from "../list.js";
+import { expiry } from "../keys/expiry.js";
 import { when } from "../time.js";
 
 const DAY_MS = 86_400_000;
@@ -51,7 +52,7 @@ const COLUMNS = [
   ["Scopes", ({ scopes }) => (!scopes ? quiet("All of the owner’s") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
   ["Created", (key) => when(key.created_at), null, true],
   ["Last used", (key) => when(key.last_used_at), null, true],
-  ["Expires", (key) => when(key.expires_at), null, true],
+  ["Expires", expiry, null, true],
   ["Actions", (key) => key.status !== "revoked"
     && button("Revoke", `revoke:${key.id}`, () => revoke([key]), { "aria-label": `Revoke ${key.name}` }), "row-actions"],
 ];

@@ -55,6 +55,19 @@ const filter = $("#filter");
 const chosen = filtering(filter, () => keys.begin());
 const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000, query: chosen });
 
+/** How many keys end soon, as the first line of the list. */
+function ending() {
+  const { expiring } = keys.counted;
+  const { status, sort } = chosen();
+  const first = () => {
+    filter.elements.status.value = "active";
+    filter.elements.sort.value = "expires";
+    filter.requestSubmit();
+  };
+  return expiring > 0 && h("p", { class: "ending" }, icon("warn"), `${counted(expiring)} ${expiring === 1 ? "expires" : "expire"} within 7 days. `,
+    !(status === "active" && sort === "expires") && button("Show first", "ending", first, { class: "link" }));
+}
+
 function draw() {
   const { counts } = keys.counted;
   const all = Object.values(counts).reduce((sum, count) => sum + count);
@@ -69,7 +82,7 @@ function draw() {
   filter.hidden = isEmpty;
   $("#empty").hidden = !isEmpty;
   $("#list").hidden = isEmpty;
-  render($("#list"), keys.items.length ? table("API keys", COLUMNS, keys.items, ({ status: state }) => state !== "active" && "ended")
+  render($("#list"), ending(), keys.items.length ? table("API keys", COLUMNS, keys.items, ({ status: state }) => state !== "active" && "ended")
     : h("p", { class: "empty quiet" }, "No keys match."));
 }
 
