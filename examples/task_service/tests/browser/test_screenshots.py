@@ -6,10 +6,11 @@ Every test run takes them, so that they keep working; they are kept only on requ
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from .conftest import Open
 from .support import PASSWORD, LiveService, create_key, log_in
@@ -47,6 +48,26 @@ PREPARE = """async () => {
 }"""
 
 
+async def _answer_activity(route: Route) -> None:
+    """A month of requests, on working days most, and some refused ones."""
+    now = datetime.now(UTC)
+    days = [
+        {
+            "day": f"{now - timedelta(days=ago):%Y-%m-%d}",
+            "accepted": 40 + 37 * (ago * 7 % 5) if ago % 7 > 1 else 12,
+            "refused": 18 if ago == 9 else 0,
+        }
+        for ago in range(28)
+    ]
+    last = {
+        "at": (now - timedelta(minutes=4)).isoformat(),
+        "route": "POST /api/tasks/{taskId}/run",
+        "address": "203.0.113.7",
+        "user_agent": "deploy/1.4",
+    }
+    await route.fulfill(json={"days": days, "last_request": last})
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     wanted = os.environ.get("SCREENSHOTS")
@@ -55,13 +76,15 @@ def folder(tmp_path: Path) -> Path:
     return chosen
 
 
-async def _take(page: Page, folder: Path, name: str) -> None:
+async def _take(page: Page, folder: Path, name: str, *, whole: bool = False) -> None:
     await page.evaluate("document.activeElement.blur()")
     await page.mouse.move(0, 0)
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)
         file = folder / f"{name}-{scheme}.png"
-        picture = await page.screenshot(path=file, animations="disabled", caret="hide")
+        picture = await page.screenshot(
+            path=file, animations="disabled", caret="hide", full_page=whole
+        )
         assert 5_000 < len(picture) < MAX_BYTES
 
 
@@ -89,9 +112,11 @@ async def test_the_pictures_show_what_people_will_see(
         await page.get_by_label("Name", exact=True).fill("release pipeline")
         await _take(page, folder, "new-key")
         await page.keyboard.press("Escape")
+        await page.route("**/activity?days=30", _answer_activity)
         await page.get_by_role("link", name="monitoring").click()
         await expect(page.get_by_role("table", name="History")).to_be_visible()
-        await _take(page, folder, "key")
+        await expect(page.get_by_role("region", name="Requests")).to_contain_text("18 refused")
+        await _take(page, folder, "key", whole=True)
         await page.goto("/tasks")
         await expect(page.get_by_role("row")).to_have_count(5)
         await _take(page, folder, "tasks")
