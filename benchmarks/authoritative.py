@@ -32,7 +32,7 @@ from .verification import least_for_a_key
 TABLE = "msk_auth_api_keys"
 READ = (
     "SELECT id, name, owner_id, digest, scopes, created_at, expires_at, last_used_at, revoked_at,"
-    f" replaced_by, deleted_at, description, labels, networks FROM {TABLE} WHERE id = "
+    f" replaced_by, deleted_at, description, labels, networks, announced_days FROM {TABLE} WHERE id = "
 )
 SQLITE_READ = "SQLite driver's read"
 SQLITE_LEAST = "SQLite driver's read, and the least work"

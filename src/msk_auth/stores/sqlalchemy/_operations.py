@@ -171,6 +171,10 @@ class KeyOperations:
 
     def list_expiring(self, connection: Connection, query: ExpiryQuery) -> Sequence[ApiKey]:
         keys = self._keys
+        order = [keys.expires_at, keys.id]
+        if not self._is_mysql:
+            # These are the same in all rows, and show PostgreSQL that the index has the rows in order. MariaDB would sort.
+            order[:0] = [keys.announced_days, keys.revoked_at]
         page = (
             select(*self._columns)
             .where(
@@ -182,8 +186,7 @@ class KeyOperations:
                 keys.expires_at > to_microseconds(query.now),
                 keys.expires_at < to_microseconds(query.before),
             )
-            # The first two are the same in all rows, and show PostgreSQL that the index has them in order.
-            .order_by(keys.announced_days, keys.revoked_at, keys.expires_at, keys.id)
+            .order_by(*order)
             .limit(query.limit)
         )
         if query.after is not None:
