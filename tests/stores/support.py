@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import URL, Engine, MetaData, NullPool, create_engine, event
+import pytest
+from sqlalchemy import URL, Engine, MetaData, NullPool, Table, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
+from msk_auth import KeyStore
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, prepare_sqlite
+from msk_auth.testing import ChangeRecorder, StoreContract
 
 METADATA = MetaData()
 TABLE = api_key_table(METADATA)
@@ -97,3 +100,34 @@ def begin_nothing(engine: Engine | AsyncEngine) -> None:
 
 def untouched(_engine: Engine | AsyncEngine) -> None:
     """As `create_engine` makes it."""
+
+
+class OnEngine(StoreContract):
+    """The contract on one engine for all tests: what it compiles for the first one takes longer than a test.
+
+    A fixture `engine` of the class makes it.
+
+    Attributes:
+        table: What the stores are given.
+    """
+
+    table: ClassVar[Table | None] = None
+
+    @pytest.fixture
+    def emptied(self, engine: Engine) -> Engine:
+        """The engine, with nothing in the tables."""
+        metadata = METADATA if self.table is None else self.table.metadata
+        with engine.begin() as connection:
+            for table in metadata.sorted_tables:
+                connection.execute(table.delete())
+        return engine
+
+    @pytest.fixture
+    def store(self, emptied: Engine) -> Iterator[KeyStore]:
+        with closing(SQLAlchemyKeyStore(emptied, self.table)) as store:
+            yield store
+
+    @pytest.fixture
+    def audited_store(self, emptied: Engine, on_change: ChangeRecorder) -> Iterator[KeyStore]:
+        with closing(SQLAlchemyKeyStore(emptied, self.table, on_change=on_change)) as store:
+            yield store

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import URL, Engine, StaticPool
+from sqlalchemy import URL, Engine, StaticPool, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.stores.support import (
     METADATA,
     TABLE,
+    OnEngine,
     async_engine_on,
     begin_deferred,
     begin_nothing,
@@ -24,7 +24,7 @@ from tests.stores.support import (
 
 from msk_auth import AsyncKeyStore, KeyStore
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from msk_auth.testing import (
     AsyncChangeRecorder,
     AsyncStoreContract,
@@ -56,57 +56,23 @@ class TestAsyncMemory(AsyncStoreContract):
         return AsyncMemoryKeyStore(on_change=on_change)
 
 
-class TestSQLite(StoreContract):
-    @pytest.fixture(params=[prepared, begin_deferred], ids=lambda way: way.__name__)
-    def store(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[KeyStore]:
-        with engine_on(sqlite_url(tmp_path)) as engine:
+class TestSQLite(OnEngine):
+    @pytest.fixture(scope="class", params=[prepared, begin_deferred], ids=lambda way: way.__name__)
+    @classmethod
+    def engine(
+        cls, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    ) -> Iterator[Engine]:
+        with engine_on(sqlite_url(tmp_path_factory.mktemp("keys"))) as engine:
             request.param(engine)
-            store = SQLAlchemyKeyStore(engine)
-            yield store
-            store.close()
-
-    @pytest.fixture(params=[prepared, begin_deferred], ids=lambda way: way.__name__)
-    def audited_store(
-        self, tmp_path: Path, request: pytest.FixtureRequest, on_change: ChangeRecorder
-    ) -> Iterator[KeyStore]:
-        with engine_on(sqlite_url(tmp_path)) as engine:
-            request.param(engine)
-            store = SQLAlchemyKeyStore(engine, on_change=on_change)
-            yield store
-            store.close()
+            yield engine
 
 
-class TestAsyncSQLite(AsyncStoreContract):
-    @pytest.fixture(params=[untouched, begin_nothing], ids=lambda way: way.__name__)
-    def async_store(
-        self, tmp_path: Path, loop: BackgroundLoop, request: pytest.FixtureRequest
-    ) -> Iterator[AsyncKeyStore]:
-        engine = async_engine_on(sqlite_url(tmp_path))
-        request.param(engine)
-        store = AsyncSQLAlchemyKeyStore(engine)
-        yield store
-        loop.run(store.aclose())
-        loop.run(engine.dispose())
+class TestSQLiteInMemory(OnEngine):
+    table = TABLE
 
-    @pytest.fixture(params=[untouched, begin_nothing], ids=lambda way: way.__name__)
-    def async_audited_store(
-        self,
-        tmp_path: Path,
-        loop: BackgroundLoop,
-        request: pytest.FixtureRequest,
-        on_change: AsyncChangeRecorder,
-    ) -> Iterator[AsyncKeyStore]:
-        engine = async_engine_on(sqlite_url(tmp_path))
-        request.param(engine)
-        store = AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
-        yield store
-        loop.run(store.aclose())
-        loop.run(engine.dispose())
-
-
-class TestSQLiteInMemory(StoreContract):
-    @pytest.fixture
-    def engine(self) -> Iterator[Engine]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
         shared: dict[str, Any] = {
             "poolclass": StaticPool,
             "connect_args": {"check_same_thread": False},
@@ -115,20 +81,71 @@ class TestSQLiteInMemory(StoreContract):
             METADATA.create_all(engine)
             yield engine
 
-    @pytest.fixture
-    def store(self, engine: Engine) -> KeyStore:
-        return SQLAlchemyKeyStore(engine, TABLE)
+
+class OnAsyncEngine(AsyncStoreContract):
+    """As :class:`OnEngine`. Each test has an event loop, so the connections are closed after each.
+
+    A fixture `url` of the class says where the database is.
+
+    Attributes:
+        table: What the stores are given.
+    """
+
+    table: ClassVar[Table | None] = None
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, url: URL) -> AsyncEngine:
+        return async_engine_on(url)
 
     @pytest.fixture
-    def audited_store(self, engine: Engine, on_change: ChangeRecorder) -> KeyStore:
-        return SQLAlchemyKeyStore(engine, TABLE, on_change=on_change)
+    def emptied(self, url: URL, engine: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
+        """The engine, with nothing in the tables."""
+        empty_tables(url)
+        yield engine
+        loop.run(engine.dispose())
 
-
-class TestAsyncSQLiteInMemory(AsyncStoreContract):
     @pytest.fixture
-    def engine(self, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
-        engine = async_engine_on(URL.create("sqlite"))
+    def async_store(self, emptied: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+        store = AsyncSQLAlchemyKeyStore(emptied, self.table)
+        yield store
+        loop.run(store.aclose())
 
+    @pytest.fixture
+    def async_audited_store(
+        self, emptied: AsyncEngine, loop: BackgroundLoop, on_change: AsyncChangeRecorder
+    ) -> Iterator[AsyncKeyStore]:
+        store = AsyncSQLAlchemyKeyStore(emptied, self.table, on_change=on_change)
+        yield store
+        loop.run(store.aclose())
+
+
+class TestAsyncSQLite(OnAsyncEngine):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, tmp_path_factory: pytest.TempPathFactory) -> URL:
+        return sqlite_url(tmp_path_factory.mktemp("keys"))
+
+    @pytest.fixture(scope="class", params=[untouched, begin_nothing], ids=lambda way: way.__name__)
+    @classmethod
+    def engine(cls, url: URL, request: pytest.FixtureRequest) -> AsyncEngine:
+        engine = async_engine_on(url)
+        request.param(engine)
+        return engine
+
+
+class TestAsyncSQLiteInMemory(OnAsyncEngine):
+    """Closing its connection empties the database."""
+
+    table = TABLE
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls) -> URL:
+        return URL.create("sqlite")
+
+    @pytest.fixture
+    def emptied(self, url: URL, engine: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
         async def create_tables() -> None:
             async with engine.begin() as connection:
                 await connection.run_sync(METADATA.create_all)
@@ -137,19 +154,9 @@ class TestAsyncSQLiteInMemory(AsyncStoreContract):
         yield engine
         loop.run(engine.dispose())
 
-    @pytest.fixture
-    def async_store(self, engine: AsyncEngine) -> AsyncKeyStore:
-        return AsyncSQLAlchemyKeyStore(engine, TABLE)
 
-    @pytest.fixture
-    def async_audited_store(
-        self, engine: AsyncEngine, on_change: AsyncChangeRecorder
-    ) -> AsyncKeyStore:
-        return AsyncSQLAlchemyKeyStore(engine, TABLE, on_change=on_change)
-
-
-class OnServer(StoreContract):
-    """The contract on one engine for all tests: what it compiles for the first one takes longer than a test.
+class OnServer(OnEngine):
+    """On a database server.
 
     Attributes:
         server: The fixture of the database's URL.
@@ -163,23 +170,9 @@ class OnServer(StoreContract):
         with engine_on(request.getfixturevalue(cls.server)) as engine:
             yield engine
 
-    @pytest.fixture
-    def store(self, engine: Engine) -> Iterator[KeyStore]:
-        empty_tables(engine.url)
-        store = SQLAlchemyKeyStore(engine)
-        yield store
-        store.close()
 
-    @pytest.fixture
-    def audited_store(self, engine: Engine, on_change: ChangeRecorder) -> Iterator[KeyStore]:
-        empty_tables(engine.url)
-        store = SQLAlchemyKeyStore(engine, on_change=on_change)
-        yield store
-        store.close()
-
-
-class OnAsyncServer(AsyncStoreContract):
-    """As above. Each test has an event loop, so the connections are closed after each.
+class OnAsyncServer(OnAsyncEngine):
+    """On a database server.
 
     Attributes:
         server: The fixture of the database's URL.
@@ -192,31 +185,6 @@ class OnAsyncServer(AsyncStoreContract):
     def url(cls, request: pytest.FixtureRequest) -> URL:
         url: URL = request.getfixturevalue(cls.server)
         return url
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, url: URL) -> AsyncEngine:
-        return async_engine_on(url)
-
-    @pytest.fixture
-    def async_store(
-        self, url: URL, engine: AsyncEngine, loop: BackgroundLoop
-    ) -> Iterator[AsyncKeyStore]:
-        empty_tables(url)
-        store = AsyncSQLAlchemyKeyStore(engine)
-        yield store
-        loop.run(store.aclose())
-        loop.run(engine.dispose())
-
-    @pytest.fixture
-    def async_audited_store(
-        self, url: URL, engine: AsyncEngine, loop: BackgroundLoop, on_change: AsyncChangeRecorder
-    ) -> Iterator[AsyncKeyStore]:
-        empty_tables(url)
-        store = AsyncSQLAlchemyKeyStore(engine, on_change=on_change)
-        yield store
-        loop.run(store.aclose())
-        loop.run(engine.dispose())
 
 
 class TestPostgres(OnServer):

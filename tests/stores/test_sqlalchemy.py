@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
 from sqlalchemy.exc import IntegrityError
-from tests.stores.support import async_engine_on, engine_on, sqlite_url
+from tests.stores.support import OnEngine, async_engine_on, engine_on, sqlite_url
 
 from msk_auth import ConfigurationError, KeyQuery
 from msk_auth.stores.sqlalchemy import (
@@ -45,7 +45,6 @@ from msk_auth.stores.sqlalchemy import (
 )
 from msk_auth.stores.sqlalchemy._operations import FIELDS, KeyOperations
 from msk_auth.stores.sqlalchemy._standby import StandbyError
-from msk_auth.testing import ChangeRecorder, StoreContract
 from msk_auth.testing._store_contract import NOW, OWNER, add, count_active, ids, make_record
 
 pytestmark = pytest.mark.slow
@@ -61,45 +60,39 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     return url
 
 
-class TestPostgresUnderSerializable(StoreContract):
+class TestPostgresUnderSerializable(OnEngine):
     """An application's isolation level changes nothing."""
 
-    @pytest.fixture
-    def store(self, postgres_url: URL) -> Iterator[SQLAlchemyKeyStore]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, postgres_url: URL) -> Iterator[Engine]:
         with engine_on(postgres_url, isolation_level="SERIALIZABLE") as engine:
-            yield SQLAlchemyKeyStore(engine)
-
-    @pytest.fixture
-    def audited_store(
-        self, postgres_url: URL, on_change: ChangeRecorder
-    ) -> Iterator[SQLAlchemyKeyStore]:
-        with engine_on(postgres_url, isolation_level="SERIALIZABLE") as engine:
-            yield SQLAlchemyKeyStore(engine, on_change=on_change)
+            yield engine
 
 
-class TestATableOfTheApplicationsOwn(StoreContract):
+class TestATableOfTheApplicationsOwn(OnEngine):
     """Another name, in the application's own metadata with its own names of constraints."""
 
-    @pytest.fixture
-    def made(self, tmp_path: Path) -> Iterator[tuple[Engine, Table]]:
-        metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s"})
-        table = api_key_table(metadata, "api keys")
-        engine = create_engine(sqlite_url(tmp_path))
-        metadata.create_all(engine)
-        yield engine, table
+    table = api_key_table(MetaData(naming_convention={"pk": "pk_%(table_name)s"}), "api keys")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+        engine = create_engine(sqlite_url(tmp_path_factory.mktemp("keys")))
+        cls.table.metadata.create_all(engine)
+        yield engine
         engine.dispose()
 
-    @pytest.fixture
-    def store(self, made: tuple[Engine, Table]) -> Iterator[SQLAlchemyKeyStore]:
-        with closing(SQLAlchemyKeyStore(*made)) as store:
-            yield store
 
-    @pytest.fixture
-    def audited_store(
-        self, made: tuple[Engine, Table], on_change: ChangeRecorder
-    ) -> Iterator[SQLAlchemyKeyStore]:
-        with closing(SQLAlchemyKeyStore(*made, on_change=on_change)) as store:
-            yield store
+def test_stores_of_one_engine_compile_a_statement_once(tmp_path: Path) -> None:
+    compiled: list[object] = []
+    with engine_on(sqlite_url(tmp_path)) as engine:
+        for key_id in ("a", "b"):
+            with closing(SQLAlchemyKeyStore(engine)) as store:
+                add(store, key_id)
+                assert key_id in ids(store)
+            compiled.append(list(engine._compiled_cache))
+    assert compiled[0] == compiled[1]
 
 
 def test_a_revocation_is_seen_even_if_the_pool_never_ends_transactions(url: URL) -> None:

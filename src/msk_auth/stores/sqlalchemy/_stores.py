@@ -73,6 +73,9 @@ _MAX_STALE: Final = 16
 _TOUCHES_AT_ONCE: Final = 500
 """How many keys one transaction touches: no revocation waits long for one of them."""
 
+_DEFAULT_TABLE: Final = api_key_table(MetaData())
+"""One for all stores: an engine keeps compiled statements by their table, so those of one store serve the next."""
+
 
 class _Shared:
     """What both stores prepare in the same way.
@@ -87,7 +90,7 @@ class _Shared:
     """
 
     def __init__(self, table: Table | None) -> None:
-        self._table = api_key_table(MetaData()) if table is None else table
+        self._table = _DEFAULT_TABLE if table is None else table
         self._engine: Engine | None = None
         self._binding = threading.Lock()
         after_fork_in_child(self._renew_binding)
