@@ -212,7 +212,7 @@ class Login:
 
     @classmethod
     def from_claims(cls, claims: Mapping[str, Any]) -> Login | None:
-        """The login that the claims of a JWT describe, by their registered names; None if `sub` names nobody.
+        """The login that the claims of a JWT describe, by their registered names; None if `sub` names no user.
 
         `sub` is the owner, `exp` the end, `auth_time` when the person logged in, and `sid` the session. Nothing else is read:
         a token that was renewed has an `iat` of its own.

@@ -31,7 +31,7 @@ class ModelUsers(Users[Session, str, LoadedT, UserT]):
         authenticator = Authenticator(store, find_owner=users)
 
     The id of an owner is the text of the key, as `str(user.id)` makes it. An id that is no such text, such as the email
-    address in a token of another purpose, is nobody's.
+    address in a token of another purpose, is no user's.
 
     Args:
         model: The mapped class. Its primary key is one column of integers, texts or UUIDs.

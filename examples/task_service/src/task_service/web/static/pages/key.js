@@ -86,7 +86,9 @@ function drawRequests() {
       ...(bad ? [bar("failed", bad), bar("failed", SVG.mark, SVG.height + 2)] : []));
   });
   const total = (name) => days.reduce((sum, one) => sum + one[name], 0);
-  const words = `${counted(total("accepted"), "accepted")} · ${counted(total("refused"), "refused")} in the last ${DAYS} days`;
+  const words = !total("accepted") && !total("refused")
+    ? `None in the last ${DAYS} days`
+    : `${counted(total("accepted"), "accepted")} · ${counted(total("refused"), "refused")} in the last ${DAYS} days`;
   const width = DAYS * (SVG.bar + SVG.gap) - SVG.gap;
   $("#chart").replaceChildren(
     ...(activity.days.length ? [drawn("svg", { viewBox: `0 0 ${width} ${SVG.height + 2 + SVG.mark}`, width, role: "img", "aria-label": "Requests of each day, today at the right" },
