@@ -139,11 +139,12 @@ def test_a_request_counts_once_however_many_guards_it_passes(site: Site) -> None
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
+@pytest.mark.parametrize("route", [None, "GET /tasks"])
 def test_a_request_that_a_later_guard_refuses_is_a_refused_one(
-    site: Site, is_flushed: bool
+    site: Site, is_flushed: bool, route: str | None
 ) -> None:
     memory: dict[str, Any] = {}
-    assert site.request(any_credential(), memory=memory, route=None) is None
+    assert site.request(any_credential(), memory=memory, route=route) is None
     if is_flushed:
         assert site.counts() == [(1, 0)]
     # Also after midnight: it is the same request.
@@ -181,12 +182,14 @@ def test_what_an_open_connection_verifies_afresh_is_no_request(site: Site) -> No
     assert site.counts() == [(1, 0)]
 
 
-def test_another_authenticator_of_the_same_request_counts_for_itself(make_world: MakeWorld) -> None:
-    outer, inner = Site(make_world), Site(make_world)
+def test_another_authenticator_of_the_same_request_counts_for_itself(site: Site) -> None:
     memory: dict[str, Any] = {}
-    assert outer.request(memory=memory) is None
-    assert inner.request(memory=memory) is None
-    assert (outer.counts(), inner.counts()) == ([(1, 0)], [(1, 0)])
+    assert site.request(memory=memory) is None
+    outer = site.world.auth.activity
+    inner = site.world.auth.activity = collecting.ActivityLog(EVERYTHING)
+    assert site.request(memory=memory) is None
+    for log in (outer, inner):
+        assert [count.accepted for count in log._counts.values()] == [1]
 
 
 def test_another_key_in_the_same_request_counts_for_itself(site: Site) -> None:
@@ -380,6 +383,29 @@ def test_a_change_of_the_settings_counts_from_the_next_flush(make_world: MakeWor
     assert site.found().days == (DailyRequests(TODAY, 4, 0),)
 
 
+def test_a_flush_without_anything_to_write_does_not_ask_for_the_settings(
+    make_world: MakeWorld,
+) -> None:
+    asked: list[None] = []
+
+    def read() -> ActivitySettings:
+        asked.append(None)
+        return EVERYTHING
+
+    async def read_later() -> ActivitySettings:
+        return read()
+
+    driver = make_world().driver
+    site = Site(make_world, activity={"sync": read, "async": read_later}[driver])
+    for _ in range(3):
+        site.flush()
+    # Once, for how long to keep what is there.
+    assert len(asked) == 1
+    assert site.request() is None
+    site.flush()
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(
     ("sent", "kept"),
     [
@@ -427,7 +453,7 @@ def test_what_a_failed_flush_has_written_is_not_written_again(
 ) -> None:
     monkeypatch.setattr(collecting, "ACTIVITY_BATCH", 2)
     log = site.world.auth.activity
-    for number in range(5):
+    for number in reversed(range(5)):
         log.count(f"k{number}", NOW, is_accepted=True, route=None, address=None, user_agent=None)
     written: list[list[str]] = []
 
@@ -441,6 +467,30 @@ def test_what_a_failed_flush_has_written_is_not_written_again(
     site.flush()
     site.flush()
     assert written == [["k0", "k1"], [], ["k2", "k3"], ["k4"]]
+
+
+def test_what_is_counted_while_a_flush_fails_is_added(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = site.world.auth.activity
+
+    def count(*, is_accepted: bool, route: str) -> None:
+        log.count(
+            site.key_id, NOW, is_accepted=is_accepted, route=route, address=None, user_agent=None
+        )
+
+    def count_and_fail(_entries: list[ActivityEntry]) -> None:
+        count(is_accepted=True, route="later")
+        count(is_accepted=False, route="last")
+        raise ConnectionError("gone")
+
+    count(is_accepted=True, route="first")
+    count(is_accepted=False, route="second")
+    with monkeypatch.context() as patch:
+        patch.setattr(site.world.store.inner, "record_activity", count_and_fail)
+        site.flush()
+    assert site.counts() == [(2, 2)]
+    assert site.found().last == LastRequest(NOW, "last")
 
 
 @pytest.mark.parametrize(
@@ -481,8 +531,11 @@ def test_what_is_older_than_it_is_kept_is_deleted_once_a_day(make_world: MakeWor
     site.flush()
     assert [each.day for each in site.found().days] == [TODAY - 2 * DAY, TODAY - DAY]
     site.world.forget_calls()
+    log = site.world.auth.activity
+    log.count("another", NOW, is_accepted=True, route=None, address=None, user_agent=None)
     site.flush()
-    assert site.world.store.calls == []
+    assert "record_activity" in site.world.store.calls
+    assert "delete_activity" not in site.world.store.calls
     site.world.clock.advance(DAY)
     site.flush()
     assert [each.day for each in site.found().days] == [TODAY - DAY]

@@ -34,7 +34,14 @@ from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
 from sqlalchemy.exc import IntegrityError
 from tests.stores.support import OnEngine, async_engine_on, engine_on, sqlite_url
 
-from msk_auth import ConfigurationError, KeyQuery
+from msk_auth import (
+    ActivityEntry,
+    ConfigurationError,
+    DailyRequests,
+    KeyActivity,
+    KeyQuery,
+    LastRequest,
+)
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
@@ -374,3 +381,24 @@ async def test_closed_connections_of_mariadb_cost_an_awaited_read_one_retry(mysq
     for _ in range(3):
         assert await store.find("k1") == make_record("k1")
     await engine.dispose()
+
+
+def test_a_request_that_comes_while_old_ones_are_deleted_is_kept(postgres_url: URL) -> None:
+    day, later = NOW.date(), NOW + timedelta(days=10)
+    other = create_engine(postgres_url)
+    with engine_on(postgres_url) as engine:
+        store, beside = SQLAlchemyKeyStore(engine), SQLAlchemyKeyStore(other)
+        store.record_activity([ActivityEntry("k", day, 1, 0, LastRequest(NOW))])
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def come(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            if statement.startswith("DELETE FROM msk_auth_api_keys_last_requests"):
+                entry = ActivityEntry("k", later.date(), 1, 0, LastRequest(later))
+                beside.record_activity([entry])
+
+        assert store.delete_activity(before=later.date(), limit=10) == 2
+        found = store.activity("k", since=None)
+        assert found == KeyActivity((DailyRequests(later.date(), 1, 0),), LastRequest(later))
+        store.close()
+        beside.close()
+    other.dispose()

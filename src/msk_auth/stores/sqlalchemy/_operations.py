@@ -330,7 +330,7 @@ class KeyOperations:
                 }
                 for entry in entries
             ],
-            lambda new: [(name, days[name] + new[name]) for name in ("accepted", "refused")],
+            lambda new: {name: days[name] + new[name] for name in ("accepted", "refused")},
         )
         self._upsert(
             connection,
@@ -345,11 +345,11 @@ class KeyOperations:
                 }
                 for entry in entries
             ],
-            # MariaDB and MySQL assign in this order, and compare with what they have assigned.
-            lambda new: [
-                (name, case((new.at >= last.at, new[name]), else_=last[name]))
-                for name in ("route", "address", "user_agent", "at")
-            ],
+            # MariaDB and MySQL compare with a time that they may have replaced already. The outcome is the same.
+            lambda new: {
+                name: case((new.at >= last.at, new[name]), else_=last[name])
+                for name in ("at", "route", "address", "user_agent")
+            },
         )
 
     def activity(self, connection: Connection, key_id: str, since: date | None) -> KeyActivity:
@@ -490,24 +490,24 @@ class KeyOperations:
     ) -> None:
         """Set a register to `first`, or to `then` if there is one; its row stays locked until the end."""
         row = {"name": name, "value": first}
-        self._upsert(connection, self._registers, [row], lambda _new: [("value", then)])
+        self._upsert(connection, self._registers, [row], lambda _new: {"value": then})
 
     def _upsert(
         self,
         connection: Connection,
         table: Table,
         rows: Sequence[Mapping[str, Any]],
-        then: Callable[[Any], Sequence[tuple[str, ColumnElement[Any]]]],
+        then: Callable[[Any], Mapping[str, ColumnElement[Any]]],
     ) -> None:
         """Insert rows; where there is one with the same primary key, set what `then` makes of the new row's columns."""
         statement: Any
         if self._is_mysql:
             statement = mysql.insert(table)
-            statement = statement.on_duplicate_key_update(list(then(statement.inserted)))
+            statement = statement.on_duplicate_key_update(then(statement.inserted))
         else:
             statement = (postgresql if self._dialect == "postgresql" else sqlite).insert(table)
             statement = statement.on_conflict_do_update(
-                index_elements=list(table.primary_key), set_=dict(then(statement.excluded))
+                index_elements=list(table.primary_key), set_=then(statement.excluded)
             )
         connection.execute(statement, rows)
 
