@@ -167,7 +167,7 @@ def test_a_process_does_not_wait_for_another_one_for_ever(
     monkeypatch.setattr(migrations, "_MAX_WAIT_SECONDS", 0)
     engine = create_engine(mysql_url)
     with engine.connect() as other:
-        assert other.scalar(text(f"SELECT GET_LOCK('{VERSION_TABLE}', 0)")) == 1
+        assert other.scalar(text(f"SELECT GET_LOCK('{VERSION_TABLE}', 60)")) == 1
         with pytest.raises(TimeoutError):
             upgrade(engine)
     engine.dispose()
