@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -49,6 +50,24 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, (os.cpu_count() or 1) * 3 // 2)
 
 
+_BROWSER = "examples/task_service/tests/browser/"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """With `--dist loadfile` one worker runs all files that need a browser: each would start a Chromium and a service."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneBrowser(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return _BROWSER if file.startswith(_BROWSER) else file
+
+    return OneBrowser(config, log)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Asyncio only: the drivers, stores and servers that the project supports run on nothing else."""
@@ -80,7 +99,7 @@ _OTHER_DATABASE = re.compile(r"::.*(postgres|mariadb)", re.IGNORECASE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: begun last, one of them keeps a single worker busy at the end.
+    """Begin with the browser and the files that take longest: begun last, one of them keeps a single worker busy at the end.
 
     And mark those that `make coverage` leaves out.
     """
@@ -91,7 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif _REACHES_NOTHING_NEW.match(item.nodeid) or _OTHER_DATABASE.search(item.nodeid):
             item.add_marker("no_cover")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (not item.nodeid.startswith(_BROWSER), item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True)

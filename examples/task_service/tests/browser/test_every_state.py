@@ -1,6 +1,6 @@
 """Every page, dialog and state: accessible in light and dark, and no wider than the window.
 
-Keys, the account and the administration have a file of their own, since files are what workers share out.
+Those of keys and of users are in `test_every_state_of_keys_and_users.py`.
 """
 
 from __future__ import annotations
