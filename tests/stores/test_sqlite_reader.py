@@ -524,3 +524,17 @@ def test_a_touch_between_two_look_ups_is_seen(store: SQLAlchemyKeyStore) -> None
     found = store.find("k")
     assert found is not None
     assert found.revoked_at == NOW
+
+
+def test_a_connection_notes_its_file_once_for_all_stores_of_its_engine(engine: Engine) -> None:
+    for _ in range(3):
+        SQLAlchemyKeyStore(engine).close()
+    statements: list[str] = []
+
+    @event.listens_for(engine, "connect", insert=True)
+    def _trace(connection: sqlite3.Connection, _record: object) -> None:
+        connection.set_trace_callback(statements.append)
+
+    engine.dispose()
+    engine.connect().close()
+    assert statements.count("PRAGMA database_list") == 1

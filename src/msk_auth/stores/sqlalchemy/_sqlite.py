@@ -98,17 +98,18 @@ class ReplacedFileError(OSError):
 
 def note_file(engine: Engine) -> None:
     """Have each new connection of an engine note which file it opened, for :func:`check_file`."""
+    # Once for all stores on the engine.
+    if not event.contains(engine, "connect", _note_file):
+        event.listen(engine, "connect", _note_file)
 
-    @event.listens_for(engine, "connect")
-    def _note(connection: Any, record: Any) -> None:
-        cursor = connection.cursor()
-        try:
-            cursor.execute("PRAGMA database_list")
-            record.info[_OPENED] = _opened(cursor.fetchall())
-        finally:
-            cursor.close()
 
-    del _note  # the event holds it
+def _note_file(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute("PRAGMA database_list")
+        record.info[_OPENED] = _opened(cursor.fetchall())
+    finally:
+        cursor.close()
 
 
 def check_file(connection: Connection) -> None:
