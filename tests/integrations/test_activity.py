@@ -143,26 +143,3 @@ async def test_a_websocket_is_one_request(adapter: str) -> None:
     assert await site.counts() == (1, 0)
     last = (await site.found()).last
     assert last == LastRequest(START, "WEBSOCKET /ws" if site.knows_routes else None, "192.0.2.1")
-
-
-async def test_fastapi_says_under_which_prefix_it_has_included_a_router() -> None:
-    pytest.importorskip("fastapi")
-    from fastapi import APIRouter, FastAPI
-
-    from msk_auth.integrations.fastapi import FastAPIAuth
-
-    world = make_world()
-    log = world.authenticator.activity = ActivityLog(ActivitySettings())
-    auth = FastAPIAuth(world.authenticator)
-    router = APIRouter(prefix="/tasks")
-
-    @router.get("/{task_id}", dependencies=[auth.require("tasks:read")])
-    def task(task_id: str) -> str:
-        return task_id
-
-    app = FastAPI()
-    app.include_router(router, prefix="/api")
-    auth.install(app)
-    assert (await send(app, "GET", b"/api/tasks/7", world.bearer("key"))).status == 200
-    (count,) = log._counts.values()
-    assert count.route == "GET /api/tasks/{task_id}"

@@ -24,6 +24,7 @@ from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
 
 from msk_auth import (
+    ActivitySettings,
     ConfigurationError,
     Policy,
     Principal,
@@ -31,6 +32,7 @@ from msk_auth import (
     TooManyAttempts,
     require_interactive,
 )
+from msk_auth.authenticator.activity import ActivityLog
 from msk_auth.http.openapi import complete_document
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
 from msk_auth.testing.adapter import Surprise, User, World, make_world
@@ -543,3 +545,22 @@ def _references(value: Any) -> list[str]:
     if isinstance(value, list):
         return [found for item in value for found in _references(item)]
     return []
+
+
+# What keys did.
+
+
+async def test_the_route_of_a_request_has_the_prefix_under_which_its_router_is_included(
+    app: FastAPI, auth: FastAPIAuth[User], world: World
+) -> None:
+    log = world.authenticator.activity = ActivityLog(ActivitySettings())
+    router = APIRouter(prefix="/tasks")
+
+    @router.get("/{task_id}", dependencies=[auth.require("tasks:read")])
+    def task(task_id: str) -> str:
+        return task_id
+
+    app.include_router(router, prefix="/api")
+    assert (await send(app, "GET", b"/api/tasks/7", world.bearer("key"))).status == 200
+    (count,) = log._counts.values()
+    assert count.route == "GET /api/tasks/{task_id}"
