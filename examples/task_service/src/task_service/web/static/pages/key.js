@@ -1,5 +1,6 @@
 import { api } from "../api.js";
-import { $, badge, drawn, fill, h, quiet, render, say, table, tags } from "../dom.js";
+import { barChart } from "../bar-chart.js";
+import { $, badge, fill, h, quiet, render, say, table, tags } from "../dom.js";
 import { onSubmit, open } from "../dialogs.js";
 import { checkFields } from "../forms.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
@@ -63,7 +64,6 @@ function drawRotation() {
 }
 
 const DAYS = 30;
-const SVG = { bar: 8, gap: 2, height: 40, mark: 3 };
 const dayOf = new Intl.DateTimeFormat("en", { day: "numeric", month: "long", timeZone: "UTC" });
 const counted = (number, word) => `${number.toLocaleString("en")} ${word}`;
 
@@ -75,25 +75,18 @@ function drawRequests() {
     const at = new Date(Date.now() - (DAYS - 1 - index) * 86_400_000);
     return { at, accepted: 0, refused: 0, ...found[at.toISOString().slice(0, 10)] };
   });
-  const most = Math.max(1, ...days.map(({ accepted, refused }) => accepted + refused));
-  const bars = days.map(({ at, accepted, refused }, index) => {
-    const x = index * (SVG.bar + SVG.gap);
-    const [all, bad] = [accepted + refused, refused].map((number) => (number ? Math.max(2, (SVG.height * number) / most) : 0));
-    const bar = (state, height, y = SVG.height - height) => drawn("rect", { class: state, x, y, width: SVG.bar, height });
-    return drawn("g", {},
-      drawn("title", {}, `${dayOf.format(at)}: ${accepted} accepted, ${refused} refused`),
-      ...(all ? [bar("succeeded", all)] : []),
-      ...(bad ? [bar("failed", bad), bar("failed", SVG.mark, SVG.height + 2)] : []));
-  });
+  const bars = days.map(({ at, accepted, refused }) => ({
+    title: `${dayOf.format(at)}: ${accepted} accepted, ${refused} refused`,
+    parts: [["succeeded", accepted + refused], ["failed", refused]].filter(([, number]) => number),
+    marked: refused && "failed",
+  }));
   const total = (name) => days.reduce((sum, one) => sum + one[name], 0);
-  const words = !total("accepted") && !total("refused")
+  const summary = !total("accepted") && !total("refused")
     ? `None in the last ${DAYS} days`
     : `${counted(total("accepted"), "accepted")} · ${counted(total("refused"), "refused")} in the last ${DAYS} days`;
-  const width = DAYS * (SVG.bar + SVG.gap) - SVG.gap;
   $("#chart").replaceChildren(
-    ...(activity.days.length ? [drawn("svg", { viewBox: `0 0 ${width} ${SVG.height + 2 + SVG.mark}`, width, role: "img", "aria-label": "Requests of each day, today at the right" },
-      ...bars, drawn("path", { class: "axis", d: `M0 ${SVG.height + 1}H${width}` }))] : []),
-    h("figcaption", { class: "quiet" }, words));
+    ...(activity.days.length ? [barChart("Requests of each day, today at the right", bars, true)] : []),
+    h("figcaption", { class: "quiet" }, summary));
   const last = activity.last_request;
   $("#last").hidden = !last;
   if (!last) return;

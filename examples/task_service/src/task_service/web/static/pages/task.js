@@ -1,5 +1,6 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, drawn, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
+import { barChart } from "../bar-chart.js";
+import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
@@ -54,8 +55,6 @@ const runs = new LiveList(`${path}/runs`, {
   draw: drawRuns,
 });
 
-const SVG = { bar: 8, gap: 2, height: 40, mark: 3 };
-
 /** The runs that are over, the oldest at the left: each bar is as high as its run was long, and one that did not succeed
  *  has a mark below as well as a colour. */
 function drawChart() {
@@ -64,19 +63,15 @@ function drawChart() {
   if (over.length < 2) return;
   const seconds = over.map(secondsOf);
   const longest = Math.max(...seconds);
-  const width = over.length * (SVG.bar + SVG.gap) - SVG.gap;
-  const bars = over.map((run, index) => {
-    const x = index * (SVG.bar + SVG.gap);
-    const height = Math.max(2, (SVG.height * seconds[index]) / (longest || 1));
-    return drawn("g", { class: run.state },
-      drawn("title", {}, `${numbered(run)}: ${stateWords(run.state)}, ${took(run)}`),
-      drawn("rect", { x, y: SVG.height - height, width: SVG.bar, height }),
-      ...(run.state === "succeeded" ? [] : [drawn("rect", { x, y: SVG.height + 2, width: SVG.bar, height: SVG.mark })]));
-  });
+  const bars = over.map((run, index) => ({
+    title: `${numbered(run)}: ${stateWords(run.state)}, ${took(run)}`,
+    parts: [[run.state, seconds[index]]],
+    marked: run.state !== "succeeded" && run.state,
+  }));
   const good = over.filter(({ state: its }) => its === "succeeded").length;
   const median = seconds.toSorted((one, other) => one - other)[Math.floor(seconds.length / 2)];
   $("#chart").replaceChildren(
-    drawn("svg", { viewBox: `0 0 ${width} ${SVG.height + 2 + SVG.mark}`, width, role: "img", "aria-label": "Duration and outcome of these runs, the oldest at the left" }, ...bars),
+    barChart("Duration and outcome of these runs, the oldest at the left", bars),
     h("figcaption", { class: "quiet" }, `${good} of ${over.length} succeeded · median ${lasted(median)} · longest ${lasted(longest)}`));
 }
 
