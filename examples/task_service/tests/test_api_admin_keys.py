@@ -44,7 +44,7 @@ async def test_an_administrator_lists_the_keys_of_all_users_by_name(
         ("ulf", "one"), ("ulf", "two"), ("ulf", "three"), ("ada", "own"),
     }  # fmt: skip
     assert [key["name"] for key in await _listed(admin, "&owner=ULF")] == ["three", "two", "one"]
-    assert await _listed(admin, "&owner=nobody") == []
+    assert await _listed(admin, "&owner=unknown") == []
     # As its owner sees it, and without a value.
     shown = expect(await user.get(f"/api/keys/{theirs[0]['id']}"), 200)
     (seen,) = [key for key in found if key["id"] == theirs[0]["id"]]

@@ -92,7 +92,7 @@ def _input_cases() -> Iterator[Case]:
     for query in (
         "owner_id=bob&status=active&limit=200",
         "owner_id=org%3Aacme&label=env:prod",
-        "owner_id=nobody",
+        "owner_id=unknown",
         f"created_before={moment}Z&unused_since={moment.lower()}z&expires_before={moment}.5%2B01:00",
         "created_before=0001-01-01T00:00:00%2B14:00&expires_before=9999-12-31T23:59:59-14:00",
         "sort=name",

@@ -95,7 +95,7 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_role("button", name="Revoke selected").click()
     yield "revoke selected keys"
     await page.get_by_role("button", name="Cancel").click()
-    await page.get_by_label("Owner").fill("nobody-of-this-name")
+    await page.get_by_label("Owner").fill("unknown-owner")
     await expect(page.get_by_text("No keys match.")).to_be_visible()
     yield "no key found"
     await page.goto("/admin/audit")
