@@ -374,6 +374,51 @@ async def test_keys_stay_when_they_get_what_people_edit(
         assert await connection.run_sync(_differences) == []
 
 
+async def test_the_audit_log_stays_when_its_indexes_get_the_time(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0016 to 0017, with an older process beside."""
+    await _upgrade_to("0016", db, monkeypatch)
+    entry = (
+        "INSERT INTO audit (at, action, actor_id, credential_kind, details)"
+        " VALUES (0, '{}', 'usr_1', 'interactive', '{{}}')"
+    )
+    old = ("ix_audit_actor_id_id", "ix_audit_target_id", "ix_audit_action_id")
+    async with db.write() as connection:
+        if db.engine.dialect.name == "postgresql":
+            # As that version made it after the migration.
+            await connection.exec_driver_sql(
+                "CREATE INDEX ix_audit_action_id ON audit (action, id)"
+            )
+        assert set(old) <= await connection.run_sync(_indexes_of_audit)
+        await connection.exec_driver_sql(entry.format("before"))
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(entry.format("after"))
+        # The statement of an older process.
+        listed = "SELECT action FROM audit WHERE actor_id = 'usr_1' ORDER BY id DESC"
+        found = await connection.exec_driver_sql(listed)
+        assert found.scalars().all() == ["after", "before"]
+        assert await connection.run_sync(_indexes_of_audit) == {
+            "ix_audit_at",
+            "ix_audit_actor_id_at_id",
+            "ix_audit_target_at_id",
+            "ix_audit_action_at_id",
+            "ix_audit_credential_id_at_id",
+        }
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0017"
+            )
+        )
+        assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 17))}
+        assert await connection.run_sync(_differences) == []
+
+
+def _indexes_of_audit(connection: Connection) -> set[str | None]:
+    return {index["name"] for index in inspect(connection).get_indexes("audit")}
+
+
 async def test_the_queues_own_migrations_are_applied(
     url: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

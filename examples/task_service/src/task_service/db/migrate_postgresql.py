@@ -37,13 +37,22 @@ LOCK_SECONDS: Final = 1.0
 CONCURRENT_INDEXES: Final = {
     "ix_runs_state_owner_id_rank_created_at_id": "runs (state, owner_id, rank, created_at, id)",
     "ix_runs_task_id_state_created_at_id": "runs (task_id, state, created_at, id)",
-    "ix_audit_action_id": "audit (action, id)",
-    "ix_audit_credential_id_id": "audit (credential_id, id)",
+    "ix_audit_actor_id_at_id": "audit (actor_id, at, id)",
+    "ix_audit_target_at_id": "audit (target, at, id)",
+    "ix_audit_action_at_id": "audit (action, at, id)",
+    "ix_audit_credential_id_at_id": "audit (credential_id, at, id)",
     "ix_msk_auth_api_keys_expiring": "msk_auth_api_keys (announced_days, revoked_at, expires_at, id)",
 }
 """The indexes that later versions added to tables that may be large, with their columns. Migrations omit them."""
 
-OBSOLETE_INDEXES: Final = ("ix_runs_owner_id_state", "ix_runs_state_rank_created_at_id")
+OBSOLETE_INDEXES: Final = (
+    "ix_runs_owner_id_state",
+    "ix_runs_state_rank_created_at_id",
+    "ix_audit_actor_id_id",
+    "ix_audit_target_id",
+    "ix_audit_action_id",
+    "ix_audit_credential_id_id",
+)
 """The indexes that those replace. They are dropped once the new ones are built."""
 
 LOCK_CONFLICTS: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)

@@ -167,10 +167,11 @@ audit = Table(
     Column("target", String(64)),
     Column("address", String(64)),
     Column("details", JSON, nullable=False),
-    Index("ix_audit_actor_id_id", "actor_id", "id"),
-    Index("ix_audit_target_id", "target", "id"),
-    Index("ix_audit_action_id", "action", "id"),
-    Index("ix_audit_credential_id_id", "credential_id", "id"),
+    # The log is listed by time: for each filter an index has its entries in that order.
+    Index("ix_audit_actor_id_at_id", "actor_id", "at", "id"),
+    Index("ix_audit_target_at_id", "target", "at", "id"),
+    Index("ix_audit_action_at_id", "action", "at", "id"),
+    Index("ix_audit_credential_id_at_id", "credential_id", "at", "id"),
 )
 
 tasks = Table(
