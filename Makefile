@@ -85,7 +85,7 @@ PROJECTS := pyproject.toml examples/task_service/pyproject.toml
 requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: to the newest)
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in $(PROJECTS) \
-		--extra fastapi --extra sqlalchemy --extra argon2 --extra redis -o requirements/run.txt
+		--extra fastapi --extra sqlalchemy --extra argon2 --extra redis --extra opentelemetry -o requirements/run.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in requirements/dev.in $(PROJECTS) \
 		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/mutants.in \

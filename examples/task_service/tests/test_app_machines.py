@@ -305,7 +305,7 @@ async def test_a_new_secret_beside_an_old_one_is_recognised(deployment: Deployme
                     await service.services.agree_on_secrets()
 
 
-async def test_sqlite_loads_nothing_of_the_queue(tmp_path: Path) -> None:
+async def test_one_process_on_sqlite_loads_no_queue_and_no_tracing(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -314,7 +314,9 @@ async def test_sqlite_loads_nothing_of_the_queue(tmp_path: Path) -> None:
         "async def main():\n"
         "    app = create_app(Settings(data_dir=Path(sys.argv[1])))\n"
         "    async with app.router.lifespan_context(app):\n"
-        "        print(*sorted({'procrastinate', 'redis', 'psycopg'} & sys.modules.keys()))\n"
+        "        queue = {'procrastinate', 'redis', 'psycopg'}\n"
+        "        tracing = {'task_service.tracing', 'opentelemetry.sdk', 'google.protobuf'}\n"
+        "        print(*sorted((queue | tracing) & sys.modules.keys()))\n"
         "asyncio.run(main())\n"
     )
     process = await asyncio.create_subprocess_exec(

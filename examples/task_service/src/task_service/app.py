@@ -102,6 +102,9 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # FastAPI's own telemetry, where OpenTelemetry is set up for the process, would export whole URLs and the messages
+        # of errors. Clients put keys there by mistake, so the service has spans of its own (`tracing.py`).
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         lifespan=_lifespan,
     )
     app.state.services = services
@@ -204,6 +207,7 @@ def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter], pages: P
         untrusted_proxy=it.untrusted_proxies.notice,
         route_of=route_of,
         answer=answer,
+        tracing=it.tracing,
     )
     app.add_middleware(SecurityHeaders, https=base_url.startswith("https://"))
 

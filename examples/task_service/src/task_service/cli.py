@@ -333,6 +333,8 @@ async def _work(settings: Settings, grace: timedelta) -> None:
             await worker.execute_runs(stop, grace)
     finally:
         await worker.db.close()
+        if worker.tracing is not None:
+            await worker.tracing.close()
     await end_the_rest()
 
 

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -44,6 +44,11 @@ from .request_record import (
 )
 from .trusted_proxies import Address, Network, find_client
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from .tracing import Tracing
+
 Answer = Callable[[Request, Problem], Awaitable[Response]]
 """Renders a problem as a response."""
 
@@ -67,6 +72,8 @@ _CLIENT_CLOSED_REQUEST: Final = (
 )
 _BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _HEALTH: Final = frozenset({"/healthz", "/readyz"})
+# What a monitor asks every few seconds has no span.
+_UNTRACED: Final = _HEALTH | {"/metrics"}
 
 
 class SecurityHeaders:
@@ -109,7 +116,7 @@ class SecurityHeaders:
 
 
 class RequestLog:
-    """Logs and measures each request, and renders errors that were not caught.
+    """Logs, measures and traces each request, and renders errors that were not caught.
 
     Args:
         app: The application inside.
@@ -119,6 +126,7 @@ class RequestLog:
         untrusted_proxy: Called with the address of a client whose `X-Forwarded-For` was not believed.
         route_of: The path template of a request that was routed, from its scope.
         answer: Renders a problem.
+        tracing: Begins and ends spans; None makes none.
     """
 
     def __init__(
@@ -131,8 +139,10 @@ class RequestLog:
         untrusted_proxy: Callable[[Address], None],
         route_of: Callable[[Scope], str | None],
         answer: Answer,
+        tracing: Tracing | None = None,
     ) -> None:
         self._app = app
+        self._tracing = tracing
         self._clock = clock
         self._metrics = metrics
         self._trusted_proxies = trusted_proxies
@@ -158,6 +168,9 @@ class RequestLog:
             client.address,
             traceparent=traceparent_of(scope["headers"]),
         )
+        span = None
+        if self._tracing is not None and scope["path"] not in _UNTRACED:
+            span = self._tracing.begin_request(record, known_method(scope["method"]))
         token = current_request.set(record)
         began = self._clock.monotonic()
         self._metrics.request_began()
@@ -166,7 +179,7 @@ class RequestLog:
             await self._call(scope, receive, sent)
         finally:
             current_request.reset(token)
-            self._report(scope, record, sent, self._clock.monotonic() - began)
+            self._report(scope, record, sent, self._clock.monotonic() - began, span)
 
     async def _call(self, scope: Scope, receive: Receive, sent: _Sent) -> None:
         try:
@@ -186,25 +199,27 @@ class RequestLog:
         response = await self._answer(Request(scope), problem)
         await response(scope, receive, sent)
 
-    def _report(self, scope: Scope, record: RequestRecord, sent: _Sent, seconds: float) -> None:
+    def _report(
+        self, scope: Scope, record: RequestRecord, sent: _Sent, seconds: float, span: Span | None
+    ) -> None:
         route = self._route_of(scope) or "unmatched"
         status = _CLIENT_CLOSED_REQUEST if sent.status is None else sent.status
         self._metrics.answered(scope["method"], route, status, None if sent.is_stream else seconds)
         principal = record.principal
-        _access_log.info(
-            "answered",
-            extra={
-                "request_id": record.id,
-                "trace_id": record.trace_id,
-                "method": known_method(scope["method"]),
-                "route": route,
-                "status": status,
-                "milliseconds": round(seconds * 1000, 1),
-                "address": record.address,
-                "user_id": None if principal is None else principal.owner.id,
-                "key_id": None if principal is None else principal.key_id,
-            },
-        )
+        fields = {
+            "request_id": record.id,
+            "trace_id": record.trace_id,
+            "method": known_method(scope["method"]),
+            "route": route,
+            "status": status,
+            "milliseconds": round(seconds * 1000, 1),
+            "address": record.address,
+            "user_id": None if principal is None else principal.owner.id,
+            "key_id": None if principal is None else principal.key_id,
+        }
+        _access_log.info("answered", extra=fields)
+        if self._tracing is not None and span is not None:
+            self._tracing.end_request(span, fields)
 
 
 class _Sent:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from argon2 import Parameters
@@ -53,6 +53,9 @@ from .tasks.tasks import Tasks
 from .trusted_proxies import UntrustedProxies
 from .worker import Worker, command_sandbox_of
 
+if TYPE_CHECKING:
+    from .tracing import Tracing
+
 AUDIENCE: Final = "task-service"
 """The beginning of the `aud` of login tokens; the id of the deployment follows."""
 ISSUER: Final = AUDIENCE
@@ -72,6 +75,7 @@ class Services:
     fingerprints: Mapping[str, str]
     tokens: TokenProfile
     metrics: Metrics
+    tracing: Tracing | None
     audit: Audit
     config: ConfigStore
     passwords: Passwords
@@ -224,6 +228,7 @@ class Services:
             fingerprints=secrets.fingerprints,
             tokens=tokens,
             metrics=metrics,
+            tracing=worker.tracing,
             audit=audit,
             config=config,
             passwords=passwords,
@@ -258,6 +263,8 @@ class Services:
             await self.redis.close()
         await self.key_store.aclose()
         await self.db.close()
+        if self.tracing is not None:
+            await self.tracing.close()
 
     async def join_deployment(self) -> None:
         """Check the secrets against the other processes on the database, and name this deployment in login tokens.

@@ -263,6 +263,10 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     """The format of log lines: `console` for people, `json` for collectors, one object a line."""
 
+    tracing: Literal["off", "otlp"] = "off"
+    """Whether spans of requests and runs are exported for OpenTelemetry. With `otlp` they go to the collector that
+    `OTEL_EXPORTER_OTLP_ENDPOINT` names. Needs the extra `opentelemetry`."""
+
     hash_concurrency: Annotated[int, Field(ge=1, le=32)] = 2
     """How many passwords are hashed at once; each takes a core and 19 MiB for a moment."""
 

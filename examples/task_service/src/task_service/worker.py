@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msk_auth import (
     Clock,
@@ -28,6 +28,9 @@ from .settings import Settings
 from .tasks.interfaces import RunObserver
 from .tasks.notifications import LocalEvents, NullNotifier, WorkerNotifier
 from .tasks.runner import Runner
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class Worker:
     runner: Runner
     config: ConfigStore
     command_sandbox: CommandSandbox
+    tracing: Tracing | None
     serving: bool
 
     @classmethod
@@ -115,6 +119,7 @@ class Worker:
         )
         events = LocalEvents()
         queue = queue_of(settings, db, serving=serving)
+        tracing = tracing_of(settings)
         runner = Runner(
             db,
             clock,
@@ -125,8 +130,20 @@ class Worker:
             notifier=queue.notifier,
             should_acquire=queue.should_acquire,
             observer=observer,
+            tracing=tracing,
         )
-        return cls(settings, db, registry, events, queue, runner, config, command_sandbox, serving)
+        return cls(
+            settings=settings,
+            db=db,
+            registry=registry,
+            events=events,
+            queue=queue,
+            runner=runner,
+            config=config,
+            command_sandbox=command_sandbox,
+            tracing=tracing,
+            serving=serving,
+        )
 
     async def check_commands(self) -> None:
         """Refuse to start if an allowed command cannot be kept from the service's secrets on this machine.
@@ -173,6 +190,24 @@ def command_sandbox_of(settings: Settings) -> CommandSandbox:
     """The sandbox that confines the commands of this process."""
     required = settings.command_sandbox == "required"
     return CommandSandbox.hiding(settings.private_paths, required=required)
+
+
+def tracing_of(settings: Settings) -> Tracing | None:
+    """The spans of this process; None if its settings ask for none.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed.
+    """
+    if settings.tracing == "off":
+        return None
+    try:
+        # Imported here, because its packages are an extra.
+        from .tracing import Tracing
+    except ImportError as error:
+        raise ConfigurationError(
+            "TASK_SERVICE_TRACING needs OpenTelemetry. Install task-service[opentelemetry]."
+        ) from error
+    return Tracing.to_collector()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msk_auth import Clock
 from task_service.db.engine import Database
@@ -36,6 +36,9 @@ from .interfaces import RunConfig, RunObserver
 from .notifications import LocalEvents, WorkerNotifier, wait_for_event
 from .retention import Retention
 from .worker_runs import AcquiredRun, LeaseWatch, WorkerRuns
+
+if TYPE_CHECKING:
+    from task_service.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class Runner:
         notifier: Notifies other workers of runs that are queued again.
         should_acquire: Called before looking for work. While it returns False, other workers acquire the runs.
         observer: Called with what this process executes.
+        tracing: Begins and ends the spans of runs; None makes none.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Runner:
         notifier: WorkerNotifier | None = None,
         should_acquire: Callable[[], Awaitable[bool]] | None = None,
         observer: RunObserver | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.worker_id = new_id("wrk") if worker_id is None else worker_id
         self._clock = clock
@@ -98,6 +103,7 @@ class Runner:
         self._looked_at: float | None = None
         self._should_acquire = should_acquire
         self._observer = observer
+        self._tracing = tracing
         self._executions: dict[str, Execution] = {}
         # One search at a time, for as many runs as there is room for.
         self._acquiring = asyncio.Lock()
@@ -283,20 +289,29 @@ class Runner:
         self._events.run_changed(run.run_id)
 
     async def _execute(self, execution: Execution) -> None:
+        run = execution.run
+        span = None
+        if self._tracing is not None:
+            span = self._tracing.begin_run(
+                run.request, run_id=run.run_id, attempt=run.attempt, handler=run.handler
+            )
         # Of this task alone, as is what the handler logs.
-        current_request.set(execution.run.request)
+        current_request.set(run.request)
         began = self._clock.monotonic()
         if self._observer is not None:
-            self._observer.started(execution.run.waited)
+            self._observer.started(run.waited)
         try:
             await execution.execute()
             outcome = execution.outcome
             if self._observer is not None and outcome is not None:
                 self._observer.ended(outcome.state, self._clock.monotonic() - began)
         finally:
-            del self._executions[execution.run.run_id]
+            if self._tracing is not None and span is not None:
+                outcome = execution.outcome
+                self._tracing.end_run(span, None if outcome is None else outcome.state)
+            del self._executions[run.run_id]
             self._room.set()
-            self._events.run_changed(execution.run.run_id)
+            self._events.run_changed(run.run_id)
             self._events.runner_wake.set()
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
