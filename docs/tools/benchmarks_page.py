@@ -71,7 +71,8 @@ def inline(markdown: str, folder: Path) -> str:
         svg = (folder / match[1]).read_text("utf-8")
         # Without blank lines, which would end the HTML block.
         lines = [line for line in svg.splitlines() if line.strip()]
-        return '<figure class="diagram">\n' + "\n".join(lines) + "\n</figure>"
+        # On a phone it scrolls, by keyboard as well.
+        return '<figure class="diagram" tabindex="0">\n' + "\n".join(lines) + "\n</figure>"
 
     return _IMAGE.sub(drawn, markdown)
 

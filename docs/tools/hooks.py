@@ -89,8 +89,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         title=str(page.title), url=page.url, markdown=filled, meta=dict(page.meta)
     )
     folder = Path(page.file.abs_src_path or "").parent
-    drawn = layers.inline(diagrams.inline(filled, folder))
-    return breakable(benchmarks_page.inline(drawn, folder))
+    return breakable(benchmarks_page.inline(diagrams.inline(filled), folder))
 
 
 def on_nav(nav: Navigation, **_: Any) -> Navigation:

@@ -63,7 +63,9 @@ def test_the_links_of_the_aims_lead_to_sections_of_the_page() -> None:
 def test_the_charts_are_drawn_into_the_page_with_ids_of_their_own() -> None:
     drawn = benchmarks_page.inline(hooks.fill_in(PAGE.read_text("utf-8")), PAGE.parent)
     assert "assets/benchmarks" not in drawn
-    figures = re.findall(r"<figure class=\"diagram\">\n(.*?)\n</figure>", drawn, re.DOTALL)
+    figures = re.findall(
+        r"<figure class=\"diagram\" tabindex=\"0\">\n(.*?)\n</figure>", drawn, re.DOTALL
+    )
     assert len(figures) == len(NAMES)
     ids: list[str] = []
     for figure in figures:

@@ -465,7 +465,9 @@ def test_a_mistake_has_the_effect_that_the_page_says(
         with pytest.raises(ConfigurationError):
             load(source)
         return
-    wrong = (module := load(source)).wrong
+    module = load(source)
+    # One application, or several with the same mistake.
+    wrong: Any = module.wrong
     if made.effect == "start":
         with pytest.raises(ConfigurationError), client_of(framework, wrong):
             pass
@@ -482,7 +484,7 @@ def test_a_mistake_has_the_effect_that_the_page_says(
         case "request":
             pass
     status = 200 if made.effect in {"open", "public"} else 500
-    applications: tuple[Any, ...] = wrong if isinstance(wrong, tuple) else (wrong,)
+    applications: list[Any] = [*wrong] if type(wrong) is tuple else [wrong]
     for app in applications:
         with client_of(framework, app) as client:
             assert [client.get(path).status_code for path in made.paths] == [status] * len(

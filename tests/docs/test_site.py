@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 BASE = "https://docs.example/en/stable/"
 
 PAGES = sorted(DOCS.rglob("*.md"))
-DIAGRAMS = sorted((DOCS / "assets" / "diagrams").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def page(name: str) -> str:
@@ -54,22 +54,17 @@ def test_the_name_of_a_test_may_be_broken_into_lines() -> None:
 # Diagrams.
 
 
-def test_a_diagram_is_drawn_into_the_page_without_its_own_colours(tmp_path: Path) -> None:
-    folder = tmp_path / "assets" / "diagrams"
-    folder.mkdir(parents=True)
-    (folder / "one.svg").write_text(
-        '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg">\n'
-        "  <style>\n\n    .box { fill: red }\n  </style>\n\n  <rect class='box'/>\n</svg>\n",
-        "utf-8",
-    )
-    drawn = diagrams.inline("Look:\n\n![One](assets/diagrams/one.svg)\n", tmp_path)
-    assert "<rect class='box'/>" in drawn
-    assert "<style>" not in drawn
-    assert "<?xml" not in drawn
+def svg_of(figure: str) -> ElementTree.Element:
+    return ElementTree.fromstring(figure.partition("\n")[2].rpartition("\n")[0])
+
+
+def test_a_diagram_is_drawn_where_the_page_names_it() -> None:
+    drawn = diagrams.inline("Look:\n\n<!-- drawn: request -->\n\n![A screenshot](a.png)\n")
+    assert drawn == f"Look:\n\n{diagrams.request()}\n\n![A screenshot](a.png)\n"
     # A blank line would end the block of HTML.
-    assert "\n\n" not in drawn.partition("<figure")[2].partition("</figure>")[0]
-    other = "![A screenshot](assets/keys-light.png)"
-    assert diagrams.inline(other, tmp_path) == other
+    assert "\n\n" not in diagrams.request()
+    with pytest.raises(KeyError, match="nothing"):
+        diagrams.inline("<!-- drawn: nothing -->")
 
 
 def test_the_layers_are_drawn_from_the_import_contract() -> None:
@@ -84,15 +79,10 @@ def test_the_layers_are_drawn_from_the_import_contract() -> None:
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert {module for row in rows for module in row} == modules - {"__init__"}
-    changed = layers.layers(pyproject.replace('    "watch",\n', '    "watch : looks",\n'))
-    drawn = layers.inline(f"Look:\n\n{layers.MARKER}\n")
-    svg = ElementTree.fromstring("\n".join(drawn.splitlines()[3:-1]))
-    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [text.text for text in svg_of(diagrams.DRAWN["layers"]()).iter(f"{SVG}text")]
     assert texts == [*(module for row in rows for module in row), "imports point downwards only"]
-    assert ">looks</text>" in layers.draw(changed)
-    site_css = (DOCS / "assets" / "site.css").read_text("utf-8")
-    for name in re.findall('class="([a-z]+)"', drawn):
-        assert f".{name} {{" in site_css, name
+    changed = layers.layers(pyproject.replace('    "watch",\n', '    "watch : looks",\n'))
+    assert ">looks</text>" in diagrams.draw_layers(changed)
 
 
 def test_the_table_of_layers_has_the_rule_of_each_folder() -> None:
@@ -102,32 +92,45 @@ def test_the_table_of_layers_has_the_rule_of_each_folder() -> None:
     assert table.splitlines()[-1].startswith("| `cli` |")
 
 
-@pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.stem)
-def test_a_diagram_explains_itself_and_follows_light_and_dark(path: Path) -> None:
-    text = path.read_text("utf-8")
-    root = ElementTree.fromstring(text)
-    svg = "{http://www.w3.org/2000/svg}"
-    title, description = root.find(f"{svg}title"), root.find(f"{svg}desc")
+@pytest.mark.parametrize("name", diagrams.DRAWN)
+def test_a_diagram_explains_itself_and_can_be_read_on_a_phone(name: str) -> None:
+    root = svg_of(diagrams.DRAWN[name]())
+    title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert title is not None
     assert description is not None
     assert len(description.text or "") > 40
     assert root.get("role") == "img"
     assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
-    assert "prefers-color-scheme: dark" in text
-    # Every class that is used has colours in the file and on the site.
+    # Ids do not clash where a page has several.
+    assert all((each.get("id") or name).startswith(name) for each in root.iter())
+    # The page is as wide as this on a phone, so that a unit is a pixel.
+    _, _, width, height = map(float, (root.get("viewBox") or "").split())
+    assert width == 360
+    for text in root.iter(f"{SVG}text"):
+        assert float(text.get("font-size") or 0) >= 12
+        # No letter of the system's fonts is wider than this, on the average of a line.
+        length = len(text.text or "") * float(text.get("font-size") or 0) * 0.55
+        x = float(text.get("x") or 0)
+        left = {"start": x, "middle": x - length / 2, "end": x - length}[
+            text.get("text-anchor", "")
+        ]
+        assert left >= 0, text.text
+        assert left + length <= width, text.text
+        assert float(text.get("y") or 0) <= height, text.text
+
+
+def test_the_site_has_colours_for_all_that_is_drawn() -> None:
     site_css = (DOCS / "assets" / "site.css").read_text("utf-8")
-    for name in {word for each in root.iter() for word in (each.get("class") or "").split()}:
-        assert f".{name} {{" in text, name
-        assert f".diagram .{name} {{" in site_css, name
+    for draw in diagrams.DRAWN.values():
+        for each in svg_of(draw()).iter():
+            assert each.get("style") is None
+            for name in (each.get("class") or "").split():
+                assert f".diagram .{name} {{" in site_css, name
 
 
-def test_every_diagram_is_used_and_ids_do_not_clash() -> None:
+def test_every_diagram_is_used() -> None:
     text = "".join(path.read_text("utf-8") for path in PAGES)
-    assert [path.name for path in DIAGRAMS if f"diagrams/{path.name})" not in text] == []
-    ids = [
-        name for path in DIAGRAMS for name in re.findall(r'\bid="([^"]+)"', path.read_text("utf-8"))
-    ]
-    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"<!-- drawn: (\w+) -->", text)) == diagrams.DRAWN.keys()
 
 
 # Docstrings.
