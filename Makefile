@@ -18,7 +18,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-faults mutants check check-all format docs bench requirements clean
+.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-faults mutants check check-all release format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,10 @@ check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Pyth
 	for version in $(PYTHONS); do ln -sf "$$(.ci/python $$version)" .nox/pythons/python$$version || exit; done
 	PATH="$(CURDIR)/.nox/pythons:$(CURDIR)/$(BIN):$$PATH" $(BIN)/nox $(ARGS)
 
+# With TAG=v1.2.3 also what holds only for the commit that has the tag: a clean tree, and the changes under their number.
+release: $(BIN)/.release  ## Check and build all that a release needs, and publish nothing
+	.ci/release $(TAG)
+
 format: $(BIN)/.dev  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -90,6 +94,8 @@ requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: t
 		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/mutants.in \
 		--constraint requirements/dev.txt -o requirements/mutants.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/release.in \
+		--constraint requirements/dev.txt -o requirements/release.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/clients.in -o requirements/clients.txt
 
 clean:  ## Remove the environment, build results and caches (never a service's data)
@@ -128,4 +134,9 @@ $(BIN)/.dev: $(BIN)/.run requirements/dev.txt
 $(BIN)/.mutants: $(BIN)/.dev requirements/mutants.txt
 	@echo "Installing what changes the code"
 	@$(call install,--require-hashes -r requirements/mutants.txt)
+	@touch $@
+
+$(BIN)/.release: $(BIN)/.dev requirements/release.txt
+	@echo "Installing what writes bills of materials"
+	@$(call install,--require-hashes -r requirements/release.txt)
 	@touch $@

@@ -48,7 +48,7 @@ PYTEST = [
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "uv"
-# A Python comes from whoever runs this, not from a place on the network that nobody chose.
+# A Python comes from the machine or from `make`, never from a place on the network that nox chooses.
 nox.options.download_python = "never"
 nox.options.sessions = ["package", "install", "suite", "service"]
 nox.options.error_on_missing_interpreters = True
@@ -121,7 +121,7 @@ def _inspect(session: nox.Session, name: str) -> None:
 
 
 def _epoch(session: nox.Session) -> str:
-    """The time of the newest commit, which whoever rebuilds a release has as well."""
+    """The time of the newest commit: a rebuild of the release has it as well."""
     told = session.run("git", "log", "-1", "--format=%ct", external=True, silent=True, log=False)
     return str(told).strip()
 

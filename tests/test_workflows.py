@@ -95,8 +95,6 @@ def test_only_what_was_built_and_attested_is_published() -> None:
     # The job that may publish runs no code of the repository.
     for job in ("attest", "publish"):
         assert [step for step in jobs[job]["steps"] if "run" in step] == []
-    (upload,) = [step for step in jobs["build"]["steps"] if "upload" in step.get("uses", "")]
-    assert upload["with"]["path"] == "dist/msk_auth-*"
 
 
 def test_ci_covers_every_python_that_is_supported() -> None:
