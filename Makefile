@@ -51,13 +51,14 @@ test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processe
 mutants: $(BIN)/.mutants  ## Change the deciding code in thousands of small ways, each of which a test must notice
 	$(BIN)/python -m tests.mutation.check $(ARGS)
 
-check: $(BIN)/.dev  ## Check format, lint, types, import contracts and the docs build
+check: $(BIN)/.dev  ## Check format, lint, types, import contracts, spelling and the docs build
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 	.ci/types
 	$(BIN)/lint-imports
+	$(BIN)/typos
 	$(BIN)/mkdocs build --strict
 
 check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Python 3.11 to 3.15, old and new
