@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
@@ -27,9 +27,14 @@ class _References(HTMLParser):
         super().__init__()
         self.fetched: list[str] = []
         self.linked: list[str] = []
+        self.silent: list[str] = []
+        self.ids: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
+        self.ids.add(values.get("id", ""))
+        if tag == "img" and not values.get("alt"):
+            self.silent.append(values.get("src", ""))
         if tag in _FETCHED and values.get(_FETCHED[tag]):
             self.fetched.append(values[_FETCHED[tag]])
         elif tag == "link" and set(values.get("rel", "").split()) & _FETCHED_LINKS:
@@ -41,40 +46,49 @@ class _References(HTMLParser):
 def problems(site: Path, base: str) -> list[str]:
     """What is wrong with the pages of a built site, one line each.
 
-    A page must not make a browser ask another host for anything, and what it points at on this site
-    must be there.
+    A page must not make a browser ask another host for anything. What it points at on this site must be there, down to the
+    heading. An image needs a text.
 
     Args:
         site: The folder with the pages.
         base: The address under which they will be served.
     """
-    found: list[str] = []
+    pages: dict[str, _References] = {}
     for path in sorted(site.rglob("*.html")):
-        name = path.relative_to(site).as_posix()
-        found += [
-            f"{name}: {each}" for each in _problems_of(path.read_text("utf-8"), name, site, base)
-        ]
-    return found
+        references = pages[path.relative_to(site).as_posix()] = _References()
+        references.feed(path.read_text("utf-8"))
+    return [f"{name}: {each}" for name in pages for each in _problems_of(name, pages, site, base)]
 
 
-def _problems_of(html: str, name: str, site: Path, base: str) -> Iterator[str]:
-    references = _References()
-    references.feed(html)
+def _problems_of(
+    name: str, pages: Mapping[str, _References], site: Path, base: str
+) -> Iterator[str]:
+    references = pages[name]
     here = urljoin(base, name)
+    for reference in references.silent:
+        yield f"shows {reference} without a text"
     for reference in references.fetched:
         address = urljoin(here, reference)
         if urlsplit(address).scheme == "data":
             continue
         if not address.startswith(base):
             yield f"loads {reference} from another host"
-        elif not _is_there(address, site, base):
+        elif _file(address, site, base) is None:
             yield f"loads {reference}, which is not there"
     for reference in references.linked:
         address = urljoin(here, reference)
-        if address.startswith(base) and not _is_there(address, site, base):
+        if not address.startswith(base):
+            continue
+        file = _file(address, site, base)
+        heading = unquote(urlsplit(address).fragment)
+        if file is None:
             yield f"links to {reference}, which is not there"
+        elif heading and file in pages and heading not in pages[file].ids:
+            yield f"links to {reference}, but the page has no such heading"
 
 
-def _is_there(address: str, site: Path, base: str) -> bool:
+def _file(address: str, site: Path, base: str) -> str | None:
+    """The file that an address of the site shows, from the folder of the site."""
     path = site / unquote(urlsplit(address).path.removeprefix(urlsplit(base).path).lstrip("/"))
-    return (path / "index.html").is_file() if path.is_dir() else path.is_file()
+    file = path / "index.html" if path.is_dir() else path
+    return file.relative_to(site).as_posix() if file.is_file() else None

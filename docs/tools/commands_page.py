@@ -29,7 +29,7 @@ def _sections(group: click.Group, path: tuple[str, ...]) -> Iterator[str]:
     for words, command in commands(group, path):
         context = click.Context(command, info_name=" ".join(words))
         usage = " ".join([*words, *command.collect_usage_pieces(context)])
-        yield f"### {' '.join(words[1:])}"
+        yield f"## {' '.join(words[1:])}"
         yield f"```text\n{usage}\n```"
         yield _prose(command.help or "")
         options = [_option(each) for each in command.params if isinstance(each, click.Option)]

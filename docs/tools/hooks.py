@@ -6,6 +6,7 @@ cannot go stale, and what cannot be made stops the build.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from docs.tools import (
     layers,
     llms,
     peers,
+    search_index,
     settings_page,
 )
 
@@ -92,6 +94,21 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     return breakable(benchmarks_page.inline(diagrams.inline(filled), folder))
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Give the theme's search a name for screen readers, and leave no header of a table empty."""
+    return _accessible(output)
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    """Likewise on the page for what is not there."""
+    return _accessible(output)
+
+
+def _accessible(output: str) -> str:
+    named = output.replace(' role="dialog">', ' role="dialog" aria-label="Search">')
+    return named.replace("<th></th>", "<td></td>")
+
+
 def on_nav(nav: Navigation, **_: Any) -> Navigation:
     """Remember the order of the pages for `llms.txt`."""
     llms.ORDER[:] = llms.sections(nav.items)
@@ -99,7 +116,7 @@ def on_nav(nav: Navigation, **_: Any) -> Navigation:
 
 
 def on_post_build(*, config: MkDocsConfig, **_: Any) -> None:
-    """Write `llms.txt` and `llms-full.txt`, and refuse a site that asks other hosts for anything.
+    """Write `llms.txt` and `llms-full.txt`, finish the search, and refuse a site that asks other hosts for anything.
 
     Raises:
         PluginError: A page would load something from another host, or refers to something that is
@@ -109,6 +126,10 @@ def on_post_build(*, config: MkDocsConfig, **_: Any) -> None:
     base = str(config.site_url)
     (site / "llms.txt").write_text(llms.index(config.site_name, base, _pages), "utf-8")
     (site / "llms-full.txt").write_text(llms.everything(config.site_name, _pages), "utf-8")
+    searched = site / "search" / "search_index.json"
+    words = json.loads(searched.read_text("utf-8"))
+    search_index.finish(words, {_pages[source].url for source in dict(llms.ORDER)["Task service"]})
+    searched.write_text(json.dumps(words, separators=(",", ":")), "utf-8")
     found = built_site.problems(site, base)
     if found:
         raise PluginError("The built site is not right:\n" + "\n".join(found))

@@ -107,7 +107,7 @@ def test_every_command_of_the_service_is_on_its_page() -> None:
     page = commands_page.render()
     called = [" ".join(words[1:]) for words, _ in commands_page.commands()]
     assert {"serve", "worker", "migrate", "users create", "users disable", "doctor"} <= set(called)
-    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == called
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == called
     assert all(command.help for _, command in commands_page.commands())
     assert "| `--role` | One of `admin`, `user`. Required. |" in page
 

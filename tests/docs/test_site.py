@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import griffe
 import pytest
-from docs.tools import built_site, diagrams, hooks, layers, llms
+from docs.tools import built_site, diagrams, hooks, layers, llms, search_index
 from docs.tools.docstrings import to_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def page(name: str) -> str:
 
 def test_a_marker_is_replaced_and_a_wrong_one_stops_the_build() -> None:
     filled = hooks.fill_in("Before\n\n<!-- generated: commands -->\n\nAfter")
-    assert "### serve" in filled
+    assert "## serve" in filled
     assert "generated:" not in filled
     with pytest.raises(KeyError, match="no-such-part"):
         hooks.fill_in("<!-- generated: no-such-part -->")
@@ -49,6 +49,45 @@ def test_the_name_of_a_test_may_be_broken_into_lines() -> None:
         '| <code class="test">tests/<wbr>core/<wbr>test_<wbr>keys.py::<wbr>test_<wbr>it_<wbr>holds</code>'
         " | `other_code` |"
     )
+
+
+def test_the_search_dialog_has_a_name_and_no_header_is_empty() -> None:
+    page = '<div class="md-search" role="dialog"><table><tr><th></th><th>a</th></tr></table></div>'
+    assert hooks.on_post_page(page) == (
+        '<div class="md-search" role="dialog" aria-label="Search">'
+        "<table><tr><td></td><th>a</th></tr></table></div>"
+    )
+
+
+# The search.
+
+
+def test_a_page_answers_to_words_that_its_text_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "WORDS", {"a/": ["throttle"]})
+    index = {"docs": [{"location": "a/", "title": "A"}, {"location": "a/#b", "title": "B"}]}
+    search_index.finish(index, service=[])
+    assert index["docs"] == [
+        {"location": "a/", "title": "A", "tags": ["throttle"]},
+        {"location": "a/#b", "title": "B"},
+    ]
+    with pytest.raises(KeyError, match="a/"):
+        search_index.finish({"docs": []}, service=[])
+
+
+def test_a_result_says_that_it_is_of_the_task_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "WORDS", {})
+    index = {
+        "docs": [
+            {"location": "a/", "title": "Upgrade"},
+            {"location": "b/", "title": "Settings of the task service"},
+        ]
+    }
+    search_index.finish(index, service=["a/", "b/"])
+    assert [entry["title"] for entry in index["docs"]] == [
+        "Upgrade (task service)",
+        "Settings of the task service",
+    ]
+    assert [entry["boost"] for entry in index["docs"]] == [0.5, 0.5]
 
 
 # Diagrams.
@@ -218,9 +257,9 @@ def test_a_good_site_has_no_problems(tmp_path: Path) -> None:
     good = (
         '<link rel="stylesheet" href="site.css"><a href="a/">a</a><a href="a/#x">a</a>'
         '<a href="https://www.rfc-editor.org/">an address to follow</a>'
-        '<img src="data:image/png;base64,AA">'
+        '<img src="data:image/png;base64,AA" alt="A dot">'
     )
-    assert built(tmp_path, index=good, a='<a href="../">home</a>') == []
+    assert built(tmp_path, index=good, a='<a href="../">home</a><h2 id="x">X</h2>') == []
 
 
 @pytest.mark.parametrize(
@@ -228,9 +267,14 @@ def test_a_good_site_has_no_problems(tmp_path: Path) -> None:
     [
         ('<script src="https://cdn.example/x.js"></script>', "loads https://cdn.example/x.js from"),
         ('<link rel="preconnect" href="https://fonts.example/">', "loads https://fonts.example/"),
-        ('<img src="//pixel.example/a.png">', "loads //pixel.example/a.png from another host"),
-        ('<img src="missing.png">', "loads missing.png, which is not there"),
+        (
+            '<img src="//pixel.example/a.png" alt="A dot">',
+            "loads //pixel.example/a.png from another host",
+        ),
+        ('<img src="missing.png" alt="A dot">', "loads missing.png, which is not there"),
+        ('<img src="data:image/png;base64,AA" alt="">', "shows data:image/png;base64,AA without"),
         ('<a href="nowhere/">x</a>', "links to nowhere/, which is not there"),
+        ('<a href="#nowhere">x</a>', "links to #nowhere, but the page has no such heading"),
     ],
 )
 def test_a_page_that_asks_others_or_points_nowhere_is_found(

@@ -1,0 +1,163 @@
+"""The site as it is built, in a real Chromium: accessible by light and dark, at home on a phone, and searched with readers' words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from examples.task_service.tests.browser.support import (
+    ARGUMENTS,
+    CHROMIUM,
+    assert_fits,
+)
+from playwright.async_api import Browser, async_playwright
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+ROOT = Path(__file__).parents[2]
+
+# Each kind of page: tabs and a screenshot, diagrams, generated tables, signatures, charts, diffs, wide tables.
+PAGES = [
+    "",
+    "404.html",
+    "explanation/architecture/",
+    "explanation/lease/",
+    "explanation/performance/",
+    "how-to/a-key-leaked/",
+    "how-to/existing-flask-login/",
+    "reference/api/authenticators/",
+    "reference/errors/",
+    "reference/http-api/",
+    "tutorials/fastapi/",
+]
+
+# What users of djangorestframework-api-key, fastapi-users, flask-jwt-extended, keyshield and authlib look for, and where it is.
+QUESTIONS = {
+    "401 unauthorized": "reference/errors/",
+    "admin": "how-to/administer-keys/",
+    "alembic": "how-to/database/",
+    "allowlist": "how-to/limit-networks/",
+    "background task": "how-to/background-work/",
+    "bcrypt": "explanation/hashing/",
+    "blocklist": "how-to/from-flask-jwt-extended/",
+    "cache": "explanation/lease/",
+    "cookie": "how-to/beside-sessions/",
+    "current_user": "how-to/your-user-model/",
+    "expiring": "how-to/remind-before-expiry/",
+    "fresh login": "explanation/interactive/",
+    "import existing keys": "how-to/from-drf-api-key/",
+    "jwks": "how-to/identity-provider/",
+    "key_routes": "reference/key-routes/",
+    "last used": "how-to/key-activity/",
+    "organisation": "how-to/service-accounts/",
+    "password reset": "how-to/from-fastapi-users/",
+    "prefix": "reference/key-format/",
+    "rate limit": "how-to/limit-requests/",
+    "redis": "how-to/limit-requests/",
+    "refresh token": "how-to/beside-sessions/",
+    "revoke key": "how-to/a-key-leaked/",
+    "rotate": "how-to/rotate/",
+    "scopes": "reference/glossary/",
+    "test client": "how-to/test-an-application/",
+    "throttle": "how-to/limit-requests/",
+    "webhook": "how-to/machine-routes/",
+    "websocket": "how-to/open-connections/",
+    "x-api-key": "how-to/from-keyshield/",
+    # The service's own handbook.
+    "environment variables": "reference/settings/",
+    "upgrade": "how-to/upgrade/",
+}
+
+# The theme puts the button that copies a block into a landmark of its own, without a name.
+_VIOLATIONS = """async () => (await axe.run({rules: {"landmark-unique": {enabled: false}}})).violations.flatMap(
+    ({id, nodes}) => nodes.map(({html, failureSummary}) => `${id}: ${html} ${failureSummary}`)
+)"""
+
+# The worker of the theme, spoken to as its pages do: 0 sets it up, 2 is a query.
+_SEARCH = """async (queries) => {
+    const {search} = JSON.parse(document.querySelector("#__config").textContent);
+    const index = await (await fetch("search/search_index.json")).json();
+    const worker = new Worker(search);
+    const ask = (message) => new Promise((resolve, reject) => {
+        worker.onmessage = ({data}) => resolve(data.data);
+        worker.onerror = reject;
+        worker.postMessage(message);
+    });
+    await ask({type: 0, data: {...index, options: {suggest: false}}});
+    const found = {};
+    for (const query of queries)
+        found[query] = (await ask({type: 2, data: query})).items.map(([first]) => first.location.split("#")[0]);
+    return found;
+}"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    # Under the path of its address: the page for what is not there refers to everything from the root.
+    root = tmp_path_factory.mktemp("site")
+    folder = root / "en" / "stable"
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(root))) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/en/stable/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+async def browser(site: str, anyio_backend: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+async def test_pages_are_accessible_and_fit(
+    site: str, browser: Browser, scheme: Literal["light", "dark"], width: int
+) -> None:
+    async with await browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
+    ) as context:
+        page = await context.new_page()
+        for name in PAGES:
+            await page.goto(site + name)
+            await page.wait_for_selector(
+                f'body[data-md-color-scheme="{"slate" if scheme == "dark" else "default"}"]'
+            )
+            await page.evaluate(AXE_SCRIPT)
+            assert await page.evaluate(_VIOLATIONS) == [], f"{name} by {scheme}"
+            await assert_fits(page, f"{name} at {width}")
+
+
+async def test_the_first_result_is_the_page_that_a_reader_means(
+    site: str, browser: Browser
+) -> None:
+    page = await browser.new_page()
+    await page.goto(site)
+    found = await page.evaluate(_SEARCH, list(QUESTIONS))
+    first = {query: (pages or ["nothing"])[0] for query, pages in found.items()}
+    assert first == QUESTIONS
