@@ -28,7 +28,7 @@ APPLICATIONS = {
         45,
         ["inventory/keys.py", "inventory/main.py", "inventory/routes.py", "migrations/env.py"],
     ),
-    "flask_login": (40, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
+    "flask_login": (35, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
     "litestar_alchemy": (
         50,
         ["club/app.py", "club/controllers.py", "club/keys.py"],

@@ -514,9 +514,7 @@ class TestOpenApi:
 
     async def test_members_of_a_path_that_are_no_operations_stay(self) -> None:
         path = {"summary": "security", "parameters": [{"name": "a"}]}
-        assert complete_document({"paths": {"/": dict(path)}}, all_errors=True)["paths"] == {
-            "/": path
-        }
+        assert complete_document({"paths": {"/": dict(path)}}, errors="all")["paths"] == {"/": path}
 
     async def test_without_routes(self, auth: FastAPIAuth[User]) -> None:
         app = FastAPI()

@@ -210,7 +210,7 @@ if "fastapi" in MAKERS:
 
 
 def test_another_choice_is_refused() -> None:
-    from msk_auth.http.answers import answers_all
+    from msk_auth.http.answers import check_errors
 
     with pytest.raises(ConfigurationError, match="errors='some' does not work"):
-        answers_all("some")  # type: ignore[arg-type]
+        check_errors("some")  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ from typing import Final, Literal, TypeAlias
 
 from msk_auth.core.errors import ConfigurationError, Problem
 
-Errors: TypeAlias = Literal["problems", "all"]
-"""Which errors an adapter answers: problems alone, or also what the framework and the application raise."""
+Errors: TypeAlias = Literal["problems", "http", "all"]
+"""Which errors an adapter answers: problems with their documents, or as HTTP errors of the framework; or, with documents, also
+what the framework and the application raise."""
 
 PROBLEM_TYPE: Final = "application/problem+json"
 JSON_TYPE: Final = "application/json"
@@ -70,18 +71,19 @@ class ContentTooLarge(Problem):
         super().__init__(f"This operation reads at most {limit} bytes.")
 
 
-def answers_all(errors: Errors) -> bool:
-    """Whether an adapter answers the errors of others too.
+def check_errors(errors: Errors) -> Errors:
+    """Which errors an adapter answers.
 
     Raises:
-        ConfigurationError: It is neither of the two.
+        ConfigurationError: It is none of the three.
     """
-    if errors not in {"problems", "all"}:
+    if errors not in {"problems", "http", "all"}:
         raise ConfigurationError(
-            f"errors={errors!r} does not work. Write errors='all' to have every error answered with a problem document, or"
-            " leave it out to have the application's errors left alone."
+            f"errors={errors!r} does not work. Write errors='http' to have refusals answered as your own HTTP errors are,"
+            " errors='all' to have every error answered with a problem document, or leave it out to have the application's"
+            " errors left alone."
         )
-    return errors == "all"
+    return errors
 
 
 @dataclass(frozen=True, slots=True)

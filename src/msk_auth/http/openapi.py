@@ -24,7 +24,7 @@ from msk_auth.core.key_management import (
 from msk_auth.core.networks import MAX_NETWORKS
 from msk_auth.core.policy import Policy
 
-from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE
+from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE, Errors
 
 Json: TypeAlias = dict[str, Any]
 
@@ -88,11 +88,11 @@ _RETRY: Final[Json] = {
 }
 
 
+_PROBLEM_CONTENT: Final[Json] = {PROBLEM_TYPE: {"schema": _ref("Problem")}}
+
+
 def _problem(description: str, headers: Json | None = None) -> Json:
-    response: Json = {
-        "description": description,
-        "content": {PROBLEM_TYPE: {"schema": _ref("Problem")}},
-    }
+    response: Json = {"description": description, "content": _PROBLEM_CONTENT}
     return response if headers is None else {**response, "headers": headers}
 
 
@@ -454,7 +454,7 @@ def requirement(policies: Iterable[Policy]) -> Json:
 
 
 def complete_document(
-    document: Json, *, all_errors: bool, login_scheme: str | None = None, delegates: bool = False
+    document: Json, *, errors: Errors, login_scheme: str | None = None, delegates: bool = False
 ) -> Json:
     """Finish a document: security, answers and schemas of the library. Doing it twice changes nothing.
 
@@ -462,14 +462,15 @@ def complete_document(
 
     Args:
         document: The framework's, with what :func:`requirement` gives and the operations of the tables in it.
-        all_errors: The framework's own form of validation errors makes way for the problem document.
+        errors: With `all` the framework's own form of validation errors makes way for the problem document. With `http` the
+            answers of the library are in a form of the application's, which is not known here.
         login_scheme: The application's own security scheme that its logins use. None: the library describes one.
         delegates: Whether the application has a `may_act_for`, so that the key routes take `on_behalf_of`.
 
     Raises:
         ConfigurationError: The application has no such scheme.
     """
-    if all_errors:
+    if errors == "all":
         _replace_validation_errors(document)
     components: Json = document.get("components", {})
     schemes: Json = components.get("securitySchemes", {})
@@ -482,6 +483,8 @@ def complete_document(
                 status: each for status, each in _REFUSALS.items() if status not in responses
             }
             operation["responses"] = {**responses, **described}
+        if errors == "http":
+            operation["responses"] = _without_form(operation.get("responses", {}))
         if "parameters" in operation:
             _settle_delegation(operation, delegates=delegates)
     for name in _GUARDS:
@@ -493,6 +496,18 @@ def complete_document(
     if components:
         document["components"] = components
     return document
+
+
+def _without_form(responses: Json) -> Json:
+    """The responses without the form of the library's problems."""
+    return {
+        status: {
+            name: value
+            for name, value in response.items()
+            if name != "content" or value != _PROBLEM_CONTENT
+        }
+        for status, response in responses.items()
+    }
 
 
 def _settle_delegation(operation: Json, *, delegates: bool) -> None:

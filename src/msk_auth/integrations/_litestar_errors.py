@@ -6,17 +6,29 @@ remembered as it passes, and the close that follows gets the code and reason of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from litestar import MediaType, Request, Response
-from litestar.exceptions import HTTPException, SerializationException, ValidationException
+from litestar.exceptions import (
+    ClientException,
+    HTTPException,
+    NotAuthorizedException,
+    NotFoundException,
+    PermissionDeniedException,
+    SerializationException,
+    ServiceUnavailableException,
+    TooManyRequestsException,
+    ValidationException,
+)
 from litestar.exceptions import responses as litestar_responses
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from litestar.handlers import BaseRouteHandler
 from litestar.types import Message, Scope, Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
 from msk_auth.http.admission import Memory
-from msk_auth.http.answers import Answer, ProblemRenderer
+from msk_auth.http.answers import Answer, Errors, ProblemRenderer
 
 from ._asgi import is_open, noting_handshake, refuse_websocket
 
@@ -24,6 +36,17 @@ _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
 _RAISED: Final = "msk_auth.raised"
 """Where a websocket keeps the answer to what its handler raised."""
+
+# Those that an application may have a handler for.
+_KINDS: Final[Mapping[int, type[HTTPException]]] = {
+    400: ClientException,
+    401: NotAuthorizedException,
+    403: PermissionDeniedException,
+    404: NotFoundException,
+    413: RequestEntityTooLarge,
+    429: TooManyRequestsException,
+    503: ServiceUnavailableException,
+}
 
 # Its functions are not completely typed.
 _untyped_responses: Final = cast("Any", litestar_responses)
@@ -34,16 +57,17 @@ class ErrorAnswers:
 
     Args:
         renderer: Writes the documents.
-        all_errors: Answers what others raise too.
+        errors: With `all` answers what others raise too; with `http` answers problems as Litestar's HTTP errors.
     """
 
-    def __init__(self, renderer: ProblemRenderer, *, all_errors: bool) -> None:
+    def __init__(self, renderer: ProblemRenderer, errors: Errors) -> None:
         self._renderer = renderer
-        self._all_errors = all_errors
+        self._all_errors = errors == "all"
+        self._on_problem = self.on_problem_as_http if errors == "http" else self.on_problem
 
     def add_to(self, handlers: dict[Any, Any]) -> None:
         """Answer what the application has no handler for."""
-        handlers.setdefault(Problem, self.on_problem)
+        handlers.setdefault(Problem, self._on_problem)
         if not self._all_errors:
             return
         handlers.setdefault(HTTPException, self.on_http_exception)
@@ -53,6 +77,19 @@ class ErrorAnswers:
     def on_problem(self, _request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
         """A problem as its document."""
         return to_response(self._renderer.answer(error))
+
+    def on_problem_as_http(self, request: Request[Any, Any, Any], error: Problem) -> Response[Any]:
+        """A problem as Litestar answers an HTTP error of its status, with the handler that the application has for it."""
+        headers = error.response_headers(self._renderer.realm)
+        kind = _KINDS.get(error.status, ClientException if error.status < 500 else HTTPException)
+        extra = {"code": error.code, **error.members()}
+        raised = kind(error.detail, status_code=error.status, headers=headers, extra=extra)
+        raised.__cause__ = error
+        handler = _handler_of(request, raised)
+        response: Response[Any] = handler(request, raised)
+        present = {name.lower() for name in response.headers}
+        response.headers.update({name: headers[name] for name in headers.keys() - present})
+        return response
 
     def on_http_exception(
         self, request: Request[Any, Any, Any], error: HTTPException
@@ -115,6 +152,18 @@ class ErrorAnswers:
         detail = None if error.detail == default else error.detail
         members = {} if error.extra is None else {"context": error.extra}
         return self._renderer.http_error(error.status_code, detail, members=members)
+
+
+def _handler_of(
+    request: Request[Any, Any, Any], error: HTTPException
+) -> Callable[[Any, Any], Response[Any]]:
+    """What answers an HTTP error, as Litestar looks for it."""
+    route_handler: BaseRouteHandler = request.scope["route_handler"]
+    handlers = cast("dict[object, Any]", route_handler.resolve_exception_handlers())
+    kinds = (error.status_code, *type(error).__mro__)
+    found = [handlers[kind] for kind in kinds if kind in handlers]
+    default: Callable[[Any, Any], Response[Any]] = _untyped_responses.create_exception_response
+    return found[0] if found else default
 
 
 def to_response(answer: Answer) -> Response[Any]:

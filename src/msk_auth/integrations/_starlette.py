@@ -12,6 +12,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Host, Mount, Router, WebSocketRoute
@@ -27,11 +28,19 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http.admission import Memory
-from msk_auth.http.answers import Answer, Errors, answers_all
+from msk_auth.http.answers import Answer, Errors, check_errors
 from msk_auth.http.routes import Route
 
 from ._adapter import GuardT
-from ._asgi import AsgiAuth, Throttle, is_open, noting_handshake, read_stream, refuse_websocket
+from ._asgi import (
+    AsgiAuth,
+    Throttle,
+    call_awaited,
+    is_open,
+    noting_handshake,
+    read_stream,
+    refuse_websocket,
+)
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
 """Where a guarded endpoint carries its policy."""
@@ -73,8 +82,9 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             app: The application.
             authenticator: The application's own, if the adapter was made without one.
             errors: Which errors are answered. By default problems alone: what the framework and the application raise is
-                left as it is. `all` answers HTTP errors, FastAPI's validation errors and unexpected exceptions with problem
-                documents too, except where the application has a handler of its own.
+                left as it is. `http` answers refusals as the framework's own `HTTPException` of the same status: with the
+                application's handler for it, where it has one. `all` answers HTTP errors, FastAPI's validation errors and
+                unexpected exceptions with problem documents too, except where the application has a handler of its own.
 
         Raises:
             ConfigurationError: The application has another adapter already, or has started, or is of another framework; or
@@ -91,7 +101,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
         bound = self._bound_to(authenticator, "auth.install(app, authenticator)")
-        bound._prepare(app, all_errors=answers_all(errors))
+        bound._prepare(app, check_errors(errors))
         app.state.msk_auth = bound
         return app
 
@@ -118,11 +128,12 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         """
         return declare(endpoint, policy)
 
-    def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
+    def _prepare(self, app: Starlette, errors: Errors) -> None:
         app.add_middleware(self._middleware)
         handlers = cast("dict[object, object]", app.exception_handlers)
-        handlers.setdefault(Problem, self._on_problem)
-        if all_errors:
+        on_problem = self._on_problem_as_http if errors == "http" else self._on_problem
+        handlers.setdefault(Problem, on_problem)
+        if errors == "all":
             self._add_handlers(app)
         outer = app.router.lifespan_context
 
@@ -185,6 +196,28 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         # garbage collector.
         error.__traceback__ = None
         return await _send(connection, self._renderer.answer(error))
+
+    async def _on_problem_as_http(
+        self, connection: HTTPConnection, error: Problem
+    ) -> Response | None:
+        if isinstance(connection, WebSocket):
+            return await self._on_problem(connection, error)
+        error.__traceback__ = None
+        headers = error.response_headers(self._renderer.realm)
+        raised = self._to_http_exception(error, headers)
+        raised.__cause__ = error
+        handlers = cast("dict[object, Any]", connection.app.exception_handlers)
+        kinds = (raised.status_code, *type(raised).__mro__)
+        # Starlette calls those of 500 and Exception elsewhere.
+        found = [handlers[kind] for kind in kinds if kind in handlers.keys() - {500, Exception}]
+        handler = found[0] if found else ExceptionMiddleware(connection.app).http_exception
+        response: Response = await call_awaited(handler, connection, raised)
+        for name, value in headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def _to_http_exception(self, error: Problem, headers: dict[str, str]) -> HTTPException:
+        return HTTPException(error.status, error.detail, headers)
 
     async def _on_http_exception(
         self, connection: HTTPConnection, error: HTTPException

@@ -36,6 +36,7 @@ from fastapi.exception_handlers import (
     request_validation_exception_handler,
     websocket_request_validation_exception_handler,
 )
+from fastapi.exceptions import HTTPException as FastAPIHTTPException
 from fastapi.exceptions import (
     RequestValidationError,
     ValidationException,
@@ -61,7 +62,7 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, require
 from msk_auth.http.admin_key_routes import AdminKeyOperation
 from msk_auth.http.admission import keep_session, loaded_user, users_of
-from msk_auth.http.answers import Answer
+from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import TAG, complete_document, requirement
 from msk_auth.http.routes import Route, check_path
@@ -220,7 +221,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             )
         self._login_scheme = login_scheme
         self._guards: dict[tuple[Policy, bool], Security] = {}
-        self._all_errors: WeakKeyDictionary[FastAPI, bool] = WeakKeyDictionary()
+        self._answered: WeakKeyDictionary[FastAPI, Errors] = WeakKeyDictionary()
         self._owner_id: Depends | None = None
 
     @property
@@ -393,11 +394,11 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         self._bound_in({"app": app})
         yield
 
-    def _prepare(self, app: Starlette, *, all_errors: bool) -> None:
+    def _prepare(self, app: Starlette, errors: Errors) -> None:
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
-        super()._prepare(app, all_errors=all_errors)
-        self._all_errors[app] = all_errors
+        super()._prepare(app, errors)
+        self._answered[app] = errors
         generate = app.openapi
 
         def openapi() -> dict[str, Any]:
@@ -413,7 +414,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             schemes.setdefault(scheme.scheme_name, definition)
         return complete_document(
             document,
-            all_errors=self._all_errors[app],
+            errors=self._answered[app],
             login_scheme=None if scheme is None else scheme.scheme_name,
             delegates=self.authenticator.rules.delegates,
         )
@@ -435,6 +436,10 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         if any(each.get("type") == "json_invalid" for each in errors):
             return await self._on_unreadable_body(connection)
         return await self._on_problem(connection, InputInvalid(_fields(errors)))
+
+    def _to_http_exception(self, error: Problem, headers: dict[str, str]) -> HTTPException:
+        # Applications register their handlers for this class or for Starlette's, which it is a kind of.
+        return FastAPIHTTPException(error.status, error.detail, headers)
 
     async def _on_http_exception(
         self, connection: HTTPConnection, error: HTTPException

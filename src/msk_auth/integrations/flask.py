@@ -76,7 +76,7 @@ from msk_auth.http.admission import (
     load_user_once,
     users_of,
 )
-from msk_auth.http.answers import Answer, Errors, answers_all
+from msk_auth.http.answers import Answer, Errors, check_errors
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.routes import Exchange, broken_body, check_path, respond
@@ -202,7 +202,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             app: The application.
             authenticator: The application's own, if the adapter was made without one.
             errors: Which errors are answered. By default problems alone: what the framework and the application raise is
-                left as it is. `all` answers HTTP errors and unexpected exceptions with problem documents too,
+                left as it is. `http` answers refusals as Werkzeug's own `HTTPException` of the same status: with the
+                application's handler for it, where it has one. `all` answers HTTP errors and unexpected exceptions with problem documents too,
                 except where the application has a handler of its own.
 
         Raises:
@@ -217,7 +218,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 f"This application has a {type(installed).__name__} already. Use that one for all"
                 " of its views."
             )
-        all_errors = answers_all(errors)
+        answered = check_errors(errors)
         bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
         app.extensions[_EXTENSION] = bound
         self._views.watch(app)
@@ -225,8 +226,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
-            app.register_error_handler(Problem, bound._on_problem)
-        if all_errors and HTTPException not in handlers:
+            as_http = answered == "http"
+            app.register_error_handler(
+                Problem, bound._on_problem_as_http if as_http else bound._on_problem
+            )
+        if answered == "all" and HTTPException not in handlers:
             app.register_error_handler(HTTPException, bound._on_http_exception)
         # Flask has no hook for the end of an application.
         atexit.register(_flush_at_exit, ref(app))
@@ -673,6 +677,18 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         # Its frames refer to each other and to the credentials, and would stay until the garbage collector comes.
         error.__traceback__ = None
         return _to_response(self._renderer.answer(error))
+
+    def _on_problem_as_http(self, error: Problem) -> Response:
+        error.__traceback__ = None
+        kind = default_exceptions.get(error.status, HTTPException)
+        raised = kind(description=error.detail)
+        raised.code = error.status
+        raised.__cause__ = error
+        # It finds the handlers of blueprints, too.
+        response = current_app.make_response(current_app.handle_http_exception(raised))
+        for name, value in error.response_headers(self._renderer.realm).items():
+            response.headers.setdefault(name, value)
+        return response
 
     def _on_http_exception(self, error: HTTPException) -> ResponseReturnValue:
         if error.response is not None or error.code is None or error.code < 400:

@@ -71,7 +71,7 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http.admin_key_routes import AdminKeyOperation
 from msk_auth.http.admission import Memory, known_principal, loaded_user, session_of
-from msk_auth.http.answers import Errors, answers_all
+from msk_auth.http.answers import Errors, check_errors
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import (
     INVALID,
@@ -166,8 +166,10 @@ class LitestarAuth(
         login_scheme: The name of the application's own security scheme with which users log in, for the OpenAPI document:
             `BearerToken` for Litestar's own JWT authentication. By default the document gets one.
         errors: Which errors are answered with problem documents. By default those of the library and others that are a
-            :class:`~msk_auth.Problem`: what Litestar and the application raise is left as it is. `all` answers HTTP
-            errors, validation errors and unexpected exceptions too, except where the application has a handler of its own.
+            :class:`~msk_auth.Problem`: what Litestar and the application raise is left as it is. `http` answers refusals as
+            Litestar's own HTTP errors of the same status: with the application's handler for those, where it has one. `all`
+            answers HTTP errors, validation errors and unexpected exceptions with problem documents too, except where the
+            application has a handler of its own.
         logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
             the `ASGIConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
         check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
@@ -201,7 +203,7 @@ class LitestarAuth(
         self._paths = PathPolicies(paths or {})
         self._exclude_opt_key = exclude_opt_key or _PUBLIC
         self._login_scheme = login_scheme
-        self._all_errors = answers_all(errors)
+        self._answered = check_errors(errors)
 
     def bind(
         self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]
@@ -421,7 +423,7 @@ class LitestarAuth(
                 "This application has several LitestarAuth plugins. Use one for all of its handlers."
             )
         self._bound_to(None, "plugins=[auth.bind(authenticator)]")
-        self._errors = ErrorAnswers(self._renderer, all_errors=self._all_errors)
+        self._errors = ErrorAnswers(self._renderer, self._answered)
         # Before whatever else the application does with a request.
         app_config.middleware.insert(0, self._middleware)
         app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
@@ -627,7 +629,7 @@ class LitestarAuth(
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
             _with_class,
             _document_class(
-                all_errors=self._all_errors,
+                errors=self._answered,
                 login_scheme=self._login_scheme,
                 delegates=self.authenticator.rules.delegates,
             ),
@@ -653,18 +655,16 @@ class LitestarAuth(
         )
 
 
-def _document_class(
-    *, all_errors: bool, login_scheme: str | None, delegates: bool
-) -> type[OpenAPI]:
+def _document_class(*, errors: Errors, login_scheme: str | None, delegates: bool) -> type[OpenAPI]:
     """A document that is finished when Litestar writes it."""
 
     class Document(OpenAPI):
         def to_schema(self) -> dict[str, Any]:
             document = super().to_schema()
-            if all_errors:
+            if errors == "all":
                 _replace_validation_errors(document)
             return complete_document(
-                document, all_errors=all_errors, login_scheme=login_scheme, delegates=delegates
+                document, errors=errors, login_scheme=login_scheme, delegates=delegates
             )
 
     return Document

@@ -1,10 +1,9 @@
 from datetime import UTC
-from http import HTTPStatus
 
-from flask import Flask, Request, Response, jsonify, request
+from flask import Flask, Request, request
 from flask_login import current_user as browser_user
 
-from msk_auth import Authenticator, Login, Owner, Problem
+from msk_auth import Authenticator, Login, Owner
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.sqlalchemy import ModelUsers, SQLAlchemyKeyStore, api_key_table
 
@@ -34,15 +33,9 @@ def check_csrf() -> None:
         csrf.protect()
 
 
-def on_problem(error: Problem) -> tuple[Response, int, dict[str, str]]:
-    answer = jsonify(error=HTTPStatus(error.status).phrase, code=error.code)
-    return answer, error.status, error.response_headers()
-
-
 def init_app(app: Flask) -> None:
     store = SQLAlchemyKeyStore(lambda: db.engine, api_keys)
-    app.register_error_handler(Problem, on_problem)
-    auth.init_app(app, Authenticator(store, find_owner=users))
+    auth.init_app(app, Authenticator(store, find_owner=users), errors="http")
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
     app.config["WTF_CSRF_CHECK_DEFAULT"] = False
     app.before_request(check_csrf)
