@@ -210,6 +210,14 @@ def test_claims_that_name_nobody_are_no_login(subject: object) -> None:
     assert Login.from_claims(CLAIMS | {"sub": subject}) is None
 
 
+def test_another_claim_may_name_the_owner() -> None:
+    claims = CLAIMS | {"sub": "ann@example.org", "user_id": 7}
+    login = Login.from_claims(claims, subject="user_id")
+    assert login is not None
+    assert login.owner_id == "7"
+    assert Login.from_claims(CLAIMS, subject="user_id") is None
+
+
 def test_a_subject_that_is_a_number_is_an_id() -> None:
     # Tokens from before PyJWT 2.10 have it where ids are numbers.
     login = Login.from_claims(CLAIMS | {"sub": 7})

@@ -30,7 +30,7 @@ APPLICATIONS = {
     ),
     "flask_login": (35, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
     "litestar_alchemy": (
-        50,
+        30,
         ["club/app.py", "club/controllers.py", "club/keys.py"],
     ),
 }

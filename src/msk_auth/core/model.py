@@ -211,7 +211,7 @@ class Login:
                 )
 
     @classmethod
-    def from_claims(cls, claims: Mapping[str, Any]) -> Login | None:
+    def from_claims(cls, claims: Mapping[str, Any], *, subject: str = "sub") -> Login | None:
         """The login that the claims of a JWT describe, by their registered names; None if `sub` names no user.
 
         `sub` is the owner, `exp` the end, `auth_time` when the person logged in, and `sid` the session. Nothing else is read:
@@ -220,14 +220,15 @@ class Login:
         Args:
             claims: Of a token whose signature the application has verified, and of which it knows that it is an access token:
                 another one that is signed with the same key, such as that of a link in an email, is no login.
+            subject: The claim that has the owner's id, where `sub` has something else, such as an email address.
         """
-        subject, session_id = claims.get("sub"), claims.get("sid")
-        if type(subject) is int:
-            subject = str(subject)
-        if not _is_id(subject):
+        owner_id, session_id = claims.get(subject), claims.get("sid")
+        if type(owner_id) is int:
+            owner_id = str(owner_id)
+        if not _is_id(owner_id):
             return None
         return cls(
-            subject,
+            owner_id,
             authenticated_at=_moment(claims.get("auth_time")),
             session_id=session_id if _is_id(session_id) else None,
             valid_until=_moment(claims.get("exp")),

@@ -58,6 +58,7 @@ from litestar.logging.config import BaseLoggingConfig
 from litestar.openapi.spec import OpenAPI, Operation
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 from litestar.routes import BaseRoute, HTTPRoute
+from litestar.security import AbstractSecurityConfig
 from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.utils import join_paths
 
@@ -85,10 +86,11 @@ from msk_auth.http.routes import broken_body, check_path
 
 from ._asgi import AsgiAuth, LoginOf, Throttle, admin_rows, call_awaited, read_stream, values
 from ._litestar_errors import ErrorAnswers, to_response
+from ._litestar_jwt import JWTLogin
 from ._litestar_paths import PathPolicies, check_policy
 from ._public_routes import PublicRoutes
 
-__all__ = ["Guard", "LitestarAuth"]
+__all__ = ["Guard", "JWTLogin", "LitestarAuth"]
 
 _PUBLIC: Final = "msk_auth_public"
 _PAGES: Final = "msk_auth_pages"
@@ -159,6 +161,10 @@ class LitestarAuth(
             below it, None is public, `own_guard` is for what a guard or a middleware of the application guards, the longest
             entry counts. They come before `default`; guards of the application as a whole are demanded as well, except where
             an entry is None.
+        own_auth: Litestar's own authentication, which the application has and keeps, such as its `JWTAuth` or `SessionAuth`. A
+            handler with a guard of this library, its own or that of a layer below the application, is verified by the guard alone:
+            the other authentication knows no keys. A handler that says nothing stays with it. Its `exclude_opt_key` and its
+            security scheme are the next two arguments, if you leave those out.
         exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
             own authentication has `exclude_from_auth`. A guard on the handler, its controller or a router counts in its place:
             Litestar's authentication then leaves the handler alone, and the guard decides. So it is with the routes of the
@@ -190,6 +196,7 @@ class LitestarAuth(
         *,
         default: Policy | OwnGuard | None = None,
         paths: Mapping[str, Policy | OwnGuard | None] | None = None,
+        own_auth: AbstractSecurityConfig[Any, Any] | None = None,
         exclude_opt_key: str | None = None,
         login_scheme: str | None = None,
         errors: Errors = "problems",
@@ -199,7 +206,11 @@ class LitestarAuth(
     ) -> None:
         super().__init__(authenticator, logins=logins, check_origin=check_origin, session=session)
         check_policy(default, "default")
+        if own_auth is not None:
+            exclude_opt_key = exclude_opt_key or own_auth.exclude_opt_key
+            login_scheme = login_scheme or next(iter(own_auth.security_requirement))
         self._default = default
+        self._own_auth = own_auth
         self._paths = PathPolicies(paths or {})
         self._exclude_opt_key = exclude_opt_key or _PUBLIC
         self._login_scheme = login_scheme
@@ -495,6 +506,8 @@ class LitestarAuth(
             )
         policies = tuple(guard.policy for guard in (*root, *own))
         if own:
+            if self._own_auth is not None:
+                handler.opt[self._exclude_opt_key] = True
             # Also where the handler is taken off Litestar's own authentication: the stricter of the two counts.
             return policies
         if is_public or handler.opt.get(self._exclude_opt_key) is True:
@@ -510,7 +523,7 @@ class LitestarAuth(
             return ()
         if isinstance(self._default, Policy):
             return (self._default,)
-        if self._default is not None:
+        if self._default is not None or self._is_behind_own_auth([app, *layers]):
             handler.opt[_OWN_GUARD] = True
             return ()
         if handler.opt.get(_PAGES) is True:
@@ -520,6 +533,13 @@ class LitestarAuth(
             f" opt=auth.public; or, if it is another plugin's, write LitestarAuth(…, paths={{{path!r}: …}})."
             " If your application guards it itself, mark its guard with own_guard."
         )
+
+    def _is_behind_own_auth(self, layers: Sequence[Any]) -> bool:
+        if self._own_auth is None:
+            return False
+        kind = self._own_auth.middleware.middleware
+        listed = [each for layer in layers for each in layer.middleware or ()]
+        return any(getattr(each, "middleware", None) is kind for each in listed)
 
     def _find_by_path(self, handler: Any) -> tuple[Policy, ...] | OwnGuard | None:
         # One handler serves all of its paths, and whichever a request takes, the handler is what is guarded.

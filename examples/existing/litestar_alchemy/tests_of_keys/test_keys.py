@@ -60,14 +60,13 @@ def test_a_key_of_an_inactive_user_is_refused(
 def test_every_other_route_is_known(client: TestClient[Litestar]) -> None:
     report = list_routes(client.app)
     paths = {route.path for route in report.routes if route.access is Access.PUBLIC}
-    assert {path for path in paths if not path.startswith("/schema")} == {
-        "/api/login",
-        "/api/logout",
-        "/api/register",
-        "/health",
-    }
+    assert paths == {"/api/login", "/api/logout", "/api/register", "/health"}
     own = {route.path for route in report.routes if route.access is Access.OWN_GUARD}
-    assert own == {"/api/users", "/api/users/me", "/api/users/me/password"}
+    assert {path for path in own if not path.startswith("/schema")} == {
+        "/api/users",
+        "/api/users/me",
+        "/api/users/me/password",
+    }
     assert not report.undeclared
 
 

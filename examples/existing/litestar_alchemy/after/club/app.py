@@ -2,13 +2,11 @@ from advanced_alchemy.extensions.litestar import SQLAlchemyPlugin
 from litestar import Litestar, get
 from litestar.exceptions import HTTPException
 
-from msk_auth import Problem
-
 from .auth import jwt_auth
 from .controllers import AccessController, BookController, UserController
 from .db import alchemy
 from .errors import on_http_exception
-from .keys import auth, on_problem
+from .keys import auth
 
 
 @get("/health")
@@ -27,5 +25,5 @@ def create_app() -> Litestar:
         ],
         on_app_init=[jwt_auth.on_app_init],
         plugins=[SQLAlchemyPlugin(alchemy), auth],
-        exception_handlers={HTTPException: on_http_exception, Problem: on_problem},
+        exception_handlers={HTTPException: on_http_exception},
     )

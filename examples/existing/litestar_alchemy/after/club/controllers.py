@@ -69,14 +69,14 @@ class BookController(Controller):
         "current_user": Provide(provide_current_user)
     }
 
-    @get("/", exclude_from_auth=True, guards=[auth.require("books:read")])
+    @get("/", guards=[auth.require("books:read")])
     async def list_books(
         self, books: NamedDependency[BookService], current_user: NamedDependency[User]
     ) -> list[BookOut]:
         found = await books.get_many(user_id=current_user.id)
         return [BookOut(book.id, book.title) for book in found]
 
-    @post("/", exclude_from_auth=True, guards=[auth.require("books:write")])
+    @post("/", guards=[auth.require("books:write")])
     async def add_book(
         self,
         books: NamedDependency[BookService],
@@ -88,7 +88,7 @@ class BookController(Controller):
         book = await books.create(Book(title=data.title, user_id=current_user.id))
         return BookOut(book.id, book.title)
 
-    @delete("/{book_id:uuid}", exclude_from_auth=True, guards=[auth.require("books:write")])
+    @delete("/{book_id:uuid}", guards=[auth.require("books:write")])
     async def remove_book(
         self,
         books: NamedDependency[BookService],
