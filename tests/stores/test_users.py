@@ -31,6 +31,12 @@ class Numbered(Base):
     id: Mapped[int] = mapped_column("number", primary_key=True)
 
 
+class Member(Base):
+    __tablename__ = "members"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    email: Mapped[str] = mapped_column("address")
+
+
 class Named(Base):
     __tablename__ = "named"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -82,6 +88,15 @@ class Finder:
         Base.metadata.create_all(self.engine)
         with sessionmaker(self.engine).begin() as session:
             session.add_all([Numbered(id=7), Named(id="ada"), Unique(id=UUID(ID))])
+            emails = ["ann@example.org", "both@example.org", "both@example.org", "bob"]
+            session.add_all(Member(email=email) for email in emails)
+
+    async def find_login(self, attribute: str, login: Any, name: str) -> Login | None:
+        if self.async_engine is None:
+            blocking = ModelUsers(Member, owner_of, sessionmaker(self.engine))
+            return blocking.logins_by(attribute, find_login_now)(name)
+        awaiting = AsyncModelUsers(Member, owner_of, async_sessionmaker(self.async_engine))
+        return await awaiting.logins_by(attribute, login)(name)
 
     async def find(self, model: type[Any], user_id: str) -> str | None:
         if self.async_engine is None:
@@ -160,3 +175,58 @@ def test_what_users_refuse_is_refused() -> None:
         ModelUsers(Numbered, given, sessionmaker())
     with pytest.raises(ConfigurationError, match="new_session must be a function"):
         AsyncModelUsers(Numbered, owner_of, given)
+
+
+async def find_login_later(token: str) -> Login | None:
+    return None if token == "none" else Login(token, session_id="first")
+
+
+def find_login_now(token: str) -> Login | None:
+    return None if token == "none" else Login(token, session_id="first")
+
+
+class TestLoginsByAnotherName:
+    @pytest.mark.parametrize("login", [find_login_now, find_login_later])
+    @pytest.mark.parametrize(
+        ("name", "owner_id"),
+        [
+            ("ann@example.org", "1"),
+            ("bob@example.org", None),
+            ("1", None),
+            # Which of the two is meant is not known.
+            ("both@example.org", None),
+            ("none", None),
+        ],
+    )
+    async def test_a_login_gets_the_id_of_the_user(
+        self, finder: Finder, login: Any, name: str, owner_id: str | None
+    ) -> None:
+        found = await finder.find_login("email", login, name)
+        assert found == (None if owner_id is None else Login(owner_id, session_id="first"))
+
+    async def test_an_authenticator_takes_it(self, finder: Finder) -> None:
+        bearer = "Bearer bob"
+        if finder.async_engine is None:
+            users: Any = ModelUsers(Member, owner_of, sessionmaker(finder.engine))
+            logins = [users.logins_by("email", find_login)]
+            blocking = Authenticator(MemoryKeyStore(), find_owner=users, logins=logins)
+            principal = blocking.authenticate([bearer])
+        else:
+            users = AsyncModelUsers(Member, owner_of, async_sessionmaker(finder.async_engine))
+            logins = [users.logins_by("email", find_login)]
+            awaiting = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=users, logins=logins)
+            principal = await awaiting.authenticate([bearer])
+        assert principal.owner.id == "4"
+
+    @pytest.mark.parametrize("kind", [ModelUsers, AsyncModelUsers])
+    def test_what_cannot_work_is_refused(self, kind: Any) -> None:
+        users = kind(Member, owner_of, sessionmaker())
+        with pytest.raises(ConfigurationError, match="no column 'address'"):
+            users.logins_by("address", find_login)
+        with pytest.raises(ConfigurationError, match="function"):
+            users.logins_by("email", "find_login")
+
+    def test_a_blocking_one_takes_no_async_function(self) -> None:
+        users: Any = ModelUsers(Member, owner_of, sessionmaker())
+        with pytest.raises(ConfigurationError, match="plain function"):
+            users.logins_by("email", find_login_later)
