@@ -24,7 +24,7 @@ class JWTLogin:
         auth = LitestarAuth(authenticator, logins=[login], own_auth=jwt_auth)
 
     A token is verified as `jwt_auth` verifies it, with its audiences, its issuers and its required claims, and is read by
-    :meth:`Login.from_claims <msk_auth.Login.from_claims>`. `retrieve_user_handler` is not called: what it refuses, `find_owner`
+    :meth:`~msk_auth.Login.from_claims`. `retrieve_user_handler` is not called: what it refuses, `find_owner`
     has to refuse. A token with an `aud` is no login unless `jwt_auth` names accepted audiences (RFC 7519, section 4.1.3): it may
     have been issued for something else, such as the second step of a login.
 
