@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from argon2 import Parameters
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -98,7 +99,6 @@ def create_app(
         version=version("task-service"),
         openapi_tags=openapi.TAGS,
         servers=[{"url": settings.base_url}],
-        generate_unique_id_function=openapi.operation_id,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -117,11 +117,18 @@ def create_app(
         oidc=services.oidc,
         passwords_on=settings.password_login == "on",
     )
-    routers = _routers(services, auth, pages)
-    for router in routers:
-        app.include_router(router)
-    _surround(app, services, routers, pages)
+    for router in _routers(services, auth, pages):
+        _add_routes(app, router)
+    _surround(app, services, pages)
     return app
+
+
+def _add_routes(app: FastAPI, router: APIRouter) -> None:
+    # `include_router` would search the router twice for each request, once to find it and once to find the route.
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            route.unique_id = openapi.operation_id(route)
+    app.router.routes.extend(router.routes)
 
 
 def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRouter, ...]:
@@ -162,13 +169,8 @@ def _leak_routers(it: Services, auth: FastAPIAuth[User]) -> tuple[APIRouter, ...
     )
 
 
-def _surround(app: FastAPI, it: Services, routers: Sequence[APIRouter], pages: Pages) -> None:
-    routes = [
-        route
-        for router in (app.router, *routers)
-        for route in router.routes
-        if isinstance(route, Route)
-    ]
+def _surround(app: FastAPI, it: Services, pages: Pages) -> None:
+    routes = [route for route in app.router.routes if isinstance(route, Route)]
     templates: dict[object, str] = {route.endpoint: route.path for route in routes}
 
     def route_of(scope: Scope) -> str | None:

@@ -153,7 +153,9 @@ class _StrictRequest(Request):
 
     @property
     def query_params(self) -> QueryParams:
-        return _SingleParams(self.scope["query_string"])
+        if not hasattr(self, "_query_params"):
+            self._query_params = _SingleParams(self.scope["query_string"])
+        return self._query_params
 
     async def json(self) -> Any:
         try:
