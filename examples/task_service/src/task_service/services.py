@@ -261,7 +261,6 @@ class Services:
         self.passwords.close()
         if self.redis is not None:
             await self.redis.close()
-        await self.key_store.aclose()
         await self.db.close()
         if self.tracing is not None:
             await self.tracing.close()

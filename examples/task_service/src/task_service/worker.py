@@ -17,10 +17,12 @@ from msk_auth import (
     ConfigurationError,
     SystemClock,
 )
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.audit import Audit
 from .accounts.config import ConfigStore
 from .db.engine import Database
+from .db.schema import api_keys
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import refuse_unconfined
 from .handlers.sandbox import CommandSandbox
@@ -79,6 +81,8 @@ class Worker:
         """
         clock = SystemClock() if clock is None else clock
         db = Database.open(settings.database_url)
+        # It holds no secret, and no key is presented to a worker: it only reads what is read again and again.
+        db.read_through(AsyncSQLAlchemyKeyStore(db.engine, api_keys))
         config = ConfigStore(db, clock, audit=Audit(db, clock))
         sandbox = command_sandbox_of(settings)
         return cls.on(db, config, settings, clock, sandbox, serving=False, observer=observer)

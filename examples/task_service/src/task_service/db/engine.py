@@ -196,7 +196,9 @@ class Database:
         return cast("QueuePool", self.engine.pool).checkedout()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, also those of the store that it reads through."""
+        if self._store is not None:
+            await self._store.aclose()
         await self.engine.dispose()
 
     @asynccontextmanager

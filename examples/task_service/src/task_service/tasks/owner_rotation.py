@@ -25,14 +25,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Delete,
+    Integer,
     Row,
     ScalarSelect,
     Select,
+    String,
     Subquery,
+    Update,
     and_,
+    bindparam,
     case,
     delete,
     func,
@@ -46,7 +54,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from task_service.db.schema import runs, users, waiting_owners
+from task_service.db.engine import Database
+from task_service.db.schema import runs, to_microseconds, users, waiting_owners
 
 from .models import RunPriority, RunState
 from .run_keys import key_allows, key_of, of_key, why_key_refuses
@@ -90,7 +99,10 @@ class OwnerTurn:
 
 
 _TURNS: Final = waiting_owners.c
-# For subqueries, made once: an alias makes its columns anew, which took a quarter of the time of acquiring a run.
+# Statements and what they consist of are made once: that takes longer than to execute them.
+_LIMIT: Final = bindparam("limit", type_=Integer)
+_ROOM: Final = bindparam("room", type_=Integer)
+_NOW: Final = bindparam("now", type_=BigInteger)
 _OTHER_TURNS: Final = waiting_owners.alias("turns").c
 _RUNNING: Final = runs.alias("running").c
 _QUEUED: Final = runs.alias("queued").c
@@ -130,15 +142,26 @@ async def join_rotation(connection: AsyncConnection, owner_id: str, rank: int) -
     await connection.execute(_JOIN, {"owner_id": owner_id, "lane": Lane.of(rank).value})
 
 
-async def next_turn(connection: AsyncConnection, limit: int) -> OwnerTurn | None:
-    """The first turn whose owner may run more. Locks nothing.
+class NextTurn:
+    """Reads the first turn whose owner may run more. Locks nothing.
 
     Args:
-        connection: For reading.
-        limit: How many runs of one owner may be running at once.
+        db: The service's database.
     """
-    row = (await connection.execute(_next_turns(limit).limit(1))).one_or_none()
-    return None if row is None else _turn_of(row)
+
+    def __init__(self, db: Database) -> None:
+        self._read = db.prepare(_NEXT_TURNS)
+
+    async def __call__(self, limit: int) -> OwnerTurn | None:
+        """The turn; None if there is none.
+
+        Args:
+            limit: How many runs of one owner may be running at once.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        return next(map(_turn_of, await self._read(limit=limit, count=1)), None)
 
 
 async def lock_next_turns(connection: AsyncConnection, limit: int, count: int) -> list[OwnerTurn]:
@@ -152,8 +175,7 @@ async def lock_next_turns(connection: AsyncConnection, limit: int, count: int) -
     Returns:
         The turns in their order.
     """
-    first = _next_turns(limit).limit(count)
-    found = await connection.execute(first.with_for_update(of=waiting_owners, skip_locked=True))
+    found = await connection.execute(_LOCK_NEXT_TURNS, {"limit": limit, "count": count})
     return [_turn_of(row) for row in found]
 
 
@@ -179,24 +201,22 @@ async def lock_turn(connection: AsyncConnection, turn: OwnerTurn) -> list[OwnerT
     return [turn for _ in found]
 
 
-def next_runs(turns: Sequence[OwnerTurn], limit: int, room: int, now: datetime) -> Select[str]:
+@lru_cache
+def next_runs(lanes: tuple[Lane, ...]) -> Select[str]:
     """The ids of the runs that are next and may be started now: by their owners and by their keys.
 
     For the statement that starts them: what was true when the turns were found may have changed since. It locks the runs and
     skips those that are being cancelled, so a worker that starts several never waits for a transaction that waits for it.
 
     Args:
-        turns: Locked, in their order.
-        limit: How many runs of one owner may be running at once.
-        room: How many runs at most.
-        now: The time of the start.
+        lanes: Those of the turns, in their order. The other values are parameters: see :func:`next_runs_values`.
     """
-    queued = [_queued_of(turn, position, limit, room) for position, turn in enumerate(turns)]
+    queued = [_queued_of(lane, position) for position, lane in enumerate(lanes)]
     if len(queued) == 1:
         first = select(queued[0].c.id)
     else:
         of_all = union_all(*(select(each) for each in queued)).subquery()
-        first = select(of_all.c.id).order_by(of_all.c.nth, of_all.c.position).limit(room)
+        first = select(of_all.c.id).order_by(of_all.c.nth, of_all.c.position).limit(_ROOM)
     run = _NEXT.c
     return (
         select(run.id)
@@ -206,10 +226,24 @@ def next_runs(turns: Sequence[OwnerTurn], limit: int, room: int, now: datetime) 
             select(users.c.id)
             .where(users.c.id == run.owner_id, users.c.disabled_at.is_(None))
             .exists(),
-            key_allows(run, now),
+            key_allows(run, _NOW),
         )
         .with_for_update(of=_NEXT, skip_locked=True)
     )
+
+
+def next_runs_values(
+    turns: Sequence[OwnerTurn], limit: int, room: int, now: datetime
+) -> dict[str, object]:
+    """The parameters of :func:`next_runs`.
+
+    Args:
+        turns: Locked, in their order.
+        limit: How many runs of one owner may be running at once.
+        room: How many runs at most.
+        now: The time of the start.
+    """
+    return {**_owners(turns), "limit": limit, "room": room, "now": to_microseconds(now)}
 
 
 async def end_turns(connection: AsyncConnection, turns: Sequence[OwnerTurn]) -> None:
@@ -221,22 +255,10 @@ async def end_turns(connection: AsyncConnection, turns: Sequence[OwnerTurn]) -> 
     """
     if not turns:
         return
-    these = _TURNS.owner_id.in_([turn.owner_id for turn in turns])
-    rank = _next_of(_TURNS.owner_id, "rank")
-    ended = await connection.execute(delete(waiting_owners).where(these, rank.is_(None)))
-    if ended.rowcount == len(turns):
-        return
-    is_urgent = rank <= RunPriority.URGENT.rank
-    places = {turn.owner_id: place for place, turn in enumerate(turns, 1)}
-    last = case((is_urgent, _last_turn(Lane.URGENT)), else_=_last_turn(Lane.NORMAL))
-    await connection.execute(
-        update(waiting_owners)
-        .where(these)
-        .values(
-            lane=case((is_urgent, Lane.URGENT.value), else_=Lane.NORMAL.value),
-            turn=last + case(places, value=_TURNS.owner_id),
-        )
-    )
+    leave, to_the_end = _ends_of(len(turns))
+    ended = await connection.execute(leave, _owners(turns))
+    if ended.rowcount < len(turns):
+        await connection.execute(to_the_end, _owners(turns))
 
 
 async def correct_turn(
@@ -260,7 +282,8 @@ async def correct_turn(
         return None
     key_id = await connection.scalar(
         select(key_of(runs.c)).where(
-            runs.c.id == _next_of(turn.owner_id, "id"), not_(key_allows(runs.c, now))
+            runs.c.id == _next_of(turn.owner_id, "id"),
+            not_(key_allows(runs.c, to_microseconds(now))),
         )
     )
     if key_id is None:
@@ -274,32 +297,52 @@ async def owners_not_in_rotation(connection: AsyncConnection) -> Sequence[str]:
     return (await connection.execute(_MISSING)).scalars().all()
 
 
-def _next_turns(limit: int) -> Select[str, int, int]:
-    return (
-        select(_TURNS.owner_id, _TURNS.lane, _TURNS.turn)
-        .where(_running_of(_TURNS.owner_id) < limit)
-        .order_by(_TURNS.lane, _TURNS.turn, _TURNS.owner_id)
-    )
+def _owners(turns: Sequence[OwnerTurn]) -> dict[str, object]:
+    return {f"owner_{position}": turn.owner_id for position, turn in enumerate(turns)}
+
+
+def _owner(position: int) -> BindParameter[str]:
+    return bindparam(f"owner_{position}", type_=String)
 
 
 def _turn_of(row: Row[str, int, int]) -> OwnerTurn:
     return OwnerTurn(row.owner_id, Lane(row.lane), row.turn)
 
 
-def _queued_of(turn: OwnerTurn, position: int, limit: int, room: int) -> Subquery:
+def _queued_of(lane: Lane, position: int) -> Subquery:
     """The first queued runs of an owner, as many as may be started: the id of each, and which of them it is."""
-    conditions = [_QUEUED.state == RunState.QUEUED.value, _QUEUED.owner_id == turn.owner_id]
-    if turn.lane is Lane.URGENT:
+    owner_id = _owner(position)
+    conditions = [_QUEUED.state == RunState.QUEUED.value, _QUEUED.owner_id == owner_id]
+    if lane is Lane.URGENT:
         conditions.append(_QUEUED.rank <= RunPriority.URGENT.rank)
     nth = func.row_number().over(order_by=_OWN_ORDER).label("nth")
     first = (
         select(_QUEUED.id, nth, literal(position).label("position"))
         .where(*conditions)
         .order_by(*_OWN_ORDER)
-        .limit(room)
+        .limit(_ROOM)
         .subquery()
     )
-    return select(first).where(first.c.nth <= limit - _running_of(turn.owner_id)).subquery()
+    return select(first).where(first.c.nth <= _LIMIT - _running_of(owner_id)).subquery()
+
+
+@lru_cache
+def _ends_of(count: int) -> tuple[Delete, Update]:
+    """The statements that let the owners of so many turns leave the rotation, or move them to its end."""
+    owners = [_owner(position) for position in range(count)]
+    these = _TURNS.owner_id.in_(owners)
+    rank = _next_of(_TURNS.owner_id, "rank")
+    is_urgent = rank <= RunPriority.URGENT.rank
+    last = case((is_urgent, _last_turn(Lane.URGENT)), else_=_last_turn(Lane.NORMAL))
+    place = case(*((_TURNS.owner_id == each, nth) for nth, each in enumerate(owners, 1)))
+    return (
+        delete(waiting_owners).where(these, rank.is_(None)),
+        update(waiting_owners)
+        .where(these)
+        .values(
+            lane=case((is_urgent, Lane.URGENT.value), else_=Lane.NORMAL.value), turn=last + place
+        ),
+    )
 
 
 def _last_turn(lane: Lane) -> ColumnElement[int]:
@@ -342,3 +385,12 @@ async def _move(connection: AsyncConnection, owner_id: str, next_rank: int | Non
     await connection.execute(
         update(waiting_owners).where(this).values(lane=lane.value, turn=_last_turn(lane) + 1)
     )
+
+
+_NEXT_TURNS: Final = (
+    select(_TURNS.owner_id, _TURNS.lane, _TURNS.turn)
+    .where(_running_of(_TURNS.owner_id) < _LIMIT)
+    .order_by(_TURNS.lane, _TURNS.turn, _TURNS.owner_id)
+    .limit(bindparam("count", type_=Integer))
+)
+_LOCK_NEXT_TURNS: Final = _NEXT_TURNS.with_for_update(of=waiting_owners, skip_locked=True)

@@ -9,14 +9,13 @@ Revoking a key leaves what it has started. A leak, or the request of its owner, 
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
-from task_service.db.schema import api_keys, runs, to_microseconds
+from task_service.db.schema import api_keys, runs
 
 KEY_REVOKED: Final = "The API key that requested the run was revoked before it started."
 """The error of a run that was not started because of that."""
@@ -38,17 +37,19 @@ def key_of(columns: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[str | N
     return key_id
 
 
-def key_allows(columns: ReadOnlyColumnCollection[str, Any], now: datetime) -> ColumnElement[bool]:
+def key_allows(
+    columns: ReadOnlyColumnCollection[str, Any], now: int | ColumnElement[int]
+) -> ColumnElement[bool]:
     """That a person requested the run, or a key that is active now.
 
     Args:
         columns: Those of `runs`, or of an alias.
-        now: The time.
+        now: The time, in microseconds since 1970.
     """
     active = select(_KEYS.id).where(
         _KEYS.id == key_of(columns),
         _KEYS.revoked_at.is_(None),
-        or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > to_microseconds(now)),
+        or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now),
     )
     return or_(key_of(columns).is_(None), active.exists())
 

@@ -64,7 +64,7 @@ class Runner:
         lease: The length of a lease; see :data:`LEASE`.
         poll: How often to look without a notification.
         notifier: Notifies other workers of runs that are queued again.
-        should_acquire: Called before looking for work. While it returns False, other workers acquire the runs.
+        should_acquire: Called once in a poll. While it returns False, other workers acquire the runs.
         observer: Called with what this process executes.
         tracing: Begins and ends the spans of runs; None makes none.
     """
@@ -102,6 +102,7 @@ class Runner:
         self._poll = poll.total_seconds()
         self._looked_at: float | None = None
         self._should_acquire = should_acquire
+        self._may_acquire = should_acquire is None
         self._observer = observer
         self._tracing = tracing
         self._executions: dict[str, Execution] = {}
@@ -171,7 +172,8 @@ class Runner:
             try:
                 self._pass_on_cancellations()
                 await self._look_at_others()
-                await self._acquire_all()
+                if self._may_acquire:
+                    await self._begin_to_acquire()
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps no owner
                 # Without regard to notifications: there may be many, and the database needs the rest.
                 backoff = min(MAX_BACKOFF_SECONDS, max(self._poll, 2 * backoff))
@@ -231,6 +233,8 @@ class Runner:
         if self._looked_at is not None and now - self._looked_at < self._poll:
             return
         self._looked_at = now
+        if self._should_acquire is not None:
+            self._may_acquire = await self._should_acquire()
         held = [each.run for each in self._executions.values()]
         if held:
             for run_id in await self._worker_runs.cancelled(held):
@@ -249,10 +253,6 @@ class Runner:
         while not self._stopping.is_set() and self._free <= 0:
             self._room.clear()
             await wait_for_event(self._room, self._poll)
-
-    async def _acquire_all(self) -> None:
-        if self._should_acquire is None or await self._should_acquire():
-            await self._begin_to_acquire()
 
     def _begin_to_acquire(self, *, announced: str | None = None) -> asyncio.Task[None]:
         acquiring = asyncio.create_task(self._acquire(announced), name="acquire")

@@ -13,9 +13,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Column, Row, and_, case, delete, insert, literal, null, or_, select, update
+from sqlalchemy import (
+    Column,
+    Row,
+    and_,
+    bindparam,
+    case,
+    delete,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
@@ -31,6 +45,8 @@ from .interfaces import RunConfig
 from .models import RunPriority, RunState
 from .notifications import NullNotifier, WorkerNotifier
 from .owner_rotation import (
+    Lane,
+    NextTurn,
     OwnerTurn,
     correct_turn,
     end_turns,
@@ -38,7 +54,7 @@ from .owner_rotation import (
     lock_next_turns,
     lock_turn,
     next_runs,
-    next_turn,
+    next_runs_values,
     owners_not_in_rotation,
 )
 from .run_log import LogBatch, SavedLine, SavedLog
@@ -150,6 +166,7 @@ class WorkerRuns:
         self._worker_id = worker_id
         self._lease = lease
         self._notifier: WorkerNotifier = NullNotifier() if notifier is None else notifier
+        self._next_turn = NextTurn(db)
         self._endings = GroupCommit(self._finish)
 
     async def acquire(self, room: int, *, announced: str | None = None) -> list[AcquiredRun]:
@@ -168,8 +185,7 @@ class WorkerRuns:
             limit = (await self._config.current()).max_concurrent_runs_per_user
             if not is_announced:
                 # Mostly there is nothing to do, and so no transaction to begin.
-                async with self._db.read() as connection:
-                    first = await next_turn(connection, limit)
+                first = await self._next_turn(limit)
                 if first is None:
                     return []
             is_announced = False
@@ -210,30 +226,13 @@ class WorkerRuns:
     ) -> dict[str, list[AcquiredRun]]:
         """Start the next runs of the owners whose turns are locked, and return them by owner."""
         result = await connection.execute(
-            update(runs)
-            .where(runs.c.id.in_(next_runs(turns, limit, room, now)))
-            .values(
-                state=RunState.RUNNING,
-                attempt=runs.c.attempt + 1,
-                started_at=now,
-                claimed_by=self._worker_id,
-                lease_expires_at=now + self._lease,
-                progress=None,
-                progress_text=None,
-            )
-            .returning(
-                runs.c.id,
-                runs.c.owner_id,
-                runs.c.attempt,
-                runs.c.handler,
-                runs.c.params,
-                runs.c.timeout_seconds,
-                runs.c.log_bytes,
-                runs.c.log_missing_bytes,
-                runs.c.log_missing_lines,
-                runs.c.created_at,
-                runs.c.requested_by,
-            )
+            _start_next(tuple(turn.lane for turn in turns)),
+            {
+                **next_runs_values(turns, limit, room, now),
+                "start": now,
+                "worker": self._worker_id,
+                "lease_end": now + self._lease,
+            },
         )
         started: dict[str, list[AcquiredRun]] = {}
         for row in result.all():
@@ -453,9 +452,8 @@ class WorkerRuns:
             return case(values, value=runs.c.id)
 
         state = each_its_own(runs.c.state, "state")
-        ending = runs.alias("ending")
         # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
-        locked = select(ending.c.id).where(ending.c.id.in_(outcomes)).order_by(ending.c.id)
+        locked = select(_ENDING.c.id).where(_ENDING.c.id.in_(outcomes)).order_by(_ENDING.c.id)
         return (
             update(runs)
             .where(runs.c.id.in_(locked.with_for_update()), held)
@@ -490,12 +488,46 @@ class WorkerRuns:
         }
 
 
+@lru_cache
+def _start_next(lanes: tuple[Lane, ...]) -> ReturningUpdate[*tuple[Any, ...]]:
+    """The statement that starts the next runs of owners whose turns are in these lanes."""
+    return (
+        update(runs)
+        .where(runs.c.id.in_(next_runs(lanes)))
+        .values(
+            state=RunState.RUNNING,
+            attempt=runs.c.attempt + 1,
+            started_at=bindparam("start", type_=runs.c.started_at.type),
+            claimed_by=bindparam("worker", type_=runs.c.claimed_by.type),
+            lease_expires_at=bindparam("lease_end", type_=runs.c.lease_expires_at.type),
+            progress=None,
+            progress_text=None,
+        )
+        .returning(
+            runs.c.id,
+            runs.c.owner_id,
+            runs.c.attempt,
+            runs.c.handler,
+            runs.c.params,
+            runs.c.timeout_seconds,
+            runs.c.log_bytes,
+            runs.c.log_missing_bytes,
+            runs.c.log_missing_lines,
+            runs.c.created_at,
+            runs.c.requested_by,
+        )
+    )
+
+
 def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
     request = requested_by.get("request")
     if request is None:
         return None
     return RequestRecord(request["id"], address=None, traceparent=request["traceparent"])
 
+
+# Made once: an alias makes all columns anew.
+_ENDING: Final = runs.alias("ending")
 
 # The size of all output, whether it is kept or not: it grows with each batch.
 _output_bytes: Final = runs.c.log_bytes + runs.c.log_missing_bytes
