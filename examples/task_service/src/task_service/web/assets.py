@@ -53,7 +53,7 @@ class Assets:
         version: A digest of every file's name and content.
         route: The path pattern for :meth:`serve`.
         modules: The scripts that pages share; a page preloads them so that the browser fetches them all at once.
-        stylesheets: In the order in which they apply.
+        stylesheets: Those of every page, in the order in which they apply.
     """
 
     def __init__(self, folder: Path, base: str = "/static", *, ours: bool = True) -> None:
@@ -74,7 +74,7 @@ class Assets:
         self.modules = tuple(
             path for path in self._files if path.endswith(".js") and "/" not in path
         )
-        self.stylesheets = tuple(path for path in self._files if path.endswith(".css"))
+        self.stylesheets = tuple(path for path in self._files if path.startswith("style/"))
 
     def url(self, path: str) -> str:
         """The URL path of a file.
