@@ -1,7 +1,8 @@
 """Docstrings speak to readers of the code; here they learn to speak Markdown.
 
 The roles of reStructuredText (``:class:`~msk_auth.Problem` ``) become links where the site has the
-name, and `::` before an indented block goes, since the indentation is enough.
+name, and `::` before an indented block goes, since the indentation is enough. Methods whose docstring refers to a protocol
+(``See :class:`~msk_auth.KeyStore` ``) are left out: the protocol describes them, and the class says which it has.
 """
 
 from __future__ import annotations
@@ -26,11 +27,19 @@ class Roles(griffe.Extension):
 
 
 def _rewrite(item: griffe.Object) -> None:
+    for name, member in list(item.members.items()):
+        if isinstance(member, griffe.Function) and is_reference(member):
+            del item.members[name]
     if item.docstring is not None:
         item.docstring.value = to_markdown(item.docstring.value, item)
     for member in item.members.values():
         if isinstance(member, griffe.Object):
             _rewrite(member)
+
+
+def is_reference(item: griffe.Function) -> bool:
+    """True if a method is described by the protocol that its docstring refers to."""
+    return item.docstring is not None and item.docstring.value.startswith("See :")
 
 
 def to_markdown(text: str, scope: griffe.Object) -> str:

@@ -32,7 +32,7 @@ class Clock(Protocol):
         ...
 
     async def async_sleep(self, seconds: float) -> None:
-        """As :meth:`sleep`, on an event loop."""
+        """Wait at least this long, on an event loop, which goes on meanwhile."""
         ...
 
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import griffe
 import pytest
-from docs.tools import built_site, diagrams, hooks, layers, llms, search_index
-from docs.tools.docstrings import to_markdown
+from docs.tools import built_site, diagrams, hooks, layers, llms, search_index, signatures
+from docs.tools.docstrings import Roles, to_markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -180,6 +180,36 @@ def package() -> griffe.Module:
     loaded = griffe.load("msk_auth", search_paths=[ROOT / "src"])
     assert isinstance(loaded, griffe.Module)
     return loaded
+
+
+def test_a_default_is_shown_with_its_value() -> None:
+    extensions = griffe.load_extensions(signatures.Values)
+    loaded = griffe.load("msk_auth", search_paths=[ROOT / "src"], extensions=extensions)
+    authenticator = loaded["authenticator.awaiting.AsyncAuthenticator"]
+    assert str(authenticator.parameters["key_limits"].default) == "KeyLimits()"
+    assert str(authenticator.parameters["watch_interval"].default) == "timedelta(seconds=1)"
+    # A public name has a place in the reference.
+    assert str(authenticator.parameters["problem_base"].default) == "PROBLEM_BASE"
+    assert str(loaded["core.events.KeyRevocation"].parameters["cause"].default) == (
+        "RevocationCause.OWNER"
+    )
+    expiring = loaded["authenticator.expiry.KeyExpiry.expiring"]
+    assert str(expiring.parameters["limit"].default) == "500"
+    routes = loaded["integrations.fastapi.FastAPIAuth.key_routes"]
+    assert str(routes.parameters["tags"].default) == "('API keys',)"
+    values = [str(loaded[name].value) for name in ("leaks.MAX_MATCHES", "testing.adapter.MAX_AGE")]
+    assert values == ["1000", "timedelta(minutes=15)"]
+    assert loaded["testing.adapter.PEOPLE"].value is None
+    assert str(loaded["core.events.Event"].value).startswith("CredentialUsed | ")
+
+
+def test_a_method_that_a_protocol_describes_is_left_out() -> None:
+    extensions = griffe.load_extensions(Roles)
+    loaded = griffe.load("msk_auth", search_paths=[ROOT / "src"], extensions=extensions)
+    assert "find" in loaded["core.store.AsyncKeyStore"].members
+    store = loaded["stores.sqlalchemy.AsyncSQLAlchemyKeyStore"]
+    assert "prepare" in store.members
+    assert "find" not in store.members
 
 
 def test_roles_become_links(package: griffe.Module) -> None:

@@ -209,7 +209,24 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         request: RequestSession | None = None,
         address: str | None = None,
     ) -> Principal[UserT]:
-        """As :meth:`Authenticator.authenticate`."""
+        """The principal of a request.
+
+        Args:
+            authorization: The value of every `Authorization` header of the request.
+            elsewhere: For adapters: what may find a login elsewhere in the request, such as in its session. Asked only if
+                there is no bearer credential.
+            request: For adapters: the session of the request, in which :class:`~msk_auth.Users` read the owner.
+            address: Of the client, such as `203.0.113.7`: the one that the server states, never what a header of the request
+                says. A key that has networks is refused without it.
+
+        Raises:
+            TypeError: `authorization` is one value, not a list.
+            CredentialsMissing: There are no credentials, or they are of another scheme.
+            RequestMalformed: The header cannot be read.
+            CredentialRefused: The credential is not accepted; the subclass says why.
+            AddressNotAllowed: The key has networks, and the address is in none of them.
+            StoreUnavailable: The store or a look-up did not answer.
+        """
         principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
             if isinstance(authorization, (str, bytes)):
@@ -229,7 +246,26 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         return principal
 
     async def resume(self, reference: str) -> Principal[UserT]:
-        """As :meth:`Authenticator.resume`."""
+        """Act for what a reference stands for, now: its key, or its owner and the session of its login, are verified afresh.
+
+        A worker calls this just before it acts, and :meth:`authorize` with what the work needs. Nothing is reused, also not
+        under a lease, so a reference is refused from the moment at which a call that ended access has returned. For work
+        that lasts, :meth:`watch` verifies the principal again.
+
+        Args:
+            reference: As :meth:`reference` made it, in this process or another.
+
+        Returns:
+            A principal that is never interactive. That of a key has the key's permissions, that of a login those of its
+            owner, both as of now.
+
+        Raises:
+            ReferenceInvalid: It is no reference of this application, or was changed.
+            CredentialRefused: The key, the login or its session has ended, or the owner is disabled or gone; the subclass
+                says which. The same reference will not work again.
+            StoreUnavailable: The store or a look-up did not answer. Try the same reference again later.
+            ConfigurationError: There is no pepper.
+        """
         peppers = self._peppers_of_references()
         try:
             principal = await self._ports.run(self._resume(peppers, reference))
@@ -242,12 +278,25 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         return principal
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
-        """As :meth:`Authenticator.watch`, for websockets and event streams on an event loop."""
+        """Verify a principal repeatedly while a connection that it opened lasts, such as a websocket or an event stream.
+
+        Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
+        was revoked or has expired, its owner is disabled, the session or the token has ended. All watches of a process
+        share their reads: one per second for each key, session and owner.
+
+        Args:
+            principal: The principal that was admitted.
+            policy: The policy that it has to meet throughout. None: it has to keep all permissions that it has now.
+        """
         return self._watches.watch(principal, policy)
 
     @_awaited
     async def await_lease_expiry(self) -> None:
-        """As :meth:`Authenticator.await_lease_expiry`."""
+        """Wait until no process can use anything that it read before this call.
+
+        Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
+        session. The key operations of this class call it themselves.
+        """
         await self._ports.await_lease_expiry()
 
     async def create_key(
@@ -262,7 +311,30 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         networks: Iterable[str] | None = None,
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
-        """As :meth:`Authenticator.create_key`."""
+        """Create a key for the principal's owner, or on behalf of another one.
+
+        Args:
+            principal: Must be interactive.
+            name: The owner's label for the key, 1 to 100 characters.
+            scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
+                any time. Empty: nothing.
+            lifetime: How long the key works.
+            description: What the owner writes about the key, up to 500 characters.
+            labels: What it can be searched by, such as `env:prod`: up to 20, each of 1 to 50 lower-case letters, digits
+                and `. _ : / -`, beginning with a letter or a digit.
+            networks: Where the key works from: up to 50 networks such as `203.0.113.0/24`, or addresses. None: everywhere.
+            on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
+                most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
+                all that it may get now.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            InputInvalid: Something of the key is not acceptable, or the other owner is disabled.
+            PermissionDenied: There is no other owner with this id, or the principal may not act for them.
+            TokenExpired, TokenRevoked: The principal acts for another owner, and its login has ended since.
+            KeyLimitReached: The owner has as many active keys as allowed.
+            StoreUnavailable: The store did not answer. The key may exist.
+        """
         now = self.clock.now()
         return await self._change(
             key_management.create_key(
@@ -287,7 +359,23 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         overlap: timedelta = timedelta(0),
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
-        """As :meth:`Authenticator.rotate_key`."""
+        """Create a successor of a key, with the same scopes, the same length of life, and all that people edit.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            overlap: How long the predecessor stays active, up to 90 days and never past its own end.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`. The successor gets
+                those scopes that this owner still has.
+
+        Raises:
+            InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
+                :meth:`create_key`.
+            PermissionDenied: As for :meth:`create_key`, or the principal may not hand out all of the successor's scopes, or
+                the key has none of its own.
+            KeyNotFound: The owner has no such key.
+            KeyNotActive: The key is revoked, expired or already rotated.
+        """
         now = self.clock.now()
         return await self._change(
             key_management.rotate_key(
@@ -299,7 +387,19 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
     async def revoke_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
-        """As :meth:`Authenticator.revoke_key`."""
+        """Revoke a key for good. No verification that starts after this returned succeeds.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            StoreUnavailable: The store did not answer. The key may be revoked; try again.
+        """
         return await self._change(
             key_management.revoke_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
@@ -310,7 +410,19 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
     async def delete_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> None:
-        """As :meth:`Authenticator.delete_key`."""
+        """Revoke a key and remove it from the list. No verification that starts after this returned succeeds.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            StoreUnavailable: The store did not answer. The key may be gone; try again.
+        """
         await self._change(
             key_management.delete_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
@@ -326,7 +438,21 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         at: datetime,
         on_behalf_of: str | None = None,
     ) -> ApiKey:
-        """As :meth:`Authenticator.expire_key`."""
+        """Make a key expire at `at`, or earlier if it does already.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            at: The moment, with its offset from UTC. One that is past ends the key now.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InputInvalid: The moment has no offset.
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            StoreUnavailable: The store did not answer. The key may expire then; try again.
+        """
         return await self._change(
             key_management.expire_key(
                 self.rules,
@@ -350,7 +476,27 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         networks: Iterable[str] | Unchanged | None = UNCHANGED,
         on_behalf_of: str | None = None,
     ) -> ApiKey:
-        """As :meth:`Authenticator.update_key`."""
+        """Edit the name, description, labels and networks of a key.
+
+        What you leave out stays, and of two edits at once the later one counts.
+
+        A key of any state can be edited. What it may do and when it ends cannot.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            name: As for :meth:`create_key`.
+            description: As for :meth:`create_key`; None clears it.
+            labels: All labels, in place of those that are there; an empty collection clears them.
+            networks: All networks, in the same way; None for everywhere. No verification that starts after this returned
+                succeeds from anywhere else.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InputInvalid: Nothing is given, or something is not acceptable.
+            InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+        """
         return await self._change(
             key_management.update_key(
                 self.rules,
@@ -367,24 +513,75 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
     @_awaited
     async def revoke_presented_key(self, key: str) -> ApiKey | None:
-        """As :meth:`Authenticator.revoke_presented_key`."""
+        """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
+
+        Safe to repeat. No verification that starts after this returned succeeds.
+
+        Args:
+            key: The whole key.
+
+        Returns:
+            The record, or None if there is no such key. A network client must not learn which of the two it is: send the
+            same response for both (RFC 7009, section 2.2).
+
+        Raises:
+            KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
+            StoreUnavailable: The store did not answer. The key may be revoked; try again.
+        """
         flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
         return (await self._end(flow))[0]
 
     @_awaited
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
-        """As :meth:`Authenticator.revoke_leaked`."""
+        """Revoke keys that were found in public. Safe to repeat; waits for leases once.
+
+        Args:
+            leaked: The keys, and where they were found, from a reporter that you trust: the key's owner sees the
+                `location`.
+
+        Returns:
+            For each of them the revoked record, or None if it is no key of this application.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
+        """
         return await self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
 
     @_awaited
     async def forget_owner(self, owner_id: str) -> int:
-        """As :meth:`Authenticator.forget_owner`."""
+        """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
+
+        Delete or disable the user first, and commit. A key that a running request creates meanwhile is revoked too; a key
+        that is created after this call is not. Each key is a change of its own, so a call that failed continues where it
+        stopped when you repeat it.
+
+        Args:
+            owner_id: The `ApiKey.owner_id`. The user need not exist any more.
+
+        Returns:
+            How many keys this call revoked.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
+        """
         return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
 
     async def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
-        """As :meth:`Authenticator.get_key`."""
+        """A key of the principal's owner.
+
+        Args:
+            principal: The principal of the key's owner, with any kind of credential.
+            key_id: The id of the key.
+            on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
+
+        Raises:
+            KeyNotFound: The owner has no such key.
+            InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
+                `on_behalf_of`.
+            StoreUnavailable: The store did not answer.
+        """
         return await self._ports.run(
             key_management.get_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
@@ -399,7 +596,19 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         since: date | None = None,
         on_behalf_of: str | None = None,
     ) -> KeyActivity:
-        """As :meth:`Authenticator.key_activity`."""
+        """What a key did: its requests of each day, and its last one, as of the last :meth:`flush` of each process.
+
+        Args:
+            principal: Must be interactive: the addresses are of people.
+            key_id: The id of the key.
+            since: The first day to read, in UTC; None means all that is kept.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            ConfigurationError: This authenticator has no `activity`.
+            InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+        """
         self._activity_log()
         return await self._ports.run(
             key_management.key_activity(
@@ -422,7 +631,22 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         label: str | None = None,
         on_behalf_of: str | None = None,
     ) -> KeyPage:
-        """As :meth:`Authenticator.list_keys`."""
+        """A page of the owner's keys, newest first.
+
+        Args:
+            principal: The principal of the keys' owner, with any kind of credential.
+            status: Only keys in this state.
+            cursor: The `next_cursor` of the page before.
+            limit: 1 to 200.
+            label: Only keys with this label.
+            on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
+
+        Raises:
+            InputInvalid: The cursor, the limit or the label is not acceptable.
+            InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
+                `on_behalf_of`.
+            StoreUnavailable: The store did not answer.
+        """
         now = self.clock.now()
         return await self._ports.run(
             key_management.list_keys(
@@ -439,7 +663,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
     @_awaited
     async def flush(self) -> None:
-        """As :meth:`Authenticator.flush`."""
+        """Write the collected times of last use, upgraded digests and counts of activity, and delete activity that is too old.
+
+        What cannot be written now is kept for the next call.
+        """
         with self._usage.batch() as batch:
             if batch.last_used:
                 await self._ports.store.touch(batch.last_used)

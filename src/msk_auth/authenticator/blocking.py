@@ -322,9 +322,14 @@ class Authenticator(BaseAuthenticator[UserT]):
         overlap: timedelta = timedelta(0),
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
-        """Create a successor of a key. The predecessor stays active for `overlap` (up to 90 days).
+        """Create a successor of a key, with the same scopes, the same length of life, and all that people edit.
 
-        With `on_behalf_of` the successor gets those scopes that the owner still has.
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            overlap: How long the predecessor stays active, up to 90 days and never past its own end.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`. The successor gets
+                those scopes that this owner still has.
 
         Raises:
             InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
@@ -366,7 +371,19 @@ class Authenticator(BaseAuthenticator[UserT]):
     def delete_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> None:
-        """Revoke a key and remove it from the list. Raises as :meth:`revoke_key` does."""
+        """Revoke a key and remove it from the list. No verification that starts after this returned succeeds.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            StoreUnavailable: The store did not answer. The key may be gone; try again.
+        """
         self._change(
             key_management.delete_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
@@ -381,7 +398,21 @@ class Authenticator(BaseAuthenticator[UserT]):
         at: datetime,
         on_behalf_of: str | None = None,
     ) -> ApiKey:
-        """Make a key expire at `at`, or earlier if it does already. Raises as :meth:`revoke_key` does."""
+        """Make a key expire at `at`, or earlier if it does already.
+
+        Args:
+            principal: Must be interactive.
+            key_id: The id of the key.
+            at: The moment, with its offset from UTC. One that is past ends the key now.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+
+        Raises:
+            InputInvalid: The moment has no offset.
+            InteractiveRequired: The principal is not interactive.
+            KeyNotFound: The owner has no such key.
+            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            StoreUnavailable: The store did not answer. The key may expire then; try again.
+        """
         return self._change(
             key_management.expire_key(
                 self.rules,
@@ -495,7 +526,12 @@ class Authenticator(BaseAuthenticator[UserT]):
     def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
-        """A key of the principal's owner, or of the owner with the id `on_behalf_of`.
+        """A key of the principal's owner.
+
+        Args:
+            principal: The principal of the key's owner, with any kind of credential.
+            key_id: The id of the key.
+            on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
 
         Raises:
             KeyNotFound: The owner has no such key.

@@ -113,7 +113,8 @@ class AsyncGitHubLeakReceiver:
 
     Args:
         authenticator: Revokes.
-        fetch_keys: As for :class:`GitHubLeakReceiver`.
+        fetch_keys: Fetches :data:`GITHUB_KEYS_URL` and returns the body of a 200 response; raises on any other response.
+            It has to bound its time, and may stop reading after :data:`MAX_KEYS_DOCUMENT` bytes.
     """
 
     def __init__(
@@ -133,7 +134,22 @@ class AsyncGitHubLeakReceiver:
     async def receive(
         self, body: bytes, *, key_identifier: str | None, signature: str | None
     ) -> tuple[LeakLabel, ...]:
-        """As :meth:`GitHubLeakReceiver.receive`."""
+        """Revoke what a report names.
+
+        Args:
+            body: Exactly as it was sent.
+            key_identifier: The header `Github-Public-Key-Identifier`; None unless it is present exactly once.
+            signature: The header `Github-Public-Key-Signature`, likewise.
+
+        Returns:
+            A label for each match that has a token, in the order of the report.
+
+        Raises:
+            SignatureInvalid: The body is not signed by GitHub.
+            SigningKeysUnavailable: GitHub's keys could not be fetched, so the signature cannot be verified.
+            InputInvalid: The body is no report, or too long.
+            StoreUnavailable: The store did not answer; some keys may be revoked. GitHub may send the report again.
+        """
         presented = SignatureHeaders.read(key_identifier, signature)
         key = self._keys.find(presented.identifier)
         if key is None:

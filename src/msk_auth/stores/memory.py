@@ -227,6 +227,9 @@ class _Records:
 class MemoryKeyStore(_Records):
     """A :class:`~msk_auth.KeyStore` in a dictionary; safe to use from several threads.
 
+    It is an :class:`~msk_auth.AdminStore`, :class:`~msk_auth.ActivityStore`, :class:`~msk_auth.ExpiryStore` and
+    :class:`~msk_auth.LeaseRegister` as well. Its methods are theirs.
+
     Args:
         on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
             What it raises undoes the write. It must not use the store, which waits for it.
@@ -378,10 +381,14 @@ class MemoryKeyStore(_Records):
 
 
 class AsyncMemoryKeyStore(_Records):
-    """:class:`MemoryKeyStore` as an :class:`~msk_auth.AsyncKeyStore`.
+    """An :class:`~msk_auth.AsyncKeyStore` in a dictionary.
+
+    It is an :class:`~msk_auth.AsyncAdminStore`, :class:`~msk_auth.AsyncActivityStore`, :class:`~msk_auth.AsyncExpiryStore` and
+    :class:`~msk_auth.AsyncLeaseRegister` as well. Its methods are theirs.
 
     Args:
-        on_change: As for :class:`MemoryKeyStore`, and awaited.
+        on_change: Awaited inside each write that changes a key, with None, since there is no connection, and the event.
+            What it raises undoes the write. It must not use the store, which waits for it.
     """
 
     def __init__(

@@ -144,7 +144,19 @@ async def async_key_headers(
     *,
     scopes: Collection[str] | None = None,
 ) -> dict[str, str]:
-    """As :func:`key_headers`, for an asynchronous authenticator."""
+    """The headers of a script with a new key of this owner, in an asynchronous test.
+
+    Args:
+        authenticator: The application's.
+        owner: The owner of the key, or the id.
+        scopes: What the key may do at most, out of the owner's permissions; None means all.
+
+    Returns:
+        `{"Authorization": "Bearer msk_…"}`.
+
+    Raises:
+        Problem: What :meth:`AsyncAuthenticator.create_key` raises.
+    """
     principal = local_principal(
         _owner_of_key(owner, scopes), at=authenticator.clock.now(), interactive=True
     )

@@ -115,7 +115,12 @@ class ChangeRecorder:
 
 
 class AsyncChangeRecorder(ChangeRecorder):
-    """:class:`ChangeRecorder` to be awaited."""
+    """An asynchronous `on_change` hook that keeps what it gets.
+
+    Attributes:
+        events: What it got, in order.
+        error: Raised by the next calls instead; None keeps the event.
+    """
 
     async def __call__(self, connection: object, event: KeyEvent) -> None:  # type: ignore[override]
         """Keep the event."""
@@ -1185,7 +1190,7 @@ class AsyncStoreContract(StoreContract):
 
     @pytest.fixture
     def async_audited_store(self, on_change: AsyncChangeRecorder) -> AsyncKeyStore:
-        """As :meth:`StoreContract.audited_store`."""
+        """The store under test, empty and with this hook. Override it if your store takes an `on_change`."""
         pytest.skip("this store takes no on_change")
 
     @pytest.fixture

@@ -24,7 +24,7 @@ async def revoke(authenticator: AsyncAuthenticator[Any], principal: Principal[An
 
 
 def revoke_blocking(authenticator: Authenticator[Any], principal: Principal[Any]) -> None:
-    """As :func:`revoke`, for an adapter that blocks."""
+    """Revoke the key of a principal during its request, in an adapter that blocks."""
     authenticator.revoke_key(*_own_key(principal))
 
 
@@ -53,7 +53,7 @@ async def lines(
 def lines_blocking(
     authenticator: Authenticator[Any], principal: Principal[Any]
 ) -> Generator[bytes]:
-    """As :func:`lines`, for an adapter that blocks."""
+    """What the route `/follow` streams, in an adapter that blocks: another line when the key of its reader is revoked."""
     yield b"first\n"
     revoke_blocking(authenticator, principal)
     authenticator.clock.sleep(1)

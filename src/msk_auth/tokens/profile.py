@@ -246,7 +246,7 @@ class TokenProfile:
         return self.check(ParsedToken(token), now)
 
     def check(self, token: ParsedToken, now: datetime) -> Claims:
-        """As :meth:`verify`, for a token whose form was read already (rules 2 to 5)."""
+        """The claims of a token whose form was read already; it is verified by rules 2 to 5 of :meth:`verify`."""
         key = self._check_signature(token)
         return self._check_claims(token.claims, key, now)
 
@@ -256,7 +256,7 @@ class TokenProfile:
         return (self.issuer,)
 
     def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
-        """As :meth:`check`, for the flows; None for a token of another issuer."""
+        """What an authenticator asks: the claims as :meth:`check` finds them, or None for a token of another issuer."""
         yield from ()
         if token.claims.get("iss") != self.issuer:
             return None

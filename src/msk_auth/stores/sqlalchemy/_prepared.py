@@ -23,7 +23,7 @@ class PreparedRead(Protocol):
 
 
 class AsyncPreparedRead(Protocol):
-    """:class:`PreparedRead`, awaited."""
+    """A statement that :meth:`AsyncSQLAlchemyKeyStore.prepare` has prepared."""
 
     def __call__(self, **parameters: Any) -> Awaitable[Sequence[Any]]:
         """All rows that the statement selects now."""

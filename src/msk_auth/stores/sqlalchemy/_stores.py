@@ -224,6 +224,9 @@ class _Shared:
 class SQLAlchemyKeyStore(_Shared):
     """A :class:`~msk_auth.KeyStore` in a database; safe to use from several threads.
 
+    It is an :class:`~msk_auth.AdminStore`, :class:`~msk_auth.ActivityStore`, :class:`~msk_auth.ExpiryStore` and
+    :class:`~msk_auth.LeaseRegister` as well. The methods that are not described here are theirs.
+
     On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment and
     four at most in each process: allow for that many more than the pool has. A read on an open connection that the server does
     not answer within three seconds fails. Other drivers, the pool and connecting have settings of the engine for it: see "Keep
@@ -575,7 +578,11 @@ class SQLAlchemyKeyStore(_Shared):
 
 
 class AsyncSQLAlchemyKeyStore(_Shared):
-    """An :class:`~msk_auth.AsyncKeyStore` in a database, and an :class:`~msk_auth.AsyncBatchStore`.
+    """An :class:`~msk_auth.AsyncKeyStore` in a database.
+
+    It is an :class:`~msk_auth.AsyncBatchStore`, :class:`~msk_auth.AsyncAdminStore`, :class:`~msk_auth.AsyncActivityStore`,
+    :class:`~msk_auth.AsyncExpiryStore` and :class:`~msk_auth.AsyncLeaseRegister` as well. The methods that are not described
+    here are theirs.
 
     On PostgreSQL with psycopg it holds up to four connections of the pool for reading, on each event loop that it is
     used on; it opens more than look-ups need at the same moment only while the server does not answer, up to sixteen. A
@@ -585,9 +592,14 @@ class AsyncSQLAlchemyKeyStore(_Shared):
 
     Args:
         engine: Of SQLite (aiosqlite), PostgreSQL (psycopg or asyncpg), MariaDB or MySQL (aiomysql or asyncmy), or a
-            function that returns it, as for :class:`SQLAlchemyKeyStore`.
-        table: As for :class:`SQLAlchemyKeyStore`.
-        on_change: As for :class:`SQLAlchemyKeyStore`, and awaited.
+            function that returns it, if the store is made before the engine. The function is called with each use of the
+            store and must not make a new engine each time. When it returns another engine than before, the store goes on
+            with that one. An engine stays the application's to dispose of.
+        table: Made by :func:`api_key_table`; None means a table of the default name, as made by
+            `msk_auth.stores.sqlalchemy.migrations`.
+        on_change: Awaited in the transaction of each write that changes a key, with its connection and the event, before
+            the commit. What it writes there commits with the key, or neither does; what it raises rolls both back. It must
+            neither end the transaction nor use the store, and be quick: other writers wait for it.
 
     Raises:
         ConfigurationError: The engine is of the wrong kind, the database is not supported, or the table was made otherwise.
@@ -748,7 +760,32 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         await self._write_within(_REGISTER_SECONDS, self._operations.forget_lease, lease)
 
     def prepare(self, statement: Select[Any]) -> AsyncPreparedRead:
-        """As :meth:`SQLAlchemyKeyStore.prepare`; the function that it returns is awaited."""
+        """A statement of your own, read as this store reads keys: prepared, on a held connection of the primary, in bounded time.
+
+        For what is read with each request, such as the owner of a key or a login session::
+
+            find_user = store.prepare(select(users).where(users.c.id == bindparam("user_id")))
+
+
+            async def find_owner(owner_id: str) -> Owner[User] | None:
+                for row in await find_user(user_id=owner_id):
+                    return Owner(row.id, row.permissions, to_user(row))
+                return None
+
+        Each call sees what was committed last. It is no part of a transaction of yours, and fails after three seconds. Where a
+        key is read through SQLAlchemy, so is the statement.
+
+        Args:
+            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Values that change
+                are `bindparam("…")`. Entities come as their columns.
+
+        Returns:
+            An async function that takes the parameters and returns the rows as named tuples.
+
+        Raises:
+            ConfigurationError: A parameter of the statement is a list (`in_`). With a function as `engine` the first call
+                raises it.
+        """
         get = self._statement(statement)
         if not callable(self._given):
             get()

@@ -41,11 +41,13 @@ class ModelUsers(Users[Session, str, LoadedT, UserT]):
 
     Args:
         model: The mapped class. Its primary key is one column of integers, texts or UUIDs.
-        owner_of: As for `Users`.
-        new_session: As for `Users`.
+        owner_of: What decides about a user. Leave the user out of it.
+        new_session: Makes the session of a look-up outside of a request, such as `sessionmaker(engine)`. It is closed
+            afterwards.
 
     Raises:
-        ConfigurationError: The class is not mapped, or has another kind of primary key; or as for `Users`.
+        ConfigurationError: The class is not mapped or has another kind of primary key, or an argument is no function or is
+            async.
     """
 
     def __init__(
@@ -101,15 +103,26 @@ class ModelUsers(Users[Session, str, LoadedT, UserT]):
 
 
 class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
-    """As :class:`ModelUsers`, for :class:`~msk_auth.AsyncAuthenticator`.
+    """A `find_owner` that reads the user by the primary key: :class:`~msk_auth.AsyncUsers` with the usual `load_user`.
+
+    ::
+
+        users = AsyncModelUsers(User, owner_of, async_sessionmaker(engine))
+        authenticator = AsyncAuthenticator(store, find_owner=users)
+
+    The id of an owner is the text of the key, as `str(user.id)` makes it. An id that is no such text, such as the email
+    address in a token of another purpose, is no user's.
 
     Args:
-        model: As for `ModelUsers`. What `owner_of` reads is loaded with it.
-        owner_of: As for `AsyncUsers`.
-        new_session: As for `AsyncUsers`, such as `async_sessionmaker(engine)`.
+        model: The mapped class. Its primary key is one column of integers, texts or UUIDs. What `owner_of` reads is loaded
+            with it.
+        owner_of: What decides about a user. Leave the user out of it. It is not async.
+        new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. It is closed
+            afterwards.
 
     Raises:
-        ConfigurationError: As for `ModelUsers`.
+        ConfigurationError: The class is not mapped or has another kind of primary key, or an argument is no function, or
+            `owner_of` is async.
     """
 
     def __init__(
@@ -130,11 +143,19 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
     def logins_by(
         self, attribute: str, login: Callable[[SourceT], Login | Awaitable[Login | None] | None]
     ) -> Callable[[SourceT], Awaitable[Login | None]]:
-        """As :meth:`ModelUsers.logins_by`; `login` may be async.
+        """A function for `logins` where tokens name the user by something other than the id, such as an email address.
+
+        ::
+
+            logins = [users.logins_by("email", login_of_token)]
+
+        It reads the id with one query, in a new session. A login that names no user, or several, is none. Keys belong to
+        the id, so they stay with the user when the other name changes.
 
         Args:
-            attribute: As there.
-            login: As there, or async.
+            attribute: The attribute of the model that the `owner_id` of the function's logins has the value of. It should be
+                unique, and is best indexed.
+            login: What `logins` would take otherwise. It may be async.
 
         Raises:
             ConfigurationError: The model has no such column, or `login` is no function.
