@@ -15,6 +15,7 @@ from tests.core.support import MICROSECOND, NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
+    ConfigurationError,
     CredentialKind,
     FieldError,
     InputInvalid,
@@ -410,6 +411,15 @@ def test_a_lifetime_beyond_the_limits_is_refused(
     assert wrong_fields(world, "create_key", name="ci", lifetime=asked) == (
         FieldError("expires_in_days", message),
     )
+
+
+@pytest.mark.parametrize("given", [30, None, "forever"])
+def test_a_lifetime_of_another_kind_is_a_mistake_of_the_application(
+    world: World, given: Any
+) -> None:
+    message = f"lifetime={given!r} does not work. Write a timedelta"
+    with pytest.raises(ConfigurationError, match=message):
+        world.create(lifetime=given)
 
 
 def test_all_invalid_fields_are_reported_together(world: World) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.core.support import MICROSECOND, NOW
@@ -76,6 +76,12 @@ def test_an_owner_exists_from_its_first_moment_on() -> None:
     moments = (NOW - MICROSECOND, NOW, NOW + MICROSECOND)
     assert [owner.existed_at(moment) for moment in moments] == [False, True, True]
     assert Owner("ann", [], "Ann").existed_at(NOW)
+
+
+def test_the_id_of_an_owner_is_a_text() -> None:
+    message = r"Owner\.id is of type int.*Owner\(str\(user\.id\), …\)"
+    with pytest.raises(ConfigurationError, match=message):
+        Owner(cast("str", 5), [], "Ann")
 
 
 def test_the_beginning_of_an_owner_needs_a_time_zone() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from . import steps
 from .activity import KeyActivity
@@ -570,8 +570,12 @@ def _end_of_life(
         chosen = None if chosen is None else min(chosen, ceiling)
     elif lifetime == "unlimited":
         chosen = None
-    else:
+    elif isinstance(cast("object", lifetime), timedelta):
         chosen = lifetime
+    else:
+        raise ConfigurationError(
+            f"lifetime={lifetime!r} does not work. Write a timedelta, such as timedelta(days=30), 'default' or 'unlimited'."
+        )
     if chosen is None:
         if longest is not None:
             wrong.append(

@@ -112,7 +112,8 @@ class Owner(Generic[UserT]):
             id and is refused. None means that your application never reuses an id.
 
     Raises:
-        ConfigurationError: `permissions` is one string, or contains something other than strings; `since` has no time zone.
+        ConfigurationError: `id` is no string; `permissions` is one string, or contains something other than strings; `since` has
+            no time zone.
     """
 
     id: str
@@ -130,6 +131,11 @@ class Owner(Generic[UserT]):
         disabled: bool = False,
         since: datetime | None = None,
     ) -> None:
+        if not isinstance(cast("object", id), str):
+            raise ConfigurationError(
+                f"Owner.id is of type {type(id).__name__}, and has to be the text that keys have as their owner_id. Write"
+                " Owner(str(user.id), …)."
+            )
         if since is not None and since.utcoffset() is None:
             raise ConfigurationError(
                 "Owner.since has no time zone. Databases return UTC without a time zone: write"
