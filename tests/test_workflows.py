@@ -119,7 +119,8 @@ def test_what_is_called_is_there() -> None:
     for path in (*WORKFLOWS, ROOT / ".github" / "PULL_REQUEST_TEMPLATE.md"):
         assert made(path.read_text("utf-8")) <= targets, path
     for path in (ROOT / ".devcontainer" / "devcontainer.json", ROOT / ".readthedocs.yaml"):
-        assert "make .venv/.dev" in path.read_text("utf-8")
+        assert "make .venv/bin/.dev" in path.read_text("utf-8")
+    assert "BIN := .venv/bin\n" in makefile
     assert "$(BIN)/.dev:" in makefile
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
 

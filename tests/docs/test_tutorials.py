@@ -144,7 +144,7 @@ def test_a_reader_who_types_it_gets_what_the_page_shows(
 def test_what_a_tutorial_installs_is_what_it_was_tried_with(framework: str) -> None:
     install = next(block for block in blocks(TUTORIALS / f"{framework}.md"))
     (line,) = (line for line in install.text.splitlines() if line.startswith("pip install"))
-    extras = re.findall(r'"msk-auth\[([a-z0-9,]+)\]"', line)[0].split(",")
+    extras = re.findall(r'"\.\./msk_auth\[([a-z0-9,]+)\]"', line)[0].split(",")
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     assert all(re.search(rf"^{extra} = ", pyproject, re.MULTILINE) for extra in extras)
     assert framework in extras
