@@ -138,6 +138,15 @@ def test_every_page_is_sent_with_the_policy_and_kept_nowhere(world: World, path:
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
 
 
+@pytest.mark.parametrize("path", ["/set-password", *PAGES])
+def test_every_page_that_needs_javascript_says_so_without_it(world: World, path: str) -> None:
+    """A form posts the login itself, so that its page needs none."""
+    if path in PAGES:
+        world.log_in()
+    (without,) = re.findall(r"<noscript>(.*)</noscript>", world.client.get(path).text)
+    assert "This page needs JavaScript" in without
+
+
 def test_the_policy_lets_nothing_inline_nothing_foreign_and_no_frame() -> None:
     directives = dict(part.split(" ", 1) for part in CONTENT_SECURITY_POLICY.split("; "))
     assert directives["default-src"] == "'none'"

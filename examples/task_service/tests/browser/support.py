@@ -287,6 +287,13 @@ async def assert_every_state(page: Page, states: AsyncIterator[str]) -> None:
     assert seen >= 3
 
 
+HIDE = """(hidden) => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Makes a page one that is hidden, or is shown again."""
+
+
 async def log_in(page: Page, username: str = USERNAME, password: str = PASSWORD) -> None:
     """Fill in the log-in form that is shown."""
     await page.get_by_label("Username").fill(username)

@@ -1,4 +1,4 @@
-"""Ctrl-K, the shortcuts, messages, and pages that do not move while they load."""
+"""Ctrl-K, the shortcuts, messages, and pages that do not move while they load and ask nothing while nobody looks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from .conftest import Open
-from .support import PASSWORD, LiveService, log_in
+from .conftest import NewContext, Open
+from .support import HIDE, PASSWORD, LiveService, assert_fits, log_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -223,3 +223,62 @@ async def _open_slowly(page: Page, path: str) -> None:
     painted.set()
     await expect(page.locator("[aria-busy=true]")).to_have_count(0)
     await page.unroute("**/api/**")
+
+
+async def test_a_page_asks_for_news_only_while_it_is_looked_at(open_page: Open) -> None:
+    """What an idle page asked would keep its session from ending."""
+    page, _ = await open_page(alone=True)
+    await page.clock.install()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.goto("/keys")
+    await expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    news = "**/api/keys?*"
+    async with page.expect_response(news):
+        await page.clock.fast_forward(31_000)
+
+    await page.evaluate(HIDE, True)
+    asked.clear()
+    for _ in range(3):
+        await page.clock.fast_forward(31_000)
+    assert asked == []
+    # Shown again, it asks at once.
+    async with page.expect_response(news):
+        await page.evaluate(HIDE, False)
+
+    # Not used for longer than ten minutes.
+    await page.clock.fast_forward(601_000)
+    asked.clear()
+    for _ in range(3):
+        await page.clock.fast_forward(31_000)
+    assert asked == []
+    await page.keyboard.press("Escape")
+    async with page.expect_response(news):
+        await page.clock.fast_forward(31_000)
+
+
+async def test_a_login_needs_no_javascript(new_context: NewContext) -> None:
+    async with await new_context(java_script_enabled=False) as context:
+        page = await context.new_page()
+        await page.goto("/login")
+        await expect(page.get_by_text("JavaScript")).to_have_count(0)
+        await log_in(page)
+        await page.wait_for_url("**/tasks")
+
+
+TEXT = """() => ["body", "h1", "button", "code, kbd"].map(
+    (part) => parseFloat(getComputedStyle(document.querySelector(part)).fontSize))"""
+
+
+async def test_text_has_the_size_that_the_browser_is_set_to(open_page: Open) -> None:
+    page, _ = await open_page(alone=True)
+    await page.goto("/keys")
+    usual = await page.evaluate(TEXT)
+    client = await page.context.new_cdp_session(page)
+    await client.send("Page.setFontSizes", {"fontSizes": {"standard": 24, "fixed": 20}})
+    await page.reload()
+    await expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    assert await page.evaluate(TEXT) == [size * 1.5 for size in usual]
+    for width in (390, 1440):
+        await page.set_viewport_size({"width": width, "height": 900})
+        await assert_fits(page, f"large text at {width}")

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import PASSWORD, LiveService, assert_accessible, log_in
+from .support import PASSWORD, LiveService, assert_accessible, log_in, revealed_key
 from .test_getting_around import SEND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -199,6 +199,29 @@ async def test_a_key_needs_at_least_one_permission(open_page: Open) -> None:
     await form.get_by_role("button", name="Create key").click()
     await expect(page.locator("#key-scopes-error")).to_contain_text("Tick at least one permission")
     assert "POST" not in requests
+
+
+async def test_a_new_key_is_tried_by_asking_who_it_is(
+    open_page: Open, live_service: LiveService
+) -> None:
+    """It runs nothing, and the key is in no command, no history and no list of processes."""
+    page, _ = await open_page()
+    await page.goto("/keys")
+    await page.get_by_role("button", name="New API Key").first.click()
+    await page.get_by_label("Name", exact=True).fill("tried")
+    await page.get_by_role("button", name="Create key").click()
+    value = await revealed_key(page)
+    dialog = page.get_by_role("dialog", name="Save this key now")
+    commands = [
+        await dialog.get_by_label(name).inner_text()
+        for name in ("Command that takes the key", "Command that shows what the key may do")
+    ]
+    assert commands == [
+        "read -rs TASK_SERVICE_KEY; export TASK_SERVICE_KEY",
+        f'curl -H "Authorization: Bearer $TASK_SERVICE_KEY" {live_service.url}/api/auth/me',
+    ]
+    assert live_service.request("GET", "/api/auth/me", value) == 200
+    await page.get_by_role("button", name="I have saved this key").click()
 
 
 async def test_the_next_key_is_not_shown_as_copied(open_page: Open) -> None:

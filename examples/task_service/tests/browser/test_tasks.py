@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import fill_arguments
+from .support import HIDE, fill_arguments
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -350,12 +350,6 @@ async def test_output_has_colours_lines_times_search_and_a_download(open_page: O
     assert download.suggested_filename.startswith("run_")
     text = (await download.path()).read_text()
     assert text == "plain \x1b[1;31mred\x1b[0m <b>x</b>\n\x1b[38;5;2mgreen\x1b[m\x1b[2K\nlast\n"
-
-
-HIDE = """(hidden) => {
-    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
-    document.dispatchEvent(new Event("visibilitychange"));
-}"""
 
 
 async def test_tabs_that_follow_runs_do_not_block_another(open_page: Open) -> None:
