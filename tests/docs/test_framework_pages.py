@@ -121,9 +121,10 @@ def test_a_new_and_an_existing_application_take_keys(
     page = load(python(framework))
     # The first block gives its name to what the factory replaces later.
     new = load(python(framework, 1))
+    in_its_form = "Send an API key or a login token in the header 'Authorization: Bearer …'."
     for app, auth, refused in (
         (new.app, new.auth, ("code", "credentials_missing")),
-        (page.existing, page.existing_auth, ("error", "credentials_missing")),
+        (page.existing, page.existing_auth, ("error", in_its_form)),
     ):
         with client_of(framework, app) as client:
             reply = client.get("/tasks")
