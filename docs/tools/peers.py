@@ -34,7 +34,7 @@ PACKAGES: Final = (
 BESIDE: Final = ("aiosqlite", "django>=5.2,<6", "djangorestframework", "httpx")
 
 QUESTIONS: Final[Mapping[str, str]] = {
-    "microseconds": "time to verify a key, read from SQLite",
+    "microseconds": "processor time to verify a key, read from SQLite",
     "writes_on_each_request": "writes to the database on each request",
     "key_has_an_owner": "a key has an owner",
     "routes_open_as_shipped": "routes that make keys, mounted as documented and without further ado",
@@ -95,8 +95,7 @@ def _cell(question: str, answers: Mapping[str, Any]) -> str:
         return "–"
     match question:
         case "microseconds":
-            bare = answers.get("microseconds_without_delay")
-            return _time(value) + ("" if bare is None else f" ({_time(bare)} without its delay)")
+            return _time(value) + _delay(answers)
         case "missing" | "revoked":
             return str(value)
         case "routes_open_as_shipped":
@@ -106,6 +105,14 @@ def _cell(question: str, answers: Mapping[str, Any]) -> str:
         case "revoked_active_again":
             return "**active again**" if value else "stays revoked"
     return "yes" if value else "no"
+
+
+def _delay(answers: Mapping[str, Any]) -> str:
+    delay = answers.get("facts", {}).get("delay_seconds")
+    if delay is None:
+        return ""
+    low, high = (round(seconds * 1000) for seconds in delay)
+    return f", and a delay of {low} to {high} ms"
 
 
 def _time(microseconds: float) -> str:
