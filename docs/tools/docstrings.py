@@ -8,9 +8,16 @@ name, and `::` before an indented block goes, since the indentation is enough. M
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any, Final
 
 import griffe
+
+# mkdocstrings loads this file by its path.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from docs.tools import versions
 
 _ROLE: Final = re.compile(r":(?:class|meth|func|mod|attr|data|exc):`(~?)([\w.]+)`")
 # Alone on its line it stands for nothing; behind a word for the colon that it shows.
@@ -50,7 +57,7 @@ def to_markdown(text: str, scope: griffe.Object) -> str:
         scope: What it documents; names are looked for from there outwards.
     """
     linked = _ROLE.sub(lambda match: _link(match[1], match[2], scope), text)
-    return _COLONS.sub(":", _LITERAL.sub("", linked))
+    return versions.shown(_COLONS.sub(":", _LITERAL.sub("", linked)))
 
 
 def _link(short: str, target: str, scope: griffe.Object) -> str:
