@@ -26,6 +26,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "how-to/from-fastapi-users/": ["registration", "password reset"],
     "how-to/from-flask-jwt-extended/": ["jwt_required", "blocklist", "blacklist"],
     "how-to/from-keyshield/": ["x-api-key"],
+    "how-to/hand-out-keys/": ["partner", "customer", "onboarding"],
     "how-to/identity-provider/": ["auth0", "okta", "entra", "cognito", "oauth", "oidc", "jwks"],
     "how-to/key-activity/": ["last used", "usage", "statistics"],
     "how-to/limit-networks/": ["ip address", "allowlist", "whitelist", "cidr"],
