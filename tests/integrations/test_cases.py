@@ -23,7 +23,15 @@ def loop() -> Iterator[BackgroundLoop]:
         yield loop
 
 
-class TestAdapters(AdapterContract):
+class Contract(AdapterContract):
+    """What takes several requests. The table of cases is put to all adapters in one test for each case, below."""
+
+    test_a_guarded_route_gives_its_answer = None  # type: ignore[assignment]
+    test_a_key_route_gives_its_answer = None  # type: ignore[assignment]
+    test_an_administrators_key_route_gives_its_answer = None  # type: ignore[assignment]
+
+
+class TestAdapters(Contract):
     @pytest.fixture(scope="class", params=ADAPTERS)
     @classmethod
     def driver(
@@ -32,7 +40,7 @@ class TestAdapters(AdapterContract):
         return Driver(loop, ADAPTERS[request.param](world.authenticator))
 
 
-class TestLateAdaptersOfBlockingAuthenticators(AdapterContract):
+class TestLateAdaptersOfBlockingAuthenticators(Contract):
     """As a synchronous application has them: guards first, and an authenticator that runs in threads.
 
     Guards that FastAPI gives users with, and those of a whole blueprint in Flask, answer as all others.
@@ -49,21 +57,47 @@ class TestLateAdaptersOfBlockingAuthenticators(AdapterContract):
 class Circle:
     """All adapters in one world."""
 
-    def __init__(self, loop: BackgroundLoop, lease: timedelta | None = None) -> None:
+    def __init__(
+        self, loop: BackgroundLoop, lease: timedelta | None = None, *, late: bool = False
+    ) -> None:
         self.world = make_world(lease=lease)
-        self.drivers = [Driver(loop, make(self.world.authenticator)) for make in ADAPTERS.values()]
+        self.drivers: dict[str, AdapterDriver] = {
+            name: Driver(
+                loop,
+                make(self.world.blocking, late=True) if late else make(self.world.authenticator),
+            )
+            for name, make in ADAPTERS.items()
+        }
 
     def ask(self, case: Case) -> Iterator[Reply]:
         method, _, target = case.request.partition(" ")
         headers = [(name.encode(), self.world.fill(value)) for name, value in case.headers]
-        for driver in self.drivers:
+        for driver in self.drivers.values():
             self.world.reset()
             yield driver.send(method, self.world.fill(target), headers, self.world.fill(case.body))
+
+    def check(self, case: Case) -> list[Reply]:
+        """The answers of all adapters, each compared with the table."""
+        replies: list[Reply] = []
+        for name, reply in zip(self.drivers, self.ask(case), strict=True):
+            try:
+                check(case, reply, self.world)
+            except AssertionError as error:
+                error.add_note(f"This is the answer of {name}.")
+                raise
+            replies.append(reply)
+        return replies
 
 
 @pytest.fixture(scope="module")
 def circle(loop: BackgroundLoop) -> Circle:
     return Circle(loop)
+
+
+@pytest.fixture(scope="module")
+def late(loop: BackgroundLoop) -> Circle:
+    """As a synchronous application has them: guards first, and an authenticator that runs in threads."""
+    return Circle(loop, late=True)
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +107,9 @@ def leased(loop: BackgroundLoop) -> Circle:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[ascii(case.name) for case in CASES])
-def test_every_adapter_gives_the_same_answer(case: Case, circle: Circle) -> None:
+def test_every_adapter_gives_the_same_answer(case: Case, circle: Circle, late: Circle) -> None:
     answers = set()
-    for reply in circle.ask(case):
+    for reply in (*circle.check(case), *late.check(case)):
         names = ("www-authenticate", "content-type", "cache-control", "retry-after")
         body = reply.body if case.code is not None else b""
         answers.add((reply.status, tuple(map(reply.header, names)), body))
@@ -89,8 +123,7 @@ LEASABLE = [case for case in CASES if "/api/keys" not in case.request]
 @pytest.mark.parametrize("case", LEASABLE, ids=[ascii(case.name) for case in LEASABLE])
 def test_every_adapter_answers_the_same_from_a_lease(case: Case, leased: Circle) -> None:
     for _ in range(2):
-        for reply in leased.ask(case):
-            check(case, reply, leased.world)
+        leased.check(case)
 
 
 @pytest.mark.parametrize("credential", ["key", "jwt"])
