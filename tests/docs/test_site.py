@@ -172,6 +172,13 @@ def test_every_diagram_is_used() -> None:
     assert set(re.findall(r"<!-- drawn: (\w+) -->", text)) == diagrams.DRAWN.keys()
 
 
+def test_every_picture_is_shown_by_light_and_by_dark() -> None:
+    text = "".join(path.read_text("utf-8") for path in PAGES)
+    shown = set(re.findall(r"assets/([a-z-]+)-(light|dark)\.png#only-(light|dark)\)", text))
+    pictures = {path.stem.rpartition("-")[::2] for path in (DOCS / "assets").glob("*.png")}
+    assert shown == {(name, scheme, scheme) for name, scheme in pictures}
+
+
 # Docstrings.
 
 
