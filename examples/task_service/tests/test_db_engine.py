@@ -10,8 +10,10 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import psycopg
 import pytest
 from examples.task_service.tests.accounts_support import KINDS, database_url
 from sqlalchemy import Column, Integer, MetaData, Table, exc, insert, select, text, update
@@ -325,3 +327,24 @@ async def test_a_refused_statement_on_a_broken_connection_is_an_outage() -> None
 def test_a_service_on_sqlite_loads_no_driver_of_postgresql() -> None:
     code = "import sys, task_service.app; sys.exit('psycopg' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+async def test_connections_that_the_server_has_closed_cost_no_request() -> None:
+    """Such as after a restart of PostgreSQL: those in the pool are replaced before they are used."""
+    with postgres_database() as url:
+        db = Database.open(url.render_as_string(hide_password=False))
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await stack.enter_async_context(db.read())
+        with psycopg.connect(url.set(drivername="postgresql").render_as_string(False)) as other:
+            ended = other.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).fetchall()
+        assert len(ended) >= 3
+
+        async with db.read() as connection:
+            assert await connection.scalar(text("SELECT 1")) == 1
+        async with db.write() as connection:
+            assert await connection.scalar(text("SELECT 1")) == 1
+        await db.close()

@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from msk_auth import ConfigurationError, StoreUnavailable
@@ -271,7 +271,7 @@ def parse_url(url: str) -> URL:
 
 def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
     # Imported here, because the driver takes 10 MB that a service on SQLite does not need.
-    from .postgresql import connector
+    from .postgresql import TimeoutConnection, connector
 
     engine = create_async_engine(
         url,
@@ -286,6 +286,12 @@ def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
         cursor.execute(_COMMIT_DURABLY)
         cursor.close()
         connection.commit()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def _refuse_stale(_connection: object, record: ConnectionPoolEntry, _fairy: object) -> None:
+        if cast(TimeoutConnection, record.driver_connection).is_stale():
+            # The pool then takes another one, so that a restart of the server costs no request.
+            raise exc.DisconnectionError
 
     return engine
 
