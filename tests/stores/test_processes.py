@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, Engine, select, text
 from tests.stores.support import engine_on, sqlite_url
-from tests.stores.workers import ANNOUNCED
+from tests.stores.workers import ANNOUNCED, work
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 from msk_auth.testing._store_contract import HOUR, NOW, add, add_ending, count_active
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
@@ -30,33 +28,56 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     return url
 
 
-@contextmanager
-def worker(what: str, url: URL, *rest: str) -> Iterator[subprocess.Popen[str]]:
+# The processes are forks of one that has loaded what they import: that takes longer than what most of them do.
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.stores.workers"])
+
+
+class Worker:
     """A process that waits for a line before it begins."""
-    command = [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.stores.workers"]
-    process = subprocess.Popen(
-        [*command, what, url.render_as_string(hide_password=False), *rest],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+
+    def __init__(self, *words: str) -> None:
+        lines, self._begins = FORKS.Pipe(duplex=False)
+        printed, prints = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(target=work, args=(lines, prints, *words), daemon=True)
+        self._process.start()
+        # Its ends: what it prints is complete when it has closed them.
+        lines.close()
+        prints.close()
+        self._printed = os.fdopen(os.dup(printed.fileno()), encoding="utf-8")
+        printed.close()
+
+    def read(self) -> str:
+        """The next line that it prints."""
+        return self._printed.readline().strip()
+
+    def read_all(self) -> str:
+        """What it prints from here on."""
+        return self._printed.read()
+
+    def begin(self) -> None:
+        os.write(self._begins.fileno(), b"\n")
+
+    def wait(self) -> int | None:
+        """Its exit code; None if it does not end."""
+        self._process.join(60)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self.wait()
+        self._begins.close()
+        self._printed.close()
+
+
+@contextmanager
+def worker(what: str, url: URL, *rest: str) -> Iterator[Worker]:
+    process = Worker(what, url.render_as_string(hide_password=False), *rest)
+    with closing(process):
         yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def read(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def begin(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
 
 
 @pytest.mark.slow
@@ -67,11 +88,11 @@ def test_the_limit_is_exact_across_processes(url: URL) -> None:
         worker("insert", url, "b", "25") as second,
     ):
         processes = [first, second]
-        assert [read(process) for process in processes] == ["ready"] * 2
+        assert [process.read() for process in processes] == ["ready"] * 2
         for process in processes:
-            begin(process)
-        taken = [int(read(process)) for process in processes]
-        assert [process.wait(60) for process in processes] == [0, 0]
+            process.begin()
+        taken = [int(process.read()) for process in processes]
+        assert [process.wait() for process in processes] == [0, 0]
         assert sum(taken) == 25
         store = SQLAlchemyKeyStore(engine)
         assert count_active(store) == 25
@@ -83,12 +104,12 @@ def test_a_revocation_is_seen_by_every_process_once_it_returned(url: URL) -> Non
     with engine_on(url) as engine, worker("revoke", url, "k") as other:
         store = SQLAlchemyKeyStore(engine)
         add(store, "k")
-        assert read(other) == "ready"
+        assert other.read() == "ready"
         before = store.find("k")
         assert before is not None
         assert before.revoked_at is None
-        begin(other)
-        assert other.wait(60) == 0
+        other.begin()
+        assert other.wait() == 0
         after = store.find("k")
         assert after is not None
         assert after.revoked_at == NOW
@@ -103,11 +124,10 @@ def test_what_was_acknowledged_survives_a_kill(url: URL, acknowledged: int) -> N
     sync_url = url.set(drivername=url.drivername.replace("aiomysql", "pymysql"))
     with engine_on(sync_url) as engine:
         with worker("insert_for_ever", url) as process:
-            lines = [read(process) for _ in range(acknowledged)]
+            lines = [process.read() for _ in range(acknowledged)]
             process.kill()
-            assert process.stdout is not None
             # What it printed before the signal arrived.
-            lines += process.stdout.read().split("\n")[:-1]
+            lines += process.read_all().split("\n")[:-1]
         store = SQLAlchemyKeyStore(engine)
         for line in lines:
             what, key_id = line.split()
@@ -158,13 +178,13 @@ def test_several_processes_announce_each_end_once(announcing: Engine, url: URL) 
         worker("announce", url) as third,
     ):
         processes = [first, second, third]
-        assert [read(process) for process in processes] == ["ready"] * 3
+        assert [process.read() for process in processes] == ["ready"] * 3
         printed: Counter[tuple[str, int]] = Counter()
         for process in processes:
-            begin(process)
+            process.begin()
         for process in processes:
-            printed += lines(process.communicate(timeout=60)[0])
-        assert [process.returncode for process in processes] == [0] * 3
+            printed += lines(process.read_all())
+        assert [process.wait() for process in processes] == [0] * 3
     assert rows(announcing) == printed == Counter(DUE)
 
 
@@ -174,17 +194,16 @@ def test_a_process_that_is_killed_announces_nothing_twice_and_the_next_one_the_r
     announcing: Engine, url: URL, printed_before: int
 ) -> None:
     with worker("announce", url) as process:
-        assert read(process) == "ready"
-        begin(process)
-        text = "".join(f"{read(process)}\n" for _ in range(printed_before))
+        assert process.read() == "ready"
+        process.begin()
+        text = "".join(f"{process.read()}\n" for _ in range(printed_before))
         process.kill()
-        assert process.stdout is not None
-        printed = lines(text + process.stdout.read())
+        printed = lines(text + process.read_all())
     with worker("announce", url) as process:
-        assert read(process) == "ready"
-        begin(process)
-        printed += lines(process.communicate(timeout=60)[0])
-        assert process.returncode == 0
+        assert process.read() == "ready"
+        process.begin()
+        printed += lines(process.read_all())
+        assert process.wait() == 0
     # In the transaction: exactly once. After it: at most once, and one was lost at most.
     assert rows(announcing) == Counter(DUE)
     assert printed <= Counter(DUE)

@@ -1,11 +1,15 @@
-"""What the processes of `test_processes.py` do. Run as `python -m tests.stores.workers WHAT URL …`."""
+"""What the processes of `test_processes.py` do."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import warnings
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from multiprocessing.connection import Connection as Pipe
 
 from sqlalchemy import (
     Column,
@@ -125,5 +129,14 @@ def main(what: str, url: str, *rest: str) -> None:
         store.revoke(rest[0], owner_id=OWNER, at=NOW)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def work(lines: Pipe, prints: Pipe, *words: str) -> None:
+    """Do what the words say, with pipes for the standard input and output."""
+    # One that hangs is ended by the system.
+    signal.alarm(60)
+    warnings.simplefilter("error", ResourceWarning)
+    os.dup2(lines.fileno(), 0)
+    os.dup2(prints.fileno(), 1)
+    lines.close()
+    prints.close()
+    with open(0, encoding="utf-8") as sys.stdin, open(1, "w", encoding="utf-8") as sys.stdout:
+        main(*words)
