@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy import Row, ScalarSelect, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -150,14 +150,14 @@ class Runs:
             if owner is None:
                 raise OwnerDisabled
             result = await connection.execute(
-                select(tasks)
+                select(tasks, _count_queued(principal.owner.id).label("queued"))
                 .where(
                     tasks.c.id == task_id,
                     tasks.c.deleted_at.is_(None),
                     owned_by(principal, tasks.c.owner_id),
                 )
                 # A task that is being deleted gets no more runs, and one that is being run keeps its number.
-                .with_for_update(key_share=True)
+                .with_for_update(key_share=True, of=tasks)
             )
             task = result.one_or_none()
             if task is None:
@@ -172,7 +172,8 @@ class Runs:
             differs = (work.handler, work.params) != (task.handler, task.params)
             if differs and WRITE not in principal.permissions:
                 raise PermissionDenied([WRITE])
-            await _check_room(connection, principal.owner.id)
+            if task.queued == MAX_QUEUED_PER_USER:
+                raise RunQueueFull
             now = self._clock.now()
             result = await connection.execute(
                 insert(runs)
@@ -449,15 +450,15 @@ async def cancel_runs(
     return ids
 
 
-async def _check_room(connection: AsyncConnection, owner_id: str) -> None:
+def _count_queued(owner_id: str) -> ScalarSelect[int]:
+    """How many runs of an owner are queued; no more are counted than may be."""
     waiting = (
         select(runs.c.id)
         .where(runs.c.owner_id == owner_id, runs.c.state == RunState.QUEUED)
         .limit(MAX_QUEUED_PER_USER)
         .subquery()
     )
-    if await connection.scalar(select(func.count()).select_from(waiting)) == MAX_QUEUED_PER_USER:
-        raise RunQueueFull
+    return select(func.count()).select_from(waiting).scalar_subquery()
 
 
 async def _next_number(connection: AsyncConnection, task_id: str) -> int | None:
