@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 from msk_auth import ConfigurationError, KeyFormat
+from task_service import cli
 from task_service import tracing as tracing_module
 from task_service.observability import ACCESS_LOGGER
 from task_service.request_record import RequestRecord
@@ -288,6 +292,24 @@ async def test_a_collector_that_does_not_answer_does_not_keep_the_process(
         async with asyncio.timeout(30):
             await tracing.close()
         assert not answer.is_set()
+
+
+async def test_a_worker_exports_its_last_spans(
+    tmp_path: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracing, "to_collector", lambda: spans.tracing)
+    # It would cancel the tasks of the test.
+    monkeypatch.setattr(cli, "end_the_rest", lambda: asyncio.sleep(0))
+    settings = Settings(data_dir=tmp_path, tracing="otlp")
+    working = asyncio.create_task(cli._work(settings, timedelta(0)))
+    while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(60):
+        await working
+    # What comes later is not exported any more.
+    spans.tracing.begin_request(RequestRecord("req_1", None), "GET").end()
+    assert spans.all() == ()
 
 
 # Off
