@@ -34,7 +34,7 @@ PAGES = [
     "explanation/performance/",
     "how-to/a-key-leaked/",
     "how-to/existing-flask-login/",
-    "reference/api/authenticators/",
+    "reference/api/tokens/",
     "reference/errors/",
     "reference/http-api/",
     "tutorials/fastapi/",
