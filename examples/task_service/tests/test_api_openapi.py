@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,6 +13,8 @@ import pytest
 from examples.task_service.tests.service_support import Service, check_documented, expect
 
 pytestmark = pytest.mark.anyio
+
+DOCUMENT = Path(__file__).parents[1] / "openapi.json"
 
 
 @pytest.fixture
@@ -24,6 +29,16 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for item in document["paths"].values()
         for operation in item.values()
     }
+
+
+async def test_a_change_of_the_document_shows_in_the_repository(document: dict[str, Any]) -> None:
+    """So that a review sees what a change does to clients."""
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    if "WRITE_OPENAPI" in os.environ:
+        DOCUMENT.write_text(text, "utf-8")
+    # Not compared by the assertion, which would take minutes to show ten thousand lines.
+    is_same = DOCUMENT.read_text("utf-8") == text
+    assert is_same, f"run WRITE_OPENAPI=1 pytest {__file__}, and look at what differs"
 
 
 async def test_the_document_says_where_the_service_is(document: dict[str, Any]) -> None:
