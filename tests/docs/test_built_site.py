@@ -161,3 +161,39 @@ async def test_the_first_result_is_the_page_that_a_reader_means(
     found = await page.evaluate(_SEARCH, list(QUESTIONS))
     first = {query: (pages or ["nothing"])[0] for query, pages in found.items()}
     assert first == QUESTIONS
+
+
+# A table that is wider than its place scrolls: the reader does not see that it goes on.
+_HIDDEN = """() => [...document.querySelectorAll(".md-typeset__scrollwrap")]
+    .filter((place) => place.querySelector("table").scrollWidth > place.clientWidth + 1)
+    .map((place) => place.textContent.trim().slice(0, 40))"""
+# From a width to the pages whose tables are seen whole at it.
+WHOLE = {
+    1400: [
+        f"{path.relative_to(ROOT / 'docs').with_suffix('').as_posix()}/".removesuffix("index/")
+        for path in sorted((ROOT / "docs" / "reference").rglob("*.md"))
+    ],
+    390: [f"how-to/{framework}/" for framework in ("fastapi", "flask", "litestar", "starlette")],
+}
+
+
+@pytest.mark.parametrize("width", WHOLE)
+async def test_no_table_hides_a_column(site: str, browser: Browser, width: int) -> None:
+    async with await browser.new_context(viewport={"width": width, "height": 900}) as context:
+        page = await context.new_page()
+        for path in WHOLE[width]:
+            await page.goto(site + path)
+            assert await page.evaluate(_HIDDEN) == [], path
+
+
+async def test_the_text_of_a_diagram_can_be_read_on_a_phone(site: str, browser: Browser) -> None:
+    async with await browser.new_context(viewport={"width": 390, "height": 900}) as context:
+        page = await context.new_page()
+        for path in ("explanation/architecture/", "explanation/interactive/"):
+            await page.goto(site + path)
+            heights = await page.evaluate(
+                """() => [...document.querySelectorAll(".drawn text")].map(
+                    (text) => parseFloat(text.getAttribute("font-size")) * text.getScreenCTM().a)"""
+            )
+            assert heights
+            assert min(heights) > 11
