@@ -23,7 +23,6 @@ from litestar.exceptions import (
 )
 from litestar.exceptions import responses as litestar_responses
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
-from litestar.handlers import BaseRouteHandler
 from litestar.types import Message, Scope, Send
 
 from msk_auth.core.errors import FieldError, InputInvalid, Problem
@@ -158,8 +157,9 @@ def _handler_of(
     request: Request[Any, Any, Any], error: HTTPException
 ) -> Callable[[Any, Any], Response[Any]]:
     """What answers an HTTP error, as Litestar looks for it."""
-    route_handler: BaseRouteHandler = request.scope["route_handler"]
-    handlers = cast("dict[object, Any]", route_handler.resolve_exception_handlers())
+    # Its types are not complete.
+    route_handler: Any = request.scope["route_handler"]
+    handlers: dict[object, Any] = route_handler.resolve_exception_handlers()
     kinds = (error.status_code, *type(error).__mro__)
     found = [handlers[kind] for kind in kinds if kind in handlers]
     default: Callable[[Any, Any], Response[Any]] = _untyped_responses.create_exception_response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException
@@ -38,18 +38,19 @@ class JWTLogin:
     """
 
     def __init__(self, jwt_auth: BaseJWTAuth[Any, Any], *, subject: str = "sub") -> None:
-        given: object = jwt_auth
+        given = cast("object", jwt_auth)
         if not isinstance(given, BaseJWTAuth):
             raise ConfigurationError(
                 f"JWTLogin takes a JWTAuth, JWTCookieAuth or OAuth2PasswordBearerAuth, not {type(given).__name__}. Write a"
                 " function for other logins."
             )
-        if jwt_auth.revoked_token_handler is not None:
+        # The types of its members are not complete.
+        self._jwt_auth: Any = jwt_auth
+        if self._jwt_auth.revoked_token_handler is not None:
             raise ConfigurationError(
                 "JWTLogin cannot call a revoked_token_handler, which takes a connection. Write a function that verifies the"
                 " token and looks it up, and put it into `logins`."
             )
-        self._jwt_auth = jwt_auth
         self._subject = subject
 
     def __call__(self, source: str | ASGIConnection[Any, Any, Any, Any]) -> Login | None:

@@ -214,7 +214,7 @@ class LitestarAuth(
         self._paths = PathPolicies(paths or {})
         self._exclude_opt_key = exclude_opt_key or _PUBLIC
         self._login_scheme = login_scheme
-        self._answered = check_errors(errors)
+        self._answered: Errors = check_errors(errors)
 
     def bind(
         self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]
