@@ -154,6 +154,8 @@ async def test_a_server_executes_runs_only_while_there_is_no_worker(deployment: 
         assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 0
         await _execute(service, "INSERT INTO procrastinate_workers DEFAULT VALUES")
         assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 1
+        # It asks once a second whether there is one.
+        await asyncio.sleep(1.5)
         run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
         # Longer than it ever waits before it looks again.
         await asyncio.sleep(1.5)
