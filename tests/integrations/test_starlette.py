@@ -19,11 +19,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route, Router
+from starlette.routing import Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketState
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
-from tests.integrations.test_websockets import DENIAL
+from tests.integrations.test_websockets import DENIAL, connect
 
 from msk_auth import (
     ConfigurationError,
@@ -398,3 +398,16 @@ async def test_after_the_handshake_it_is_closed() -> None:
 
 async def test_nothing_is_sent_after_the_close() -> None:
     assert await refuse(WebSocketState.DISCONNECTED) == []
+
+
+async def test_a_websocket_is_refused_as_ever_where_refusals_are_http_errors(
+    auth: StarletteAuth[User],
+) -> None:
+    @auth.require()
+    async def refused(websocket: WebSocket) -> None:
+        raise AssertionError(websocket)
+
+    app = auth.install(Starlette(routes=[WebSocketRoute("/ws", refused)]), errors="http")
+    start, body = await connect(app, "/ws", [], DENIAL)
+    assert start["status"] == 401
+    assert b"credentials_missing" in body["body"]
