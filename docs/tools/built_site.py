@@ -29,10 +29,13 @@ class _References(HTMLParser):
         self.linked: list[str] = []
         self.silent: list[str] = []
         self.ids: set[str] = set()
+        self.unlisted: list[str] = []
+        self._in_paragraph = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.ids.add(values.get("id", ""))
+        self._in_paragraph |= tag == "p"
         if tag == "img" and not values.get("alt"):
             self.silent.append(values.get("src", ""))
         if tag in _FETCHED and values.get(_FETCHED[tag]):
@@ -42,12 +45,19 @@ class _References(HTMLParser):
         elif tag == "a" and values.get("href"):
             self.linked.append(values["href"])
 
+    def handle_endtag(self, tag: str) -> None:
+        self._in_paragraph &= tag != "p"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_paragraph and "\n- " in data:
+            self.unlisted.append(data.partition("\n- ")[0].strip()[-40:])
+
 
 def problems(site: Path, base: str) -> list[str]:
     """What is wrong with the pages of a built site, one line each.
 
     A page must not make a browser ask another host for anything. What it points at on this site must be there, down to the
-    heading. An image needs a text.
+    heading. An image needs a text. A list must not have become a part of the paragraph above it.
 
     Args:
         site: The folder with the pages.
@@ -67,6 +77,8 @@ def _problems_of(
     here = urljoin(base, name)
     for reference in references.silent:
         yield f"shows {reference} without a text"
+    for text in references.unlisted:
+        yield f"shows a list as text, after {text!r}"
     for reference in references.fetched:
         address = urljoin(here, reference)
         if urlsplit(address).scheme == "data":

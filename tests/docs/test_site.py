@@ -294,6 +294,7 @@ def test_a_good_site_has_no_problems(tmp_path: Path) -> None:
     good = (
         '<link rel="stylesheet" href="site.css"><a href="a/">a</a><a href="a/#x">a</a>'
         '<a href="https://www.rfc-editor.org/">an address to follow</a>'
+        "<p>a</p><pre>a\n- b</pre>"
         '<img src="data:image/png;base64,AA" alt="A dot">'
     )
     assert built(tmp_path, index=good, a='<a href="../">home</a><h2 id="x">X</h2>') == []
@@ -310,6 +311,10 @@ def test_a_good_site_has_no_problems(tmp_path: Path) -> None:
         ),
         ('<img src="missing.png" alt="A dot">', "loads missing.png, which is not there"),
         ('<img src="data:image/png;base64,AA" alt="">', "shows data:image/png;base64,AA without"),
+        (
+            "<p>For the guards.\n- <b>Another</b></p>",
+            "shows a list as text, after 'For the guards.'",
+        ),
         ('<a href="nowhere/">x</a>', "links to nowhere/, which is not there"),
         ('<a href="#nowhere">x</a>', "links to #nowhere, but the page has no such heading"),
     ],
