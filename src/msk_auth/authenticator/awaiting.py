@@ -330,6 +330,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         Raises:
             InteractiveRequired: The principal is not interactive.
             InputInvalid: Something of the key is not acceptable, or the other owner is disabled.
+            ConfigurationError: `lifetime` is of another kind.
             PermissionDenied: There is no other owner with this id, or the principal may not act for them.
             TokenExpired, TokenRevoked: The principal acts for another owner, and its login has ended since.
             KeyLimitReached: The owner has as many active keys as allowed.
