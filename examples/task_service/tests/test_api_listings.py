@@ -177,7 +177,7 @@ async def test_a_cursor_belongs_to_its_query(admin: Caller, path: str) -> None:
         [raw[0]],
         [*raw, "more"],
         [*raw[:2], "\x00"],
-        [*raw[:2], 1],
+        [*raw[:2], 1.5],
         [],
         {},
         7,
