@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -22,6 +22,14 @@ def _application(name: str) -> Callable[..., Any]:
     module = import_module(f"tests.integrations.{name}_app")
     made: Callable[..., Any] = getattr(module, f"{name}_app")
     return made
+
+
+T = TypeVar("T")
+
+
+def installed(**makers: T) -> dict[str, T]:
+    """What makes an application, by its framework: those whose framework is installed."""
+    return {name: make for name, make in makers.items() if find_spec(name) is not None}
 
 
 ADAPTERS = {

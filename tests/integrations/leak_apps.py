@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
+
+from tests.integrations.adapters import installed
 
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.testing.adapter import User, World
@@ -79,13 +80,6 @@ def flask_app(world: World, fetch: Callable[[], bytes], gate: Gate) -> Any:
     return WsgiBridge(app)
 
 
-LEAK_APPS = {
-    name: make
-    for name, make in {
-        "fastapi": fastapi_app,
-        "starlette": starlette_app,
-        "litestar": litestar_app,
-        "flask": flask_app,
-    }.items()
-    if find_spec(name) is not None
-}
+LEAK_APPS = installed(
+    fastapi=fastapi_app, starlette=starlette_app, litestar=litestar_app, flask=flask_app
+)

@@ -3,11 +3,10 @@
 # No `from __future__ import annotations`: the frameworks read the annotations of local names.
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from tests.integrations.adapters import send
+from tests.integrations.adapters import installed, send
 
 from msk_auth import InputInvalid, Problem, TooManyAttempts
 from msk_auth.testing.adapter import World, make_world
@@ -159,16 +158,9 @@ def flask_app(world: World, handled: str | None) -> Any:
     return WsgiBridge(app)
 
 
-MAKERS: dict[str, Make] = {
-    name: make
-    for name, make in {
-        "fastapi": fastapi_app,
-        "starlette": starlette_app,
-        "litestar": litestar_app,
-        "flask": flask_app,
-    }.items()
-    if find_spec(name) is not None
-}
+MAKERS: dict[str, Make] = installed(
+    fastapi=fastapi_app, starlette=starlette_app, litestar=litestar_app, flask=flask_app
+)
 NAMES = sorted(MAKERS)
 
 

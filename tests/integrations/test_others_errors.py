@@ -4,11 +4,10 @@
 
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from tests.integrations.adapters import send
+from tests.integrations.adapters import installed, send
 
 from msk_auth import ConfigurationError, TooManyAttempts
 from msk_auth.testing.adapter import Surprise, World, make_world
@@ -155,16 +154,9 @@ def flask_app(world: World | None) -> Any:
     return WsgiBridge(app)
 
 
-MAKERS: dict[str, Make] = {
-    name: make
-    for name, make in {
-        "fastapi": fastapi_app,
-        "starlette": starlette_app,
-        "litestar": litestar_app,
-        "flask": flask_app,
-    }.items()
-    if find_spec(name) is not None
-}
+MAKERS: dict[str, Make] = installed(
+    fastapi=fastapi_app, starlette=starlette_app, litestar=litestar_app, flask=flask_app
+)
 
 
 @pytest.fixture(params=MAKERS)
