@@ -134,7 +134,7 @@ class KeyStore(Protocol):
 
         Raises:
             KeyLimitReached: The owner would have more; nothing was written.
-            Exception: Whatever `on_change` raised; nothing was written.
+            Exception: What `on_change` raised; nothing was written.
         """
         ...
 
@@ -508,7 +508,7 @@ class AsyncKeyStore(Protocol):
 
         Raises:
             KeyLimitReached: The owner would have more; nothing was written.
-            Exception: Whatever `on_change` raised; nothing was written.
+            Exception: What `on_change` raised; nothing was written.
         """
         ...
 

@@ -129,7 +129,7 @@ class Tracing:
     def _begin(
         self, record: RequestRecord | None, name: str, kind: SpanKind, attributes: dict[str, Any]
     ) -> Span:
-        # An empty context: never the span of whatever this process was started or called by.
+        # An empty context: the span of a program that started this process, or calls it, is no parent.
         parent = Context()
         if record is not None and record.traceparent is not None:
             parent = _TRACE_CONTEXT.extract({"traceparent": record.traceparent}, parent)

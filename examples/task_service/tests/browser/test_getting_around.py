@@ -1,4 +1,4 @@
-"""Ctrl-K, the shortcuts, messages, and pages that do not move while they load and ask nothing while nobody looks."""
+"""Ctrl-K, the shortcuts, messages; pages without layout shift, and without requests while they are hidden."""
 
 from __future__ import annotations
 

@@ -228,7 +228,10 @@ class Runner:
                 self._executions[run_id].stop(StopReason.CANCELLED)
 
     async def _look_at_others(self) -> None:
-        """Once in a poll, however many notifications arrive: stop what was cancelled elsewhere, reclaim dead workers' runs."""
+        """Once in a poll, even if many notifications arrive.
+
+        Ask whether other workers acquire the runs, stop what was cancelled elsewhere, reclaim dead workers' runs.
+        """
         now = self._clock.monotonic()
         if self._looked_at is not None and now - self._looked_at < self._poll:
             return
