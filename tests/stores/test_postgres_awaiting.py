@@ -418,6 +418,77 @@ async def test_the_number_of_connections_is_bounded(store: AsyncSQLAlchemyKeySto
     assert len(here(store).idle) == _postgresql.MAX_HELD
 
 
+async def test_when_all_connections_are_taken_look_ups_wait_for_one(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise AssertionError("read through SQLAlchemy")
+
+    monkeypatch.setattr(store, "_read_until", refuse)
+    monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 60.0)
+    found = await asyncio.gather(*(store.find(each) for each in ["k1", "K1", "k2"] * 20))
+    assert found == [FULL, MINIMAL, None] * 20
+    assert len(here(store).idle) <= _postgresql.MAX_HELD
+
+
+async def test_a_look_up_waits_for_a_connection_only_so_long(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await store.find("k1") == FULL
+    monkeypatch.setattr(_postgresql, "MAX_HELD", 1)
+    taken = here(store).take()
+    assert taken is not None
+    monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 0.01)
+    with pytest.raises(FastPathUnavailable):
+        await find_held(store, "k1")
+    assert here(store).idle == []
+    assert await store.find("k1") == FULL
+    here(store).give_back(taken)
+    assert here(store).idle == [taken]
+
+
+async def test_a_connection_goes_to_the_look_up_that_waits_longest_and_was_not_cancelled(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await store.find("k1") == FULL
+    monkeypatch.setattr(_postgresql, "MAX_HELD", 1)
+    monkeypatch.setattr(_postgresql, "_MAX_WAIT_SECONDS", 60.0)
+    taken = here(store).take()
+    assert taken is not None
+    order: list[str] = []
+
+    async def find(name: str) -> None:
+        await find_held(store, "k1")
+        order.append(name)
+
+    waiting = [asyncio.create_task(find(name)) for name in ("first", "second", "third", "last")]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    here(store).give_back(taken)
+    # It has been given the connection, and never uses it.
+    waiting[0].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert [each.cancelled() for each in waiting] == [True, True, False, False]
+    assert order == ["third", "last"]
+    assert here(store).idle == [taken]
+    assert here(store).busy == {}
+
+
+async def test_an_old_connection_is_not_handed_on(
+    store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await store.find("k1") == FULL
+    monkeypatch.setattr(_postgresql, "MAX_HELD", 1)
+    monkeypatch.setattr(_postgresql, "_MAX_AGE_SECONDS", 0.0)
+    taken = here(store).idle.pop()
+    here(store).busy[taken] = asyncio.get_running_loop().time()
+    waiting = asyncio.create_task(store.find("k1"))
+    await asyncio.sleep(0)
+    here(store).give_back(taken)
+    assert taken.driver.closed
+    assert await waiting == FULL
+
+
 async def test_look_ups_side_by_side_each_get_their_own_answer(
     store: AsyncSQLAlchemyKeyStore,
 ) -> None:

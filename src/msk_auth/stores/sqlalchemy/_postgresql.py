@@ -2,8 +2,8 @@
 
 A held connection comes from the engine's pool and is taken out of it, so whatever the application does to new
 connections was done to it. It is in autocommit: each read is one by itself, and sees what was committed when it began.
-One read at a time is on it. When none is free, and whenever anything else is in doubt, a reader raises
-:class:`~msk_auth.stores.sqlalchemy._rows.FastPathUnavailable`, and the store reads through SQLAlchemy.
+One read at a time is on it. When none becomes free within a tenth of a second, and whenever anything else is in doubt, a
+reader raises :class:`~msk_auth.stores.sqlalchemy._rows.FastPathUnavailable`, and the store reads through SQLAlchemy.
 
 A server that is frozen, or behind a network that was cut, keeps its connections and answers nothing. Every cursor of
 psycopg waits in the method `wait` of its connection, so that is where the deadline is.
@@ -53,7 +53,7 @@ _MAX_IDLE_SECONDS: Final = 60.0
 _MAX_AGE_SECONDS: Final = 600.0
 # After a cancel request the server stops waiting, for a lock for example.
 _CANCEL_SECONDS: Final = 0.5
-# A read takes a tenth of a millisecond: waiting until another thread has its answer is cheaper than SQLAlchemy's way.
+# A read takes a tenth of a millisecond: waiting until another one has its answer is cheaper than SQLAlchemy's way.
 _MAX_WAIT_SECONDS: Final = 0.1
 # invalid_sql_statement_name, duplicate_prepared_statement: behind a pooler that hands each transaction to another server.
 _NOT_KEPT: Final = frozenset({"26000", "42P05"})
@@ -325,7 +325,10 @@ class AwaitingReader:
         here = self._loops.get(loop)
         connection = None if here is None else here.take()
         if connection is None:
-            connection = await self._open(loop, deadline)
+            if here is None or here.has_room:
+                connection = await self._open(loop, deadline)
+            else:
+                connection = await here.take_next()
         return await connection.read(self._reading, statement, parameters, deadline)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline: float) -> _AwaitingConnection:
@@ -373,6 +376,8 @@ class _LoopConnections:
         self.idle: list[_AwaitingConnection] = []
         # What is waited for, a read or a connection that is being opened, and since when.
         self.busy: dict[object, float] = {}
+        # Reads that found no connection idle and no room for another one.
+        self._waiting: dict[asyncio.Future[_AwaitingConnection], None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -387,18 +392,37 @@ class _LoopConnections:
             connection.close()
         return None
 
-    def reserve(self) -> object:
-        """Room for one more connection, to be freed again.
-
-        Raises:
-            FastPathUnavailable: There is none.
-        """
+    @property
+    def has_room(self) -> bool:
+        """Whether one more connection may be opened now."""
         now = self.loop.time()
         answering = sum(now - since < STALL_SECONDS for since in self.busy.values())
-        if answering >= MAX_HELD or len(self.busy) >= MAX_STALLED:
-            raise FastPathUnavailable
+        return answering < MAX_HELD and len(self.busy) < MAX_STALLED
+
+    async def take_next(self) -> _AwaitingConnection:
+        """The next connection that is given back; the first that waits gets it.
+
+        Raises:
+            FastPathUnavailable: None was given back in time.
+        """
+        waiter: asyncio.Future[_AwaitingConnection] = self.loop.create_future()
+        self._waiting[waiter] = None
+        timer = self.loop.call_later(_MAX_WAIT_SECONDS, _end_wait, waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                # It was given while the caller was cancelled.
+                self.give_back(waiter.result())
+            raise
+        finally:
+            timer.cancel()
+            self._waiting.pop(waiter, None)
+
+    def reserve(self) -> object:
+        """Room for one more connection, to be freed again."""
         opening = object()
-        self.busy[opening] = now
+        self.busy[opening] = self.loop.time()
         return opening
 
     def free(self, opening: object) -> None:
@@ -414,8 +438,16 @@ class _LoopConnections:
         self.busy.pop(connection, None)
         if self._is_closed or len(self.idle) >= MAX_HELD:
             connection.close()
-        else:
+            return
+        waiter = next((each for each in self._waiting if not each.done()), None)
+        now = self.loop.time()
+        if waiter is None:
             self.idle.append(connection)
+        elif connection.is_fresh(now):
+            self.busy[connection] = now
+            waiter.set_result(connection)
+        else:
+            connection.close()
 
     def drop(self, connection: _AwaitingConnection) -> None:
         self.busy.pop(connection, None)
@@ -530,6 +562,11 @@ class _AwaitingConnection(_Held):
 def _wake(waiter: asyncio.Future[int], ready: int) -> None:
     if not waiter.done():
         waiter.set_result(ready)
+
+
+def _end_wait(waiter: asyncio.Future[_AwaitingConnection]) -> None:
+    if not waiter.done():
+        waiter.set_exception(FastPathUnavailable())
 
 
 def _fail(waiter: asyncio.Future[int]) -> None:
