@@ -19,7 +19,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -32,6 +32,9 @@ from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     prepare_sqlite,
 )
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection as AsyncPsycopg
 
 _log = logging.getLogger(__name__)
 
@@ -271,7 +274,7 @@ def parse_url(url: str) -> URL:
 
 def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
     # Imported here, because the driver takes 10 MB that a service on SQLite does not need.
-    from .postgresql import TimeoutConnection, connector
+    from .postgresql import connector, is_stale
 
     engine = create_async_engine(
         url,
@@ -289,7 +292,7 @@ def _postgres_engine(url: URL, statement_seconds: float) -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "checkout")
     def _refuse_stale(_connection: object, record: ConnectionPoolEntry, _fairy: object) -> None:
-        if cast(TimeoutConnection, record.driver_connection).is_stale():
+        if is_stale(cast("AsyncPsycopg[Any]", record.driver_connection)):
             # The pool then takes another one, so that a restart of the server costs no request.
             raise exc.DisconnectionError
 

@@ -22,6 +22,16 @@ _CANCEL_SECONDS: Final = 1.0
 _INTERVAL: Final = 0.1
 
 
+def is_stale(connection: AsyncConnection[Any]) -> bool:
+    """True if the server has ended an idle connection: it sends nothing else while nothing is asked.
+
+    One system call, without a round trip. A network that was cut is noticed by the next statement only.
+    """
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class TimeoutConnection(AsyncConnection[Any]):
     """A connection that closes when the server does not answer a statement in time.
 
@@ -30,15 +40,6 @@ class TimeoutConnection(AsyncConnection[Any]):
     """
 
     statement_seconds: float = 8.0
-
-    def is_stale(self) -> bool:
-        """True if the server has ended an idle connection: it sends nothing else while nothing is asked.
-
-        One system call, without a round trip. A network that was cut is noticed by the next statement only.
-        """
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return bool(poll.poll(0))
 
     async def wait(
         self,

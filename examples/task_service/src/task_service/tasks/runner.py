@@ -267,11 +267,13 @@ class Runner:
         async with self._acquiring:
             while self._group is not None and not self._stopping.is_set() and self._free > 0:
                 began = self._clock.monotonic()
-                acquired = await self._worker_runs.acquire(self._free, announced=announced)
-                if not acquired:
-                    return
+                room = self._free
+                acquired = await self._worker_runs.acquire(room, announced=announced)
                 for run in acquired:
                     await self._begin(run, began)
+                if len(acquired) < room:
+                    # What could be started was. The rest is found when it is announced, a run ends, or the poll is due.
+                    return
                 announced = None
 
     async def _begin(self, run: AcquiredRun, began: float) -> None:
