@@ -27,6 +27,7 @@ ADMINISTRATOR = INTERACTIVE | {USER: "permission_denied"}
 NO_TASK = "/api/tasks/tsk_0000000000000000"
 NO_RUN = "/api/runs/run_0000000000000000"
 NO_KEY = "/api/keys/000000000000"
+NO_ACCOUNT = "/api/admin/service-accounts/svc_0000000000000000"
 NO_USER = "/api/admin/users/usr_0000000000000000"
 
 # Who passes the guard of each route. What an answer is beyond it (200, 201, 404, 422) is not the matter here.
@@ -72,6 +73,11 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("PATCH", "/api/admin/users/{userId}"): (NO_USER, ADMINISTRATOR),
     ("POST", "/api/admin/users/{userId}/invitation"): (f"{NO_USER}/invitation", ADMINISTRATOR),
     ("DELETE", "/api/admin/users/{userId}/sessions"): (f"{NO_USER}/sessions", ADMINISTRATOR),
+    ("GET", "/api/admin/service-accounts"): ("/api/admin/service-accounts", ADMINISTRATOR),
+    ("POST", "/api/admin/service-accounts"): ("/api/admin/service-accounts", ADMINISTRATOR),
+    ("GET", "/api/admin/service-accounts/{accountId}"): (NO_ACCOUNT, ADMINISTRATOR),
+    ("PATCH", "/api/admin/service-accounts/{accountId}"): (NO_ACCOUNT, ADMINISTRATOR),
+    ("DELETE", "/api/admin/service-accounts/{accountId}"): (NO_ACCOUNT, ADMINISTRATOR),
     ("GET", "/api/admin/keys"): ("/api/admin/keys", ADMINISTRATOR),
     ("POST", "/api/admin/keys/revoke"): ("/api/admin/keys/revoke", ADMINISTRATOR),
     ("POST", "/api/admin/keys/{keyId}/revoke"): (
@@ -176,6 +182,8 @@ ADDRESSES = (
     "/api/%61dmin/config",
     "/api/admin/config/max_keys_per_user",
     "/api/admin/users",
+    "/api/admin/service-accounts",
+    "/api/admin/service-accounts/svc_0000000000000000",
     "/api/admin/keys",
     "/api/admin/keys/000000000000/rotate",
     "/api/admin/audit",

@@ -44,7 +44,8 @@ async def invite(admin: Caller, username: str = "eva", role: str = "user") -> tu
 
 async def test_me_shows_user_permissions_and_credential(user: Caller, user_key: Caller) -> None:
     answered = await me(user)
-    assert answered["user"].keys() == {"id", "username", "roles"}
+    assert answered["user"].keys() == {"id", "username", "roles", "service_account"}
+    assert answered["user"]["service_account"] is False
     assert (answered["user"]["username"], answered["user"]["roles"]) == ("ulf", ["user"])
     assert answered["permissions"] == ["keys:manage", "tasks:read", "tasks:run", "tasks:write"]
     credential = answered["credential"]

@@ -47,6 +47,7 @@ ROUTES = [
     ("PATCH", "/api/tasks/tsk_0000000000000000"),
     ("PATCH", "/api/admin/config"),
     ("POST", "/api/admin/users"),
+    ("POST", "/api/admin/service-accounts"),
     ("PATCH", "/api/admin/users/usr_0000000000000000"),
     ("POST", "/api/auth/login"),
     ("POST", "/api/auth/set-password"),
@@ -115,7 +116,13 @@ async def test_a_hostile_query_is_invalid_input(user: Caller, query: str) -> Non
         assert problem(await user.get(f"{path}?{query}")) == (422, "input_invalid")
 
 
-PAGED = ["/api/tasks", "/api/admin/users", "/api/admin/audit", "/api/tasks/{task}/runs"]
+PAGED = [
+    "/api/tasks",
+    "/api/admin/users",
+    "/api/admin/service-accounts",
+    "/api/admin/audit",
+    "/api/tasks/{task}/runs",
+]
 # Everything else that some reader takes for 5, and 5 twice.
 NO_LIMITS = ["0_5", "%2B5", "5.0", "-5", "", "%205", "%D9%A5", "5&limit=6", "5&limit=5"]
 

@@ -68,7 +68,7 @@ async def test_path_parameters_have_one_spelling_and_the_form_of_their_ids(
     document: dict[str, Any],
 ) -> None:
     names = set(re.findall(r"\{(.+?)\}", " ".join(document["paths"])))
-    assert names == {"keyId", "runId", "sessionId", "taskId", "userId"}
+    assert names == {"accountId", "keyId", "runId", "sessionId", "taskId", "userId"}
     for path, item in document["paths"].items():
         for operation in item.values():
             described = {

@@ -296,6 +296,11 @@ def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
         login = log_in(service, "ada")
         assert service.request("GET", "/api/admin/config", credential=login)[0] == 200
         # Another process, while the service runs.
+        path = "/api/admin/service-accounts"
+        made = service.request("POST", path, {"name": "bot"}, credential=login)[1]
+        assert run(data, "users", "disable", "Bot").stdout == "bot is disabled.\n"
+        shown = service.request("GET", f"{path}/{made['id']}", credential=login)[1]
+        assert shown["disabled"] is True
         assert run(data, "users", "disable", "Ada").exit_code == 1  # the last administrator
         run(
             data,

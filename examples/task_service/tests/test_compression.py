@@ -28,6 +28,7 @@ WITHOUT_SECRETS = {
     "/admin/audit",
     "/admin/config",
     "/admin/keys",
+    "/admin/service-accounts",
     "/admin/system",
     "/admin/users",
     "/api/admin/keys",
@@ -46,9 +47,13 @@ WITHOUT_SECRETS = {
 }
 NOT_COMPRESSED = {
     "/",
+    "/admin/service-accounts/{account_id}",
+    "/admin/service-accounts/{account_id}/keys/{key_id}",
     "/api/admin/audit",
     "/api/admin/audit/export",
     "/api/admin/config",
+    "/api/admin/service-accounts",
+    "/api/admin/service-accounts/{accountId}",
     "/api/admin/system",
     "/api/admin/users/{userId}",
     "/api/auth/me",

@@ -16,6 +16,7 @@ from alembic.migration import MigrationContext
 from examples.task_service.tests.accounts_support import KINDS, START, database_url
 from examples.task_service.tests.runs_support import fresh_postgres
 from sqlalchemy import Connection, func, insert, inspect, select, text
+from sqlalchemy.exc import IntegrityError
 
 from msk_auth import ConfigurationError
 from msk_auth.stores.sqlalchemy import read_record
@@ -413,6 +414,43 @@ async def test_the_audit_log_stays_when_its_indexes_get_the_time(
         )
         assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 17))}
         assert await connection.run_sync(_differences) == []
+
+
+async def test_users_stay_when_service_accounts_join_them(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0017 to 0018, with an older process beside."""
+    await _upgrade_to("0017", db, monkeypatch)
+    user = (
+        "INSERT INTO users (id, username, roles, password_hash, external_login, created_at)"
+        " VALUES ('{0}', '{0}', '[]', 'a hash', true, 0)"
+    )
+    async with db.write() as connection:
+        await connection.exec_driver_sql(user.format("usr_before"))
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(user.format("usr_after"))
+        columns = schema.users.c
+        found = await connection.execute(
+            select(
+                columns.id, columns.service_account, columns.description, columns.deleted_at
+            ).order_by(columns.id)
+        )
+        assert [tuple(row) for row in found] == [
+            ("usr_after", False, None, None),
+            ("usr_before", False, None, None),
+        ]
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0018"
+            )
+        )
+        assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 18))}
+        assert await connection.run_sync(_differences) == []
+    # Also against an older process, which does not know what a service account is.
+    with pytest.raises(IntegrityError):
+        async with db.write() as connection:
+            await connection.exec_driver_sql("UPDATE users SET service_account = true")
 
 
 def _indexes_of_audit(connection: Connection) -> set[str | None]:

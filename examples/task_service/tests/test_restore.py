@@ -127,6 +127,26 @@ async def test_what_the_audit_log_refuses_is_refused_again(services: Services) -
     assert await refuse_what_ended(services, changes) == Restoration(0, 0, 0, 0)
 
 
+async def test_service_accounts_that_ended_since_are_disabled_again(services: Services) -> None:
+    accounts = services.service_accounts
+    disabled, deleted, enabled = [
+        await accounts.create(name) for name in ("disabled", "deleted", "enabled")
+    ]
+    changes = AuditedChanges.read(
+        [
+            line(5, "service_account.disabled", "svc_0000000000000000"),
+            line(4, "service_account.enabled", enabled.id),
+            line(3, "service_account.disabled", enabled.id),
+            line(2, "service_account.deleted", deleted.id),
+            line(1, "service_account.disabled", disabled.id),
+        ]
+    )
+    assert await refuse_what_ended(services, changes) == Restoration(0, 0, 0, 2)
+    refused = [(await accounts.get(one.id)).disabled for one in (disabled, deleted, enabled)]
+    assert refused == [True, True, False]
+    assert await refuse_what_ended(services, changes) == Restoration(0, 0, 0, 0)
+
+
 def test_changes_that_are_not_made_again_are_listed_oldest_first() -> None:
     changes = AuditedChanges.read(
         [line(3, "config.changed", None), line(2, "user.roles_changed", "usr_1"), line(1, "x", "y")]

@@ -30,10 +30,11 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from . import background
 from .accounts.audit import Audit
 from .accounts.passwords import OWASP
+from .accounts.roles import RECENT_LOGIN
 from .accounts.throttle import LEAK_REPORTS, REVOCATIONS, PublicThrottle
 from .accounts.users import User
 from .api import openapi
-from .api.admin import RECENT_LOGIN, admin_router
+from .api.admin import admin_router
 from .api.admin_keys import admin_keys_routers
 from .api.auth import auth_router
 from .api.health import health_router
@@ -42,6 +43,7 @@ from .api.key_audit import key_audit_router
 from .api.keys import keys_routers
 from .api.leaks import GitHubKeys, leak_routers
 from .api.runs import runs_router
+from .api.service_accounts import service_accounts_router
 from .api.tasks import tasks_router
 from .compression import Compression
 from .db.migrate import migrate
@@ -133,6 +135,7 @@ def _add_routes(app: FastAPI, router: APIRouter) -> None:
 
 def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRouter, ...]:
     admin_keys = admin_keys_routers(auth, it.users, recent_login=RECENT_LOGIN)
+    service_accounts = service_accounts_router(auth, it.service_accounts)
     # In this order a request is matched: what is asked for most often stands first.
     return (
         health_router(it.db, it.metrics, it.run_counts, it.tokens),
@@ -142,6 +145,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
         tasks_router(auth, it.tasks, it.runs, it.registry),
         runs_router(auth, it.tasks, it.runs, it.logs, stopping=it.stopping),
         *admin_keys,
+        service_accounts,
         admin_router(
             auth,
             it.config,
@@ -150,7 +154,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
             it.audit,
             it.sessions,
             it.status,
-            keys=admin_keys,
+            others=(*admin_keys, service_accounts),
             base_url=it.settings.base_url,
         ),
         *_leak_routers(it, auth),

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 from prometheus_client import CollectorRegistry
+from uvicorn.loops.auto import auto_loop_factory
 
 from msk_auth import ConfigurationError, MskAuthError
 
@@ -127,7 +128,9 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
             " For separate workers set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
         )
     configure_logging(settings.log_format, settings.log_level)
-    asyncio.run(_work(settings, timedelta(seconds=grace_seconds)))
+    # The event loop of `serve`: it waits for PostgreSQL with fewer system calls than asyncio's own.
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(_work(settings, timedelta(seconds=grace_seconds)))
 
 
 @main.command()
@@ -240,7 +243,7 @@ def create_user(name: str, role: str, password_stdin: bool) -> None:
 @users.command("disable")
 @click.argument("name")
 def disable_user(name: str) -> None:
-    """Refuse every login and every key of the user NAME."""
+    """Refuse every login and every key of the user or service account NAME."""
     asyncio.run(_disable_user(load_settings(), name))
 
 
@@ -384,7 +387,8 @@ async def _create_user(settings: Settings, name: str, role: str, password: str |
 async def _disable_user(settings: Settings, name: str) -> None:
     async with _services(settings) as services:
         user = await services.users.get_by_name(name)
-        await services.users.change(user.id, disabled=True)
+        store = services.service_accounts if user.service_account else services.users
+        await store.change(user.id, disabled=True)
         click.echo(f"{user.username} is disabled.")
 
 

@@ -36,6 +36,14 @@ class UserNotFound(NotFound):
     default_detail = "There is no user with this id."
 
 
+class ServiceAccountNotFound(NotFound):
+    """No such service account, or it was deleted."""
+
+    code = "service_account_not_found"
+    title = "The service account was not found"
+    default_detail = "There is no service account with this id."
+
+
 class SessionNotFound(NotFound):
     """No such open session of this user."""
 
@@ -109,12 +117,14 @@ class LinkInvalid(Problem):
 
 
 class UsernameTaken(Problem):
-    """There is a user of that name."""
+    """There is a user or a service account of that name."""
 
     status = 409
     code = "username_taken"
     title = "The user name is taken"
-    default_detail = "There is already a user with this name. Choose another one."
+    default_detail = (
+        "There is already a user or a service account with this name. Choose another one."
+    )
 
 
 class LastAdministrator(Problem):

@@ -16,8 +16,10 @@ from sqlalchemy import update
 
 from msk_auth import ConfigurationError, KeyStatus
 
+from .accounts.users import SERVICE_ACCOUNT
 from .db.schema import runs, sessions
-from .errors import UserNotFound
+from .errors import ServiceAccountNotFound, UserNotFound
+from .ids import is_id
 from .services import Services
 from .tasks.models import RunState
 
@@ -25,12 +27,19 @@ RESTORED: Final = "The database was restored from a backup."
 """The error of a run that ends because of that."""
 
 _REFUSED_KEY: Final = frozenset({"key.revoked", "key.deleted"})
+_DISABLED: Final = frozenset(
+    {"user.disabled", "service_account.disabled", "service_account.deleted"}
+)
+_ENABLED: Final = frozenset({"user.enabled", "service_account.enabled"})
 _NOT_REPEATED: Final = frozenset(
     {
         "config.changed",
         "key.expiry_set",
         "key.rotated",
         "key.updated",
+        "service_account.created",
+        "service_account.deleted",
+        "service_account.described",
         "user.password_changed",
         "user.password_set",
         "user.roles_changed",
@@ -44,7 +53,7 @@ class AuditedChanges:
 
     Attributes:
         revoked_keys: The ids of keys that were revoked or deleted.
-        disabled_users: The ids of users whom the last entry about them disabled.
+        disabled_users: The ids of users and service accounts whom the last entry about them disabled, or deleted.
         not_repeated: The entries of changes that are not made again, newest last.
     """
 
@@ -70,9 +79,9 @@ class AuditedChanges:
         # The newest is first in an export.
         entries.sort(key=lambda entry: entry["id"])
         disabled = {
-            entry["target"]: entry["action"] == "user.disabled"
+            entry["target"]: entry["action"] in _DISABLED
             for entry in entries
-            if entry["action"] in {"user.disabled", "user.enabled"}
+            if entry["action"] in _DISABLED | _ENABLED
         }
         return cls(
             frozenset(entry["target"] for entry in entries if _refuses_key(entry)),
@@ -113,7 +122,7 @@ def _refuses_key(entry: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """How many runs and logins ended, keys were revoked and users disabled."""
+    """How many runs and logins ended, keys were revoked, and users and service accounts disabled."""
 
     runs: int
     sessions: int
@@ -145,11 +154,12 @@ async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Rest
         keys += 1
     users = 0
     for user_id in sorted(changes.disabled_users):
+        store = services.service_accounts if is_id(user_id, SERVICE_ACCOUNT) else services.users
         try:
-            if not (await services.users.get(user_id)).disabled:
-                await services.users.change(user_id, disabled=True)
+            if not (await store.get(user_id)).disabled:
+                await store.change(user_id, disabled=True)
                 users += 1
-        except UserNotFound:
+        except (UserNotFound, ServiceAccountNotFound):
             continue
     async with services.db.write() as connection:
         # No worker is left that could answer a request to cancel a running one.

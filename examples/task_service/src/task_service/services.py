@@ -33,6 +33,7 @@ from .accounts.key_list import KeyList
 from .accounts.login import Login
 from .accounts.oidc import OidcLogin, Provider
 from .accounts.passwords import OWASP, Passwords
+from .accounts.service_accounts import ServiceAccounts, may_act_for
 from .accounts.sessions import Sessions
 from .accounts.throttle import LoginThrottle
 from .accounts.users import User, Users
@@ -80,6 +81,7 @@ class Services:
     config: ConfigStore
     passwords: Passwords
     users: Users
+    service_accounts: ServiceAccounts
     invitations: Invitations
     sessions: Sessions
     login: Login
@@ -198,6 +200,7 @@ class Services:
             find_owner=users.find_owner,
             tokens=tokens,
             find_session=sessions.find_session,
+            may_act_for=may_act_for,
             key_limits=config.key_limits,
             activity=config.activity_settings,
             hasher=KeyHasher(secrets.peppers),
@@ -233,6 +236,9 @@ class Services:
             config=config,
             passwords=passwords,
             users=users,
+            service_accounts=ServiceAccounts(
+                db, clock, audit=audit, await_lease_expiry=await_lease_expiry
+            ),
             invitations=invitations,
             sessions=sessions,
             login=login,

@@ -41,7 +41,7 @@ async def test_an_operation_is_tried_as_the_person_who_is_logged_in(
     await expect(dark).to_have_count(0 if scheme == "dark" else 1)
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 async def test_the_reference_is_accessible_in_every_scheme(
     open_page: Open, live_service: LiveService
 ) -> None:

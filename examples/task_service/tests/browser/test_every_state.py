@@ -143,6 +143,7 @@ async def _newcomer_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "task that has not run"
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("states", [_public_states, _newcomer_states, _task_states])
 async def test_every_state_is_accessible_and_fits(
     open_page: Open, live_service: LiveService, states: States

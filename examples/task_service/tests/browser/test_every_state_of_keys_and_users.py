@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 from .conftest import Open
 from .support import States, Watch, assert_every_state, create_key
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
@@ -110,6 +110,52 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "system"
 
 
+async def _service_account_states(page: Page, watch: Watch) -> AsyncIterator[str]:
+    watch.expected |= {404, 409, 422}
+    await page.goto("/admin/service-accounts")
+    await page.get_by_role("button", name="New service account").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Create service account").click()
+    await expect(dialog.get_by_text("Please")).to_be_visible()
+    yield "new service account with an error"
+    await dialog.get_by_label("Name", exact=True).fill("backup-" + "of-a-long-name-" * 3)
+    await dialog.get_by_label("Description").fill("Copies the archive to the other site. " * 4)
+    await dialog.get_by_role("button", name="Create service account").click()
+    await page.wait_for_url("**/admin/service-accounts/svc_*")
+    await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
+    yield "service account without keys"
+    await page.get_by_role("button", name="New API Key").click()
+    yield "new key of a service account"
+    await page.keyboard.press("Escape")
+    await create_key(page, "nightly copy")
+    await expect(page.get_by_role("table", name="API keys")).to_be_visible()
+    yield "service account"
+    await page.get_by_role("button", name="Edit").click()
+    yield "edit a service account"
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Delete", exact=True).click()
+    yield "delete a service account"
+    await page.keyboard.press("Escape")
+    await page.get_by_role("link", name="nightly copy").click()
+    await expect(page.get_by_role("table", name="History")).to_be_visible()
+    yield "key of a service account"
+    await page.get_by_role("link", name="Service account", exact=True).click()
+    await page.get_by_role("button", name="Disable", exact=True).click()
+    yield "disable a service account"
+    await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    await expect(page.get_by_text("every key of it is refused")).to_be_visible()
+    yield "disabled service account"
+    await page.goto("/admin/service-accounts")
+    await expect(page.get_by_role("table")).to_be_visible()
+    yield "service accounts"
+    await page.get_by_label("Search by name or id").fill("no such account")
+    await expect(page.get_by_text("No service accounts match.")).to_be_visible()
+    yield "no service account found"
+    await page.goto("/admin/service-accounts/svc_0000000000000000")
+    await expect(page.get_by_role("alert").first).to_be_visible()
+    yield "service account that is not there"
+
+
 async def _own_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     watch.expected |= {403, 422}
     await page.goto("/account")
@@ -139,7 +185,9 @@ async def _own_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "key that is not there"
 
 
-@pytest.mark.parametrize("states", [_key_states, _admin_states, _own_states])
+@pytest.mark.parametrize(
+    "states", [_key_states, _admin_states, _service_account_states, _own_states]
+)
 async def test_every_state_is_accessible_and_fits(open_page: Open, states: States) -> None:
     page, watch = await open_page()
     await assert_every_state(page, states(page, watch))

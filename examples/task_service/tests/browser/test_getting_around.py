@@ -153,6 +153,7 @@ WEIGHT = """() => [...performance.getEntriesByType("navigation"), ...performance
     .reduce((sum, {transferSize}) => sum + transferSize, 0)"""
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_page_weighs_less_than_100_kb_in_a_browser_that_has_nothing_yet(
     open_page: Open, path: str
@@ -179,6 +180,7 @@ SHIFT = """() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("width", [390, 1440])
 async def test_nothing_moves_when_the_data_comes(
     open_page: Open, live_service: LiveService, width: int
@@ -195,6 +197,7 @@ async def test_nothing_moves_when_the_data_comes(
         assert shift < 0.02, f"{path} at {width}: {moved}"
 
 
+@pytest.mark.pages
 async def test_nothing_moves_where_there_is_nothing_yet(
     open_page: Open, live_service: LiveService
 ) -> None:

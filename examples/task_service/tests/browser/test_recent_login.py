@@ -226,6 +226,7 @@ async def _states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "too many wrong passwords"
 
 
+@pytest.mark.pages
 async def test_the_dialog_is_accessible_and_fits_in_every_state(open_users: OpenUsers) -> None:
     page, watch = await open_users()
     await assert_every_state(page, _states(page, watch))

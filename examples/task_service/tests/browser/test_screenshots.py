@@ -1,6 +1,6 @@
-"""The pictures of the documentation: `SCREENSHOTS=docs/assets pytest examples/…/browser/test_screenshots.py`.
+"""The pictures of the documentation: `SCREENSHOTS=docs/assets pytest -m pages examples/…/browser/test_screenshots.py`.
 
-Every test run takes them, so that they keep working; they are kept only on request.
+`make test-pages` takes them each time, so that they keep working; they are kept only on request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Page, Route, expect
 from .conftest import Open
 from .support import PASSWORD, LiveService, create_key, log_in
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 MAX_BYTES = 150_000
 
@@ -48,7 +48,7 @@ PREPARE = """async () => {
 }"""
 
 
-async def _answer_activity(route: Route) -> None:
+async def answer_activity(route: Route) -> None:
     """A month of requests, on working days most, and some refused ones."""
     now = datetime.now(UTC)
     days = [
@@ -112,7 +112,7 @@ async def test_the_pictures_show_what_people_will_see(
         await page.get_by_label("Name", exact=True).fill("release pipeline")
         await _take(page, folder, "new-key")
         await page.keyboard.press("Escape")
-        await page.route("**/activity?days=30", _answer_activity)
+        await page.route("**/activity?days=30", answer_activity)
         await page.get_by_role("link", name="monitoring").click()
         await expect(page.get_by_role("table", name="History")).to_be_visible()
         await expect(page.get_by_role("region", name="Requests")).to_contain_text("18 refused")

@@ -24,6 +24,7 @@ from msk_auth import (
     Principal,
     RevocationCause,
     StoreUnavailable,
+    require_interactive,
 )
 from task_service.db import schema
 from task_service.db.engine import Database
@@ -31,10 +32,13 @@ from task_service.tasks.run_keys import KEY_LEAKED, of_key
 from task_service.tasks.runs import cancel_runs
 
 from .audit import Audit
+from .roles import RECENT_LOGIN
 from .sessions import require_open
 
 MAX_LEAKS: Final = 100
 """How many places of one leaked key are recorded."""
+
+_RECENT: Final = require_interactive(max_age=RECENT_LOGIN)
 
 _AUDIT = schema.audit.c
 
@@ -54,13 +58,19 @@ class KeyAudit:
     async def on_change(self, connection: AsyncConnection, event: KeyEvent) -> None:
         """The hook of the key store. A key is created only while the login that creates it is open.
 
+        A person changes the key of another owner, such as a service account, only with a recent login.
+
         Args:
             connection: In the transaction of the change.
             event: The change.
 
         Raises:
+            LoginTooOld: The key is another owner's, and the login of the principal is older than :data:`RECENT_LOGIN`.
             TokenRevoked: The login of the principal has ended since its request was authenticated.
         """
+        principal = None if isinstance(event, KeyLeaked | KeyExpiring) else event.principal
+        if principal is not None and principal.owner.id != event.record.owner_id:
+            _RECENT.check(principal, event.at)
         match event:
             case KeyCreated(principal=principal, record=record):
                 await self._created(connection, event, principal, record)

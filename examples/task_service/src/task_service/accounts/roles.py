@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -11,6 +12,10 @@ from msk_auth import InputInvalid
 ADMIN: Final = "admin"
 MANAGE_USERS: Final = "admin:users"
 MANAGE_KEYS: Final = "admin:keys"
+
+RECENT_LOGIN: Final = timedelta(minutes=15)
+"""How old a login may be that makes an administrator, changes roles, sets up another's password, creates a service account, or
+makes, changes or revokes the key of another owner (RFC 9470)."""
 
 _USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
 

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import (
     Clock,
@@ -52,12 +53,15 @@ from .sessions import end_open_sessions
 MAX_PAGE: Final = 200
 MAX_USERNAME: Final = 64
 
+SERVICE_ACCOUNT: Final = "svc"
+"""What the id of a service account begins with. Those of users begin with `usr`."""
+
 _USERS = schema.users.c
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the service.
+    """A user of the service, or a service account.
 
     Attributes:
         username: In NFKC and lower case, as names are compared.
@@ -66,6 +70,7 @@ class User:
         last_login_at: None means never.
         has_password: False until the user has set the first one through a link.
         external_login: Whether the user logs in at the identity provider.
+        service_account: Whether this is no person, but a service account: it owns keys, tasks and runs, and never logs in.
     """
 
     id: str
@@ -76,6 +81,7 @@ class User:
     last_login_at: datetime | None
     has_password: bool
     external_login: bool = False
+    service_account: bool = False
 
     @property
     def can_log_in(self) -> bool:
@@ -165,11 +171,15 @@ class Users:
         self._audit = audit
         self._passwords = passwords
         self._await_lease_expiry = await_lease_expiry
-        self._read_user = db.prepare(select(schema.users).where(_USERS.id == bindparam("user_id")))
+        self._read_user = db.prepare(
+            select(schema.users).where(
+                _USERS.id == bindparam("user_id"), _USERS.deleted_at.is_(None)
+            )
+        )
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
-        """Read the user with this id for the library's authenticator; None if there is none."""
-        if not is_id(owner_id, "usr"):
+        """Read the user or service account with this id for the library's authenticator; None if there is none."""
+        if not (is_id(owner_id, "usr") or is_id(owner_id, SERVICE_ACCOUNT)):
             return None
         for row in await self._read_user(user_id=owner_id):
             return user_of(row).to_owner()
@@ -181,13 +191,11 @@ class Users:
         Raises:
             UserNotFound: There is none.
         """
-        owner = await self.find_owner(user_id)
-        if owner is None:
-            raise UserNotFound
-        return owner.user
+        async with self._db.read() as connection:
+            return await read_user(connection, user_id)
 
     async def get_by_name(self, username: str) -> User:
-        """The user with this name, in any spelling.
+        """The user or service account with this name, in any spelling.
 
         Raises:
             UserNotFound: There is none.
@@ -198,7 +206,7 @@ class Users:
         return stored.user
 
     async def names(self, user_ids: Iterable[str]) -> dict[str, str]:
-        """The names of these users by their ids; an id that no user has is left out.
+        """The names of these users and service accounts by their ids; an id that neither has is left out.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -213,7 +221,9 @@ class Users:
     async def find_password(
         self, username: str, *, connection: AsyncConnection | None = None
     ) -> StoredPassword | None:
-        """The user with this name and the password's hash; None if there is none.
+        """The user or service account with this name, and the password's hash; None if there is none.
+
+        A service account has no password, so a login with its name is refused like that of a user without one.
 
         Args:
             username: As it was typed.
@@ -447,18 +457,9 @@ def _select_users(query: UserQuery) -> Select[Any]:
     Raises:
         InputInvalid: Field `search` or `role`.
     """
-    statement = select(schema.users)
+    statement = select(schema.users).where(_USERS.service_account.is_(False))
     if query.search is not None:
-        if len(query.search) > MAX_USERNAME:
-            raise InputInvalid.of(
-                "search", f"The search is too long. Send {MAX_USERNAME} characters at most."
-            )
-        statement = statement.where(
-            or_(
-                _USERS.username.contains(normalised_username(query.search), autoescape=True),
-                _USERS.id == query.search.strip(),
-            )
-        )
+        statement = statement.where(name_contains(query.search))
     if query.role is not None:
         (role,) = check_roles([query.role], field="role")
         # Roles are a JSON array of plain words, so each of them appears between quotes.
@@ -471,12 +472,28 @@ def _select_users(query: UserQuery) -> Select[Any]:
     return statement
 
 
+def name_contains(search: str) -> ColumnElement[bool]:
+    """Whether a name has this part, or the id is this text.
+
+    Raises:
+        InputInvalid: Field `search`.
+    """
+    if len(search) > MAX_USERNAME:
+        raise InputInvalid.of(
+            "search", f"The search is too long. Send {MAX_USERNAME} characters at most."
+        )
+    return or_(
+        _USERS.username.contains(normalised_username(search), autoescape=True),
+        _USERS.id == search.strip(),
+    )
+
+
 @asynccontextmanager
 async def name_taken() -> AsyncGenerator[None]:
     """Translates the database's refusal in a transaction that adds a user.
 
     Raises:
-        UsernameTaken: There is a user of that name.
+        UsernameTaken: There is a user or a service account of that name.
     """
     try:
         yield
@@ -492,13 +509,11 @@ def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...
         InputInvalid: With all invalid fields.
     """
     errors: list[FieldError] = []
-    name = normalised_username(username)
-    if not is_username(name) or len(username) > MAX_USERNAME:
-        errors.append(
-            FieldError(
-                "username", f"A name has 1 to {MAX_USERNAME} visible characters and no spaces."
-            )
-        )
+    name = username
+    try:
+        name = check_name(username, field="username")
+    except InputInvalid as error:
+        errors += error.errors
     checked: tuple[str, ...] = ()
     try:
         checked = check_roles(roles)
@@ -507,6 +522,24 @@ def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...
     if errors:
         raise InputInvalid(errors)
     return name, checked
+
+
+def check_name(name: str, *, field: str) -> str:
+    """Validate the name of a new user or service account, and return it as it is stored.
+
+    Args:
+        name: As it was typed.
+        field: The name of the input in the error.
+
+    Raises:
+        InputInvalid: It is too long, empty, or has spaces or invisible characters.
+    """
+    normalised = normalised_username(name)
+    if not is_username(normalised) or len(name) > MAX_USERNAME:
+        raise InputInvalid.of(
+            field, f"A name has 1 to {MAX_USERNAME} visible characters and no spaces."
+        )
+    return normalised
 
 
 def _administers(roles: Iterable[str], disabled: bool, can_log_in: bool) -> bool:
@@ -523,20 +556,20 @@ async def administrators_of(connection: AsyncConnection) -> list[User]:
     """The enabled administrators, oldest first, whether or not they can log in yet."""
     rows = await connection.execute(
         select(schema.users)
-        .where(_USERS.disabled_at.is_(None))
+        .where(_USERS.disabled_at.is_(None), _USERS.service_account.is_(False))
         .order_by(_USERS.created_at, _USERS.id)
     )
     return [user for user in map(user_of, rows) if ADMIN in user.roles]
 
 
 async def read_user(connection: AsyncConnection, user_id: str) -> User:
-    """The user with this id, as a transaction sees them.
+    """The user with this id, as a transaction sees them. A service account is none.
 
     Raises:
         UserNotFound: There is none.
     """
     if is_id(user_id, "usr"):
-        found = select(schema.users).where(_USERS.id == user_id)
+        found = select(schema.users).where(_USERS.id == user_id, _USERS.service_account.is_(False))
         row = (await connection.execute(found)).one_or_none()
         if row is not None:
             return user_of(row)
@@ -560,7 +593,7 @@ async def begin_administration(
 
 
 def user_of(row: Row[Any]) -> User:
-    """The user in a row of the table of users."""
+    """The user or service account in a row of the table of users."""
     return User(
         id=row.id,
         username=row.username,
@@ -570,4 +603,5 @@ def user_of(row: Row[Any]) -> User:
         last_login_at=row.last_login_at,
         has_password=row.password_hash is not None,
         external_login=row.external_login,
+        service_account=row.service_account,
     )

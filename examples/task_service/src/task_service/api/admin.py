@@ -1,13 +1,13 @@
 """Administration: the live configuration, users, the audit log and the system. Every route refuses API keys.
 
-Keys are administered in a module of their own. Each route names its guard. :class:`_ClosedPrefix` guards the rest of the prefix as well: an unknown path or method under
+Keys and service accounts are administered in modules of their own. Each route names its guard. :class:`_ClosedPrefix` guards the rest of the prefix as well: an unknown path or method under
 it refuses API keys and anonymous callers before it answers 404 or 405.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Response
@@ -22,14 +22,14 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit
 from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.invitations import Invitation, Invitations
-from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS
+from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS, RECENT_LOGIN
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User, UserQuery, Users, UserSort
 from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTaken, UserNotFound
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonRoute, Limit, allowed_methods
+from .json_route import JsonBody, JsonRoute, Limit, allowed_methods
 from .openapi import UNCHANGED, path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -37,16 +37,13 @@ USERS: Final = MANAGE_USERS
 
 PREFIX: Final = "/api/admin"
 
-RECENT_LOGIN: Final = timedelta(minutes=15)
-"""How old a login may be that makes an administrator, changes roles, sets up another's password or revokes another's key
-(RFC 9470)."""
-
 _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 
 # The guard of every path below each prefix; the last one is for paths that belong to none of the others.
 _GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
     (f"{PREFIX}/config", require_interactive(CONFIG)),
     (f"{PREFIX}/users", require_interactive(USERS)),
+    (f"{PREFIX}/service-accounts", require_interactive(USERS)),
     (f"{PREFIX}/keys", require_interactive(MANAGE_KEYS)),
     (f"{PREFIX}/audit", require_interactive(AUDIT)),
     (f"{PREFIX}/system", require_interactive(CONFIG)),
@@ -56,18 +53,14 @@ _GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
 UserId = Annotated[str, path_id("userId", "usr", "user")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-class NewUser(_Body):
+class NewUser(JsonBody):
     """The body of `POST /api/admin/users`."""
 
     username: str
     role: Literal["user", "admin"]
 
 
-class UserChanges(_Body):
+class UserChanges(JsonBody):
     """The body of `PATCH /api/admin/users/{userId}`: what is left out stays."""
 
     roles: list[str] | None = None
@@ -114,7 +107,7 @@ def admin_router(
     sessions: Sessions,
     status: StatusReport,
     *,
-    keys: Sequence[APIRouter],
+    others: Sequence[APIRouter],
     base_url: str,
 ) -> APIRouter:
     """The other routes under `/api/admin`, and the answers of what has no route there.
@@ -127,7 +120,7 @@ def admin_router(
         audit: The audit log.
         sessions: The login sessions, which can be ended.
         status: Reports on the service as a whole.
-        keys: The routes of keys, which stand in routers of their own.
+        others: The routers of the routes of keys and of service accounts, which stand in modules of their own.
         base_url: The origin of the links.
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
@@ -236,7 +229,7 @@ def admin_router(
             expires_at=invitation.expires_at,
         )
 
-    routes = [route for each in (router, *keys) for route in each.routes]
+    routes = [route for each in (router, *others) for route in each.routes]
     closed = _ClosedPrefix(auth, [route for route in routes if isinstance(route, Route)])
     # Some paths demand more; none demands less.
     auth.declare(closed, require_interactive())

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from msk_auth import Principal, TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
@@ -18,32 +18,27 @@ from task_service.accounts.users import User
 from task_service.errors import LinkInvalid, LoginFailed, PasswordLoginOff, SessionNotFound
 from task_service.request_record import request_address
 
-from .json_route import JsonRoute
+from .json_route import JsonBody, JsonRoute
 from .openapi import Responses, path_id, problems
 
 SessionId = Annotated[str, path_id("sessionId", "ses", "session")]
 
 
-class _Body(BaseModel):
-    # The values are passwords and tokens: an error must not quote them, not even in a log.
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-class Credentials(_Body):
+class Credentials(JsonBody):
     """The body of `POST /api/auth/login`."""
 
     username: str
     password: str
 
 
-class ChosenPassword(_Body):
+class ChosenPassword(JsonBody):
     """The body of `POST /api/auth/set-password`: the one-time link's token, and the password that was chosen."""
 
     token: str
     password: str
 
 
-class PasswordLink(_Body):
+class PasswordLink(JsonBody):
     """The body of `POST /api/auth/password-link`: the one-time link's token, which no URL may contain."""
 
     token: str
@@ -55,14 +50,14 @@ class PasswordLinkUser(BaseModel):
     username: str
 
 
-class PasswordChange(_Body):
+class PasswordChange(JsonBody):
     """The body of `POST /api/auth/change-password`."""
 
     current_password: str
     new_password: str
 
 
-class ConfirmedPassword(_Body):
+class ConfirmedPassword(JsonBody):
     """The body of `POST /api/auth/reauthenticate`."""
 
     password: str
@@ -77,11 +72,12 @@ class LoginToken(BaseModel):
 
 
 class UserSummary(BaseModel):
-    """The user that a request acts for."""
+    """The user or service account that a request acts for."""
 
     id: str
     username: str
     roles: list[str]
+    service_account: bool
 
 
 class PresentedCredential(BaseModel):
@@ -177,7 +173,12 @@ def auth_router(
         """Show who the request acts for, with which credential, and what they may do."""
         user = principal.user
         return Me(
-            user=UserSummary(id=user.id, username=user.username, roles=list(user.roles)),
+            user=UserSummary(
+                id=user.id,
+                username=user.username,
+                roles=list(user.roles),
+                service_account=user.service_account,
+            ),
             permissions=sorted(principal.permissions),
             credential=PresentedCredential(
                 kind=principal.kind.value,

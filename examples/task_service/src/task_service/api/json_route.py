@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +26,13 @@ from msk_auth import InputInvalid
 from task_service.validation import in_plain_words
 
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")
+
+
+class JsonBody(BaseModel):
+    """The base of bodies: no member but those that are named, and each in its own type."""
+
+    # Some values are passwords and tokens: an error must not quote them, not even in a log.
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 def allowed_methods(routes: Iterable[Route], path: str) -> str:

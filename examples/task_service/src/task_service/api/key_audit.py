@@ -13,6 +13,7 @@ from task_service.accounts.users import User
 
 from .audit import AuditList, audit_list
 from .json_route import JsonRoute, Limit
+from .keys import OnBehalfOf
 from .openapi import UNCHANGED, problems
 
 
@@ -30,9 +31,10 @@ def key_audit_router(auth: FastAPIAuth[User], audit: Audit) -> APIRouter:
         key_id: Annotated[str, Path(alias="keyId")],
         cursor: str | None = None,
         limit: Limit = 50,
+        on_behalf_of: OnBehalfOf = None,
     ) -> AuditList:
         """List the audit entries of one of your keys, newest first."""
-        record = await auth.authenticator.get_key(principal, key_id)
+        record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Of any actor: a leaked key is revoked without a login.
         query = AuditQuery(key_id=record.id)
         return audit_list(await audit.list(query, cursor=cursor, limit=limit))

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
 from msk_auth import ApiKey, KeyFormat, KeyNotFound, KeyStatus, Principal
@@ -22,6 +22,14 @@ from .openapi import UNCHANGED, problems
 PREFIX: Final = "/api/keys"
 
 _FORMAT: Final = KeyFormat()
+
+OnBehalfOf = Annotated[
+    str | None,
+    Query(
+        description="The id of the service account whose key it is. Administrators with a login only."
+    ),
+]
+"""The query parameter of the library's own routes, for those of the service."""
 
 # Spelled as the library spells the times of a key.
 _Time = Annotated[
@@ -120,6 +128,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         cursor: str | None = None,
         limit: Limit = 50,
         count: bool = False,
+        on_behalf_of: OnBehalfOf = None,
     ) -> KeyPageSchema:
         """List your API keys, without their values.
 
@@ -128,7 +137,12 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         filter and order.
         """
         query = KeyListQuery(search=search, status=status, sort=sort)
-        page = await keys.page(principal.owner.id, query, cursor=cursor, limit=limit, count=count)
+        owner_id = principal.owner.id
+        if on_behalf_of is not None:
+            # The library decides who may.
+            await auth.authenticator.list_keys(principal, limit=1, on_behalf_of=on_behalf_of)
+            owner_id = on_behalf_of
+        page = await keys.page(owner_id, query, cursor=cursor, limit=limit, count=count)
         response.headers["cache-control"] = "no-store"
         counts: dict[str, Any] = {}
         if page.counts is not None:
@@ -145,6 +159,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: Annotated[str, Path(alias="keyId")],
         days: Days = 30,
+        on_behalf_of: OnBehalfOf = None,
     ) -> KeyActivitySchema:
         """Read how many requests of one of your keys were accepted and refused, on each of the last `days`.
 
@@ -152,7 +167,10 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         """
         today = auth.authenticator.clock.now().date()
         activity = await auth.authenticator.key_activity(
-            principal, key_id, since=today - timedelta(days=days - 1)
+            principal,
+            key_id,
+            since=today - timedelta(days=days - 1),
+            on_behalf_of=on_behalf_of,
         )
         response.headers["cache-control"] = "no-store"
         return KeyActivitySchema(
@@ -168,16 +186,17 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: Annotated[str, Path(alias="keyId")],
         options: RevokeOptions | None = None,
+        on_behalf_of: OnBehalfOf = None,
     ) -> KeySchema:
         """Revoke an API key, for good.
 
         Runs that it has started go on, unless the body says `{"cancel_runs": true}`. Runs that wait for their start are
         cancelled when their turn comes.
         """
-        record = await auth.authenticator.revoke_key(principal, key_id)
+        record = await auth.authenticator.revoke_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Only now: what the key queues at this moment is not started any more. If this fails, the client repeats the request.
         if options is not None and options.cancel_runs:
-            await runs.cancel_of_key(principal, record.id)
+            await runs.cancel_of_key(principal, record.id, owner_id=record.owner_id)
         response.headers["cache-control"] = "no-store"
         return key_schema(record, auth.authenticator.clock.now())
 

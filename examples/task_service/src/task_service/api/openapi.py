@@ -34,6 +34,10 @@ TAGS: Final[list[Json]] = [
     {"name": "API keys", "description": "Credentials for programs."},
     {"name": "Account", "description": "Logins, sessions and the password of the caller."},
     {"name": "Administration", "description": "Users, configuration, audit log and system."},
+    {
+        "name": "Service accounts",
+        "description": "Owners of keys that never log in, for administrators.",
+    },
     {"name": "Operation", "description": "For monitoring; public."},
 ]
 """In the order in which a reader wants them."""

@@ -13,6 +13,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     Dialect,
     Float,
@@ -75,6 +76,7 @@ metadata = MetaData(
 
 api_keys = api_key_table(metadata)
 
+# People, and service accounts: see `task_service.accounts.service_accounts`.
 users = Table(
     "users",
     metadata,
@@ -89,6 +91,20 @@ users = Table(
     Column("disabled_at", UtcMicroseconds),
     Column("created_at", UtcMicroseconds, nullable=False),
     Column("last_login_at", UtcMicroseconds),
+    # A service account never logs in: the table refuses a password and a login at the provider.
+    Column(
+        "service_account",
+        Boolean,
+        CheckConstraint(
+            "NOT service_account OR (password_hash IS NULL AND NOT external_login)",
+            name="ck_users_service_account_login",
+        ),
+        nullable=False,
+        server_default=false(),
+    ),
+    # Both of service accounts only. A deleted one stays for what refers to it, such as its tasks.
+    Column("description", Text),
+    Column("deleted_at", UtcMicroseconds),
 )
 
 # Who the users of the identity provider are here. A subject is unique within its issuer only.

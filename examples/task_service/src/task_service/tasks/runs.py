@@ -346,10 +346,17 @@ class Runs:
         self._events.run_changed(run_id)
         return run
 
-    async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:
-        """Cancel the unfinished runs that one of the principal's own keys has requested.
+    async def cancel_of_key(
+        self, principal: Principal[Any], key_id: str, *, owner_id: str | None = None
+    ) -> Sequence[str]:
+        """Cancel the unfinished runs that a key of the principal, or of the owner it acts for, has requested.
 
         Call it after revoking the key: what a request with the key queues at the same time is not started then.
+
+        Args:
+            principal: Who has revoked the key.
+            key_id: The key.
+            owner_id: The owner of the key; None means the principal's.
 
         Returns:
             The ids of the runs.
@@ -357,7 +364,7 @@ class Runs:
         async with self._db.write() as connection:
             ids = await cancel_runs(
                 connection,
-                of_key(principal.owner.id, key_id),
+                of_key(owner_id or principal.owner.id, key_id),
                 self._clock.now(),
                 error=_WITH_ITS_KEY,
             )

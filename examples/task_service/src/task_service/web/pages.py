@@ -34,6 +34,7 @@ from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import LoggedIn, Login
 from task_service.accounts.oidc import CALLBACK, OidcLogin
 from task_service.accounts.roles import KEY_PERMISSIONS
+from task_service.accounts.service_accounts import PERMISSIONS
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User
 from task_service.errors import (
@@ -194,6 +195,9 @@ _PAGES = (
     _Page("/docs", "api.html", policy=REFERENCE_POLICY),
     _Page("/admin/config", "config.html", "admin:config"),
     _Page("/admin/users", "users.html", "admin:users"),
+    _Page("/admin/service-accounts", "service-accounts.html", "admin:users"),
+    _Page("/admin/service-accounts/{account_id}", "service-account.html", "admin:users"),
+    _Page("/admin/service-accounts/{account_id}/keys/{key_id}", "key.html", "admin:keys"),
     _Page("/admin/keys", "all-keys.html", "admin:keys"),
     _Page("/admin/audit", "audit.html", "admin:audit"),
     _Page("/admin/system", "system.html", "admin:config"),
@@ -453,18 +457,20 @@ class Pages:
                 return self._to_login(request)
             if page.permission is not None and page.permission not in user.permissions:
                 raise PermissionDenied([page.permission])
+            # On the pages of a service account's keys it is the account whose permissions count.
+            account = request.path_params.get("account_id")
+            permissions = user.permissions if account is None else PERMISSIONS
             context: dict[str, object] = {
                 "user": user,
                 "path": request.url.path,
                 "params": request.path_params,
+                "account": account,
                 "lifetimes": _lifetimes(await self._key_limits()),
                 "key_permissions": [
-                    (name, words)
-                    for name, words in KEY_PERMISSIONS.items()
-                    if name in user.permissions
+                    (name, words) for name, words in KEY_PERMISSIONS.items() if name in permissions
                 ],
                 "key_presets": [
-                    preset for preset in _KEY_PRESETS if user.permissions.issuperset(preset[2])
+                    preset for preset in _KEY_PRESETS if permissions.issuperset(preset[2])
                 ],
                 "usual_preset": _USUAL_PRESET,
                 "settings": _SETTINGS,

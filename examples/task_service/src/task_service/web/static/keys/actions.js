@@ -4,6 +4,7 @@ import { api } from "../api.js";
 import { $, h, say } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { when } from "../time.js";
+import { keysPath } from "./owner.js";
 
 let changed = async () => {};
 
@@ -60,7 +61,7 @@ export function rotate(key, done) {
 
 onSubmit(rotateForm, async () => {
   const body = { overlap_seconds: Number(rotateForm.elements.overlap.value) };
-  const created = await api(`/keys/${rotated.id}/rotate`, { method: "POST", body });
+  const created = await api(keysPath(`/${rotated.id}/rotate`), { method: "POST", body });
   rotateDialog.close();
   await reveal(created);
   successor(created);
@@ -85,7 +86,7 @@ export function revoke(key, first = null) {
     ],
     action: "Revoke key",
     async act() {
-      await api(`/keys/${key.id}/revoke`, { method: "POST", body: { cancel_runs: box.checked } });
+      await api(keysPath(`/${key.id}/revoke`), { method: "POST", body: { cancel_runs: box.checked } });
       await changed(key.id, "revoked");
       say(`${key.name}: revoked.`);
     },
@@ -98,7 +99,7 @@ export const remove = (key) => confirm({
   text: "delete-text",
   action: "Delete key",
   async act() {
-    await api(`/keys/${key.id}`, { method: "DELETE" });
+    await api(keysPath(`/${key.id}`), { method: "DELETE" });
     await changed(key.id, "deleted");
     say(`${key.name}: deleted.`);
   },

@@ -44,10 +44,12 @@ function pick(key) {
   return box;
 }
 
+const owner = (id, name) => (id.startsWith("svc_") && name ? h("a", { href: `/admin/service-accounts/${id}` }, name) : name ?? quiet("No user"));
+
 const COLUMNS = [
-  ["Select", pick],
+  ["Select", pick, "select"],
   ["Name", (key) => [rowTitle(key.id, key.name), h("code", { class: "sub" }, key.mask)], "main"],
-  ["Owner", ({ owner_id: id, owner_name: name }) => [name ?? quiet("No user"), h("code", { class: "sub" }, id)], null, true],
+  ["Owner", ({ owner_id: id, owner_name: name }) => [owner(id, name), h("code", { class: "sub" }, id)], null, true],
   ["Status", ({ status }) => badge(status)],
   ["Scopes", ({ scopes }) => (!scopes ? quiet("All of the owner’s") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
   ["Created", (key) => when(key.created_at), null, true],

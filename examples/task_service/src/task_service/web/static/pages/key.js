@@ -5,20 +5,21 @@ import { onSubmit, open } from "../dialogs.js";
 import { checkFields } from "../forms.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
 import { expiry } from "../keys/expiry.js";
+import { acting, keyPage, keysPath, listPage } from "../keys/owner.js";
 import { LiveList, poll } from "../list.js";
 import { when } from "../time.js";
 import { OWN_TRAIL } from "../trail.js";
 
 const REST_MS = 30_000;
 const page = $("#key");
-const path = `/keys/${encodeURIComponent(page.dataset.keyId)}`;
+const id = `/${encodeURIComponent(page.dataset.keyId)}`;
 // Absent without the permission keys:manage.
 const buttons = ["edit", "rotate", "revoke", "delete"].map((id) => $(`#${id}`));
 const words = Object.fromEntries([...$("#words").content.children].map((one) => [one.dataset.permission, one.textContent]));
 let key;
 let activity;
 
-const link = (id) => h("a", { href: `/keys/${id}` }, h("code", {}, id));
+const link = (other) => h("a", { href: keyPage(other) }, h("code", {}, other));
 
 const SHOWN = {
   status: badge,
@@ -95,7 +96,8 @@ function drawRequests() {
     ...(address ? [", from ", h("code", {}, address)] : []), ...(agent ? [", with ", h("code", {}, agent)] : []), ".");
 }
 
-const trail = new LiveList(`${path}/audit`, {
+const trail = new LiveList(`/keys${id}/audit`, {
+  query: () => acting,
   rest: REST_MS,
   draw() {
     render($("#list"), table("History", OWN_TRAIL, trail.items));
@@ -105,7 +107,7 @@ const trail = new LiveList(`${path}/audit`, {
 
 async function look() {
   try {
-    [key, activity] = await Promise.all([api(path), api(`${path}/activity?days=${DAYS}`)]);
+    [key, activity] = await Promise.all([api(keysPath(id)), api(keysPath(`${id}/activity`, { days: DAYS }))]);
     draw();
     drawRequests();
   } finally {
@@ -115,8 +117,8 @@ async function look() {
 
 const again = poll(look, () => REST_MS);
 
-afterChange(async (id, what) => {
-  if (what === "deleted") location.assign("/keys");
+afterChange(async (_, what) => {
+  if (what === "deleted") location.assign(listPage);
   else await Promise.all([look(), trail.refresh()]);
 });
 
@@ -141,14 +143,14 @@ onSubmit(form, async () => {
     labels: listed(labels),
     networks: places.length ? places : null,
   };
-  key = await api(path, { method: "PATCH", body });
+  key = await api(keysPath(id), { method: "PATCH", body });
   dialog.close();
   draw();
   await trail.refresh();
   say("Saved.");
 });
 
-const acts = [edit, () => rotate(key, ({ id }) => location.assign(`/keys/${id}`)), () => revoke(key), () => remove(key)];
+const acts = [edit, () => rotate(key, ({ id: other }) => location.assign(keyPage(other))), () => revoke(key), () => remove(key)];
 buttons.forEach((one, index) => one?.addEventListener("click", acts[index]));
 
 try {

@@ -5,6 +5,7 @@ import { checkFields, hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { afterChange, cancelRuns, remove, reveal, revoke, rotate } from "../keys/actions.js";
 import { expiry } from "../keys/expiry.js";
+import { acting, keyPage, keysPath } from "../keys/owner.js";
 import { daysTo, when } from "../time.js";
 
 // Absent without the permission keys:manage.
@@ -37,9 +38,9 @@ const focusKey = ({ id }) => focusOn(`row:${id}`);
 const COLUMNS = [
   ...(newKey ? [["Select", (key) => key.status === "active" && select(key), "select"]] : []),
   ["Name", (key) => [
-    h("a", { class: "title", href: `/keys/${key.id}`, "data-focus": `row:${key.id}` }, key.name),
+    h("a", { class: "title", href: keyPage(key.id), "data-focus": `row:${key.id}` }, key.name),
     h("code", { class: "sub" }, key.mask),
-    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("a", { href: `/keys/${key.replaced_by}` }, h("code", {}, key.replaced_by)),
+    key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("a", { href: keyPage(key.replaced_by) }, h("code", {}, key.replaced_by)),
       " · the old key was ", key.last_used_at ? ["last used ", when(key.last_used_at)] : "never used"),
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
@@ -53,7 +54,7 @@ const COLUMNS = [
 
 const filter = $("#filter");
 const chosen = filtering(filter, () => keys.begin());
-const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000, query: chosen });
+const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000, query: () => ({ ...chosen(), ...acting }) });
 
 /** How many keys end soon, as the first line of the list. */
 function ending() {
@@ -120,7 +121,7 @@ onSubmit(form, async () => {
   // A preset is written as its scopes.
   const chosen = reach.value === "all" ? null : reach.value === "some" ? ticked : reach.value.split(" ");
   if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose one of the others.");
-  const created = await api("/keys", { method: "POST", body: {
+  const created = await api(keysPath(""), { method: "POST", body: {
     name: name.value.trim(),
     scopes: chosen,
     expires_in_days: lifetime.value === "never" ? null : Number((days.disabled ? lifetime : days).value),
@@ -165,7 +166,7 @@ async function revokeAll(chosenKeys, body) {
   const work = async () => {
     for (let key = waiting.shift(); key; key = waiting.shift()) {
       try {
-        await api(`/keys/${key.id}/revoke`, { method: "POST", body });
+        await api(keysPath(`/${key.id}/revoke`), { method: "POST", body });
         selected.delete(key.id);
       } catch (problem) {
         problems.push(`${key.name}: ${problem.message}`);

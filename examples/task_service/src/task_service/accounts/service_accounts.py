@@ -1,0 +1,367 @@
+"""Service accounts: owners of keys, tasks and runs that are no people, and that never log in.
+
+A service account is a row in the table of the users, so what belongs to a user can belong to one. It has the role of an ordinary
+user. No statement gives it a password or a login at the identity provider, and a constraint of the table refuses both.
+Administrators make its keys on its behalf, by the library's `on_behalf_of`: :func:`may_act_for` is the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Select, and_, case, func, insert, or_, select, type_coerce, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from msk_auth import AsyncAuthenticator, Clock, InputInvalid, Owner, Principal
+from task_service.db import schema
+from task_service.db.engine import Database
+from task_service.db.paging import Order, Paging, count_rows
+from task_service.errors import ServiceAccountNotFound
+from task_service.ids import is_id, new_id
+from task_service.tasks.runs import cancel_runs_of
+
+from . import AwaitLeaseExpiry, no_leases
+from .audit import Audit
+from .roles import KEY_PERMISSIONS, MANAGE_KEYS, ROLE_PERMISSIONS
+from .users import (
+    MAX_USERNAME,
+    SERVICE_ACCOUNT,
+    User,
+    begin_administration,
+    check_name,
+    name_contains,
+    name_taken,
+)
+
+MAX_PAGE: Final = 200
+MAX_DESCRIPTION: Final = 500
+
+_ROLE: Final = "user"
+
+PERMISSIONS: Final = ROLE_PERMISSIONS[_ROLE] & KEY_PERMISSIONS.keys()
+"""What the keys of a service account can be allowed to do."""
+
+_USERS = schema.users.c
+_KEYS = schema.api_keys.c
+_BY_NAME: Final = Order(_USERS.username)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """A service account.
+
+    Attributes:
+        name: In NFKC and lower case. Users and service accounts share their names.
+        description: What it is for; None if nothing was written.
+        disabled: True refuses every key of it.
+        active_keys: How many of its keys are active.
+        last_used_at: When one of its keys was used last; None means never.
+    """
+
+    id: str
+    name: str
+    description: str | None
+    disabled: bool
+    created_at: datetime
+    active_keys: int
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountPage:
+    """One page of service accounts; `next_cursor` is None on the last one, and `total` if they were not counted."""
+
+    items: tuple[ServiceAccount, ...]
+    next_cursor: str | None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountQuery:
+    """Which service accounts to list, by name; None means any.
+
+    Attributes:
+        search: A part of the name, or a whole id.
+        disabled: Those that are disabled, or that are not.
+    """
+
+    search: str | None = None
+    disabled: bool | None = None
+
+
+async def may_act_for(principal: Principal[User], owner: Owner[User]) -> Iterable[str] | None:
+    """The library's rule of who manages the keys of another owner: administrators those of service accounts.
+
+    That their login is recent is checked where the change is written, by :mod:`task_service.accounts.key_audit`: to read needs
+    none.
+    """
+    if not owner.user.service_account or MANAGE_KEYS not in principal.permissions:
+        return None
+    return PERMISSIONS
+
+
+class ServiceAccounts:
+    """The service accounts, and what administrators change about them.
+
+    Args:
+        db: Holds them.
+        clock: Where the time comes from.
+        audit: Records every change in the change's own transaction.
+        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        audit: Audit,
+        await_lease_expiry: AwaitLeaseExpiry = no_leases,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._audit = audit
+        self._await_lease_expiry = await_lease_expiry
+
+    async def list(
+        self,
+        query: ServiceAccountQuery,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        count: bool = False,
+    ) -> ServiceAccountPage:
+        """A page of service accounts, by name. Deleted ones are left out.
+
+        Args:
+            query: Which of them.
+            cursor: The previous page's `next_cursor`.
+            limit: How many at most, 1 to 200.
+            count: Also count those of all pages.
+
+        Raises:
+            InputInvalid: The search, the cursor or the limit is invalid.
+        """
+        wanted = self._selecting()
+        if query.search is not None:
+            wanted = wanted.where(name_contains(query.search))
+        if query.disabled is not None:
+            is_disabled = _USERS.disabled_at.is_not(None)
+            wanted = wanted.where(is_disabled if query.disabled else ~is_disabled)
+        paging = Paging(_BY_NAME, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        async with self._db.read() as connection:
+            rows = (await connection.execute(paging.apply(wanted))).all()
+            total = await count_rows(connection, wanted) if count else None
+        shown, next_cursor = paging.cut(rows)
+        return ServiceAccountPage(tuple(map(_account, shown)), next_cursor, total)
+
+    async def get(self, account_id: str) -> ServiceAccount:
+        """The service account with this id.
+
+        Raises:
+            ServiceAccountNotFound: There is none.
+        """
+        async with self._db.read() as connection:
+            return await self._read(connection, account_id)
+
+    async def create(
+        self, name: str, description: str | None = None, *, by: Principal[Any] | None = None
+    ) -> ServiceAccount:
+        """Add a service account. It has no keys yet.
+
+        Args:
+            name: As that of a user.
+            description: What it is for, 500 characters at most.
+            by: The administrator; None means the service itself or its command line.
+
+        Raises:
+            InputInvalid: The name or the description is not acceptable.
+            UsernameTaken: There is a user or a service account of that name.
+            Problem: As :func:`begin_administration`.
+        """
+        checked = check_name(name, field="name")
+        text = _check_description(description)
+        now = self._clock.now()
+        account_id = new_id(SERVICE_ACCOUNT)
+        async with name_taken(), self._db.write() as connection:
+            await begin_administration(connection, by, now)
+            await connection.execute(
+                insert(schema.users).values(
+                    id=account_id,
+                    username=checked,
+                    roles=[_ROLE],
+                    service_account=True,
+                    description=text,
+                    created_at=now,
+                )
+            )
+            await self._audit.record(
+                "service_account.created",
+                principal=by,
+                target=account_id,
+                details={"name": checked},
+                connection=connection,
+            )
+            return await self._read(connection, account_id)
+
+    async def change(
+        self,
+        account_id: str,
+        *,
+        by: Principal[Any] | None = None,
+        description: str | None = None,
+        disabled: bool | None = None,
+    ) -> ServiceAccount:
+        """Describe a service account, disable or enable it, or both at once.
+
+        Its keys are refused while it is disabled and accepted again afterwards. Its runs end: queued ones at once, running ones
+        within about a second. When this returns, every process has the change.
+
+        Args:
+            account_id: The service account.
+            by: The administrator; None means the service itself or its command line.
+            description: What it is for; an empty text takes the description away, None leaves it.
+            disabled: None leaves it.
+
+        Raises:
+            InputInvalid: The description is not acceptable.
+            ServiceAccountNotFound: There is no such service account.
+            Problem: As :func:`begin_administration`.
+        """
+        text = _check_description(description)
+        now = self._clock.now()
+        async with self._db.write() as connection:
+            await begin_administration(connection, by, now)
+            before = await self._read(connection, account_id)
+            if description is not None and text != before.description:
+                await self._write(connection, account_id, description=text)
+                await self._record(connection, "described", before, by, description=text)
+            if disabled is not None and disabled != before.disabled:
+                await self._write(connection, account_id, disabled_at=now if disabled else None)
+                if disabled:
+                    await cancel_runs_of(connection, account_id, now)
+                await self._record(connection, "disabled" if disabled else "enabled", before, by)
+            account = await self._read(connection, account_id)
+        await self._await_lease_expiry()
+        return account
+
+    async def delete(
+        self,
+        account_id: str,
+        authenticator: AsyncAuthenticator[User],
+        *,
+        by: Principal[Any] | None = None,
+    ) -> None:
+        """Delete a service account for good: its keys are refused and its runs end. Its name can be used again.
+
+        Its tasks, the runs that are over and the entries of the audit log stay, under its name with its id added.
+
+        Args:
+            account_id: The service account.
+            authenticator: Revokes its keys.
+            by: The administrator; None means the service itself or its command line.
+
+        Raises:
+            ServiceAccountNotFound: There is no such service account.
+            Problem: As :func:`begin_administration`.
+        """
+        now = self._clock.now()
+        async with self._db.write() as connection:
+            await begin_administration(connection, by, now)
+            before = await self._read(connection, account_id)
+            # No name of an account has a space, so this one is taken by none.
+            kept = f"{before.name[: MAX_USERNAME - len(account_id) - 1]} {account_id}"
+            await self._write(
+                connection,
+                account_id,
+                username=kept,
+                deleted_at=now,
+                disabled_at=now,
+            )
+            await cancel_runs_of(connection, account_id, now)
+            await self._record(connection, "deleted", before, by)
+        await self._await_lease_expiry()
+        # Refused already, as their owner is gone; from here on they are also shown as revoked.
+        await authenticator.forget_owner(account_id)
+
+    def _selecting(self) -> Select[Any]:
+        """The statement that selects the service accounts, each with a summary of its keys."""
+        now = schema.to_microseconds(self._clock.now())
+        is_active = and_(
+            _KEYS.revoked_at.is_(None), or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now)
+        )
+        keys = (
+            select(
+                func.count(case((is_active, 1))).label("active"),
+                func.max(_KEYS.last_used_at).label("last_used_at"),
+            )
+            .where(_KEYS.owner_id == _USERS.id, _KEYS.deleted_at.is_(None))
+            .correlate(schema.users)
+        )
+        active, used = (
+            keys.with_only_columns(each).scalar_subquery() for each in keys.selected_columns
+        )
+        return select(
+            schema.users,
+            active.label("active_keys"),
+            type_coerce(used, schema.UtcMicroseconds).label("last_used_at_of_keys"),
+        ).where(_USERS.service_account.is_(True), _USERS.deleted_at.is_(None))
+
+    async def _read(self, connection: AsyncConnection, account_id: str) -> ServiceAccount:
+        if is_id(account_id, SERVICE_ACCOUNT):
+            found = await connection.execute(self._selecting().where(_USERS.id == account_id))
+            row = found.one_or_none()
+            if row is not None:
+                return _account(row)
+        raise ServiceAccountNotFound
+
+    async def _write(self, connection: AsyncConnection, account_id: str, **values: Any) -> None:
+        await connection.execute(
+            update(schema.users).where(_USERS.id == account_id).values(**values)
+        )
+
+    async def _record(
+        self,
+        connection: AsyncConnection,
+        what: str,
+        account: ServiceAccount,
+        by: Principal[Any] | None,
+        **details: object,
+    ) -> None:
+        await self._audit.record(
+            f"service_account.{what}",
+            principal=by,
+            target=account.id,
+            details={"name": account.name, **details},
+            connection=connection,
+        )
+
+
+def _check_description(description: str | None) -> str | None:
+    """A description as it is stored; None if there is nothing in it.
+
+    Raises:
+        InputInvalid: Field `description`.
+    """
+    text = (description or "").strip()
+    if len(text) > MAX_DESCRIPTION or not text.isprintable():
+        raise InputInvalid.of(
+            "description",
+            f"A description has {MAX_DESCRIPTION} visible characters at most, on one line.",
+        )
+    return text or None
+
+
+def _account(row: Any) -> ServiceAccount:
+    return ServiceAccount(
+        id=row.id,
+        name=row.username,
+        description=row.description,
+        disabled=row.disabled_at is not None,
+        created_at=row.created_at,
+        active_keys=row.active_keys,
+        last_used_at=row.last_used_at_of_keys,
+    )

@@ -1,0 +1,157 @@
+"""Service accounts, for administrators. Their keys have the routes under `/api/keys`, with the parameter `on_behalf_of`."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict
+
+from msk_auth import Principal, require_interactive
+from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.roles import MANAGE_USERS, RECENT_LOGIN
+from task_service.accounts.service_accounts import ServiceAccountQuery, ServiceAccounts
+from task_service.accounts.users import SERVICE_ACCOUNT, User
+from task_service.errors import ServiceAccountNotFound, UsernameTaken
+
+from .json_route import JsonBody, JsonRoute, Limit
+from .openapi import UNCHANGED, path_id, problems
+
+PREFIX: Final = "/api/admin/service-accounts"
+
+_RECENT: Final = require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
+
+AccountId = Annotated[str, path_id("accountId", SERVICE_ACCOUNT, "service account")]
+
+
+class NewServiceAccount(JsonBody):
+    """The body of `POST /api/admin/service-accounts`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "deploy-bot", "description": "Deploys from the pipeline"}]
+        }
+    )
+
+    name: str
+    description: str | None = None
+
+
+class ServiceAccountChanges(JsonBody):
+    """The body of `PATCH /api/admin/service-accounts/{accountId}`: what is left out stays, and null takes a description away."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"disabled": True}]})
+
+    description: str | None = None
+    disabled: bool | None = None
+
+
+class ServiceAccountSchema(BaseModel):
+    """A service account. `last_used_at` is when one of its keys was used last."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    description: str | None
+    disabled: bool
+    created_at: datetime
+    active_keys: int
+    last_used_at: datetime | None
+
+
+class ServiceAccountList(BaseModel):
+    """A page of service accounts. `total` is how many all pages have; it is present if the request has `count=true`."""
+
+    items: list[ServiceAccountSchema]
+    next_cursor: str | None
+    total: int | None = None
+
+
+def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) -> APIRouter:
+    """The routes under `/api/admin/service-accounts`.
+
+    Args:
+        auth: Guards them.
+        accounts: The service accounts.
+    """
+    router = APIRouter(prefix=PREFIX, tags=["Service accounts"], route_class=JsonRoute)
+    administrator = auth.require_interactive(MANAGE_USERS)
+    recent_administrator = auth.require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
+
+    @router.get(
+        "", dependencies=[administrator], response_model_exclude_unset=True, responses=UNCHANGED
+    )
+    async def list_service_accounts(
+        search: str | None = None,
+        disabled: bool | None = None,
+        cursor: str | None = None,
+        limit: Limit = 50,
+        count: bool = False,
+    ) -> ServiceAccountList:
+        """List service accounts, by name.
+
+        `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
+        """
+        query = ServiceAccountQuery(search=search or None, disabled=disabled)
+        page = await accounts.list(query, cursor=cursor, limit=limit, count=count)
+        items = [ServiceAccountSchema.model_validate(account) for account in page.items]
+        total = {"total": page.total} if count else {}
+        return ServiceAccountList(items=items, next_cursor=page.next_cursor, **total)
+
+    @router.post("", status_code=201, responses=problems(UsernameTaken))
+    async def create_service_account(
+        principal: Annotated[Principal[User], recent_administrator],
+        new: NewServiceAccount,
+        response: Response,
+    ) -> ServiceAccountSchema:
+        """Create a service account.
+
+        It owns keys, tasks and runs as a user does, and never logs in. Make its keys with
+        `POST /api/keys?on_behalf_of={accountId}`. This needs a login of the last 15 minutes.
+        """
+        account = await accounts.create(new.name, new.description, by=principal)
+        response.headers["location"] = f"{PREFIX}/{account.id}"
+        return ServiceAccountSchema.model_validate(account)
+
+    @router.get(
+        "/{accountId}", dependencies=[administrator], responses=problems(ServiceAccountNotFound)
+    )
+    async def get_service_account(account_id: AccountId) -> ServiceAccountSchema:
+        """Show a service account."""
+        return ServiceAccountSchema.model_validate(await accounts.get(account_id))
+
+    @router.patch("/{accountId}", responses=problems(ServiceAccountNotFound))
+    async def change_service_account(
+        principal: Annotated[Principal[User], administrator],
+        account_id: AccountId,
+        changes: ServiceAccountChanges,
+    ) -> ServiceAccountSchema:
+        """Describe a service account, disable or enable it.
+
+        The keys of a disabled one are refused and its runs end once this returns. Enabling needs a login of the last 15 minutes.
+        """
+        if changes.disabled is False:
+            auth.authenticator.authorize(principal, _RECENT)
+        described = "description" in changes.model_fields_set
+        account = await accounts.change(
+            account_id,
+            by=principal,
+            description=(changes.description or "") if described else None,
+            disabled=changes.disabled,
+        )
+        return ServiceAccountSchema.model_validate(account)
+
+    @router.delete("/{accountId}", status_code=204, responses=problems(ServiceAccountNotFound))
+    async def delete_service_account(
+        principal: Annotated[Principal[User], recent_administrator], account_id: AccountId
+    ) -> None:
+        """Delete a service account, for good.
+
+        Its keys are revoked and its runs end. Its tasks, the runs that are over and the audit log stay. This needs a login of
+        the last 15 minutes.
+        """
+        await accounts.delete(account_id, auth.authenticator, by=principal)
+
+    return router

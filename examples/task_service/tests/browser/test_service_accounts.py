@@ -1,0 +1,151 @@
+"""What administrators do with service accounts in the browser, with the mouse and with the keyboard alone."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .support import LiveService, create_key, log_in, revealed_key
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+PASSWORD = "five grey lanterns at noon"
+
+
+async def _administrator(open_page: Open) -> Page:
+    """Of a login of the moment: the one that tests share may be too old for changes."""
+    page, _ = await open_page(logged_in=False)
+    await page.goto("/admin/service-accounts")
+    await log_in(page)
+    await page.wait_for_url("**/admin/service-accounts")
+    return page
+
+
+async def _new_account(page: Page, name: str) -> str:
+    """Create one on its page; the path of its own page, which follows."""
+    await page.goto("/admin/service-accounts")
+    await page.get_by_role("button", name="New service account").click()
+    await page.get_by_label("Name", exact=True).fill(name)
+    await page.get_by_role("button", name="Create service account").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    return page.url
+
+
+async def test_a_service_account_gets_a_key_that_works_until_it_is_disabled(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page = await _administrator(open_page)
+    await _new_account(page, "deploy-bot")
+    await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
+    await page.get_by_role("button", name="New API Key").click()
+    # A service account gets what is ticked, and no more later.
+    await expect(page.get_by_role("dialog").get_by_text("All of mine")).to_have_count(0)
+    await expect(page.get_by_role("dialog").get_by_text("tasks:read_all")).to_have_count(0)
+    await page.keyboard.press("Escape")
+    key = await create_key(page, "conveyor")
+    assert live_service.request("GET", "/api/tasks", key) == 200
+    row = page.get_by_role("row").filter(has_text="conveyor")
+    await expect(row).to_contain_text("Active")
+
+    await page.get_by_role("button", name="Disable", exact=True).click()
+    await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    await expect(page.get_by_text("every key of it is refused")).to_be_visible()
+    await expect(page.get_by_role("button", name="New API Key")).to_be_disabled()
+    assert live_service.request("GET", "/api/tasks", key) == 401
+    await page.get_by_role("button", name="Enable", exact=True).click()
+    await expect(page.get_by_role("button", name="Disable", exact=True)).to_be_focused()
+    assert live_service.request("GET", "/api/tasks", key) == 200
+
+    await row.get_by_role("button", name="Revoke").click()
+    await page.get_by_role("button", name="Revoke key").click()
+    await expect(row).to_contain_text("Revoked")
+    assert live_service.request("GET", "/api/tasks", key) == 401
+    # It is in no list of the administrator's own keys.
+    await page.goto("/keys")
+    await expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    await expect(page.get_by_role("link", name="conveyor")).to_have_count(0)
+
+
+async def test_the_page_of_its_key_edits_rotates_and_leads_back(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page = await _administrator(open_page)
+    home = await _new_account(page, "report-bot")
+    old = await create_key(page, "weekly report")
+    await page.get_by_role("link", name="weekly report").click()
+    await page.wait_for_url("**/admin/service-accounts/svc_*/keys/*")
+    await expect(page.get_by_text("At most what the service account may do")).to_be_visible()
+    await page.get_by_role("button", name="Edit").click()
+    await page.get_by_label("Description").fill("On ci-3")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator("#description")).to_have_text("On ci-3")
+    await expect(page.get_by_role("table", name="History")).to_contain_text("key.updated")
+    await page.get_by_role("button", name="Rotate").click()
+    await page.get_by_label("The old key keeps working for").select_option("0")
+    first = page.url
+    await page.get_by_role("button", name="Rotate key").click()
+    new = await revealed_key(page)
+    await page.get_by_role("button", name="I have saved this key").click()
+    await page.wait_for_url(lambda url: url != first)
+    await expect(page.get_by_text("Replaces")).to_be_visible()
+    assert [live_service.request("GET", "/api/tasks", key) for key in (old, new)] == [401, 200]
+    await page.get_by_role("link", name="Service account", exact=True).click()
+    await page.wait_for_url(home)
+
+
+async def test_a_deleted_one_leaves_the_list_and_its_keys_stop(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page = await _administrator(open_page)
+    await _new_account(page, "old-bot")
+    key = await create_key(page, "forgotten")
+    await page.get_by_role("button", name="Delete", exact=True).click()
+    await page.get_by_role("button", name="Delete service account").click()
+    await page.wait_for_url("**/admin/service-accounts")
+    await expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    await expect(page.get_by_role("link", name="old-bot")).to_have_count(0)
+    assert live_service.request("GET", "/api/tasks", key) == 401
+    await page.goto("/admin/audit?action=service_account.")
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("name: old-bot")
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("admin")
+
+
+async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
+    page = await _administrator(open_page)
+    await page.goto("/tasks")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("service acc")
+    # The whole list has it as well, before what was typed has filtered it.
+    chosen = page.get_by_role("option", name="Service accounts", selected=True)
+    await expect(chosen).to_be_visible()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/admin/service-accounts")
+    await expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    await page.keyboard.press("n")
+    await page.keyboard.type("typed-bot")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/admin/service-accounts/svc_*")
+    await page.goto("/admin/service-accounts")
+    await page.get_by_role("button", name="Disable: typed-bot").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_contain_text("Its keys are refused at once")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("button", name="Enable: typed-bot")).to_be_visible()
+
+
+async def test_a_user_sees_no_entry_and_no_page(open_page: Open, live_service: LiveService) -> None:
+    live_service.add_user("plain.user", PASSWORD)
+    page, watch = await open_page(logged_in=False)
+    watch.expected.add(403)
+    await page.goto("/login")
+    await log_in(page, "plain.user", PASSWORD)
+    await page.wait_for_url("**/tasks")
+    await page.get_by_role("button", name="Menu of").click()
+    await expect(page.get_by_role("link", name="Account", exact=True)).to_be_visible()
+    await expect(page.get_by_role("link", name="Service accounts")).to_have_count(0)
+    for path in ("", "/svc_0000000000000000", "/svc_0000000000000000/keys/000000000000"):
+        response = await page.goto(f"/admin/service-accounts{path}")
+        assert response is not None
+        assert response.status == 403
