@@ -18,7 +18,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-faults mutants check check-all release format docs bench requirements clean
+.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-pages test-faults mutants check check-all release format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +26,7 @@ help:  ## Show what can be made (this list)
 run: $(BIN)/.run  ## Serve the task service on this machine
 	exec $(BIN)/task-service serve
 
-test: $(BIN)/.dev  ## Run the tests
+test: $(BIN)/.dev  ## Run the tests, but those of test-pages and test-faults
 	$(BIN)/pytest $(or $(ARGS),-n auto --dist loadfile --no-loadscope-reorder)
 
 coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on Python 3.14
@@ -43,6 +43,9 @@ test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newe
 
 test-threads:  ## Run the tests of several threads on PYTHON, such as a free-threaded build
 	PYTHON=$(PYTHON) .ci/threads
+
+test-pages: $(BIN)/.dev  ## Examine the built documentation and the pages of the service: accessibility, layout, size, search
+	$(BIN)/pytest -m pages -n 2 --dist loadfile $(ARGS)
 
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
 	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,23 @@ def test_what_is_called_is_there() -> None:
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
 
 
+def test_what_make_test_leaves_out_has_a_target_that_runs_before_each_merge() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
+    left_out = re.findall(r"not (\w+)", settings["addopts"][settings["addopts"].index("-m") + 1])
+    with_a_target = [each for each in settings["markers"] if "run by `make " in each]
+    assert with_a_target
+    assert left_out == [each.partition(":")[0] for each in with_a_target]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    for name, marker in zip(left_out, with_a_target, strict=True):
+        target = f"test-{name}"
+        assert marker.endswith(f"run by `make {target}`")
+        assert re.search(rf"^{target}:.*\n\t\$\(BIN\)/pytest -m {name} ", makefile, re.MULTILINE)
+        assert f'step "make {target}" make {target}\n' in ci
+        assert f"$ make {target} " in contributing
+
+
 def test_the_templates_can_be_read() -> None:
     forms = [
         path
@@ -140,7 +158,8 @@ def test_the_templates_can_be_read() -> None:
         assert len({field["id"] for field in fields}) == len(fields)
         assert all(field["attributes"]["label"] for field in fields)
     updates = load(ROOT / ".github" / "dependabot.yml")["updates"]
-    assert [update["package-ecosystem"] for update in updates] == ["github-actions"]
+    ecosystems = [update["package-ecosystem"] for update in updates]
+    assert ecosystems == ["github-actions", "docker", "docker-compose"]
 
 
 def test_the_hooks_run_what_is_installed() -> None:

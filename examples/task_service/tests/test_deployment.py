@@ -93,12 +93,31 @@ def test_the_image_runs_as_an_unprivileged_user() -> None:
     assert "RUN" not in names[names.index("USER") :]
 
 
+def test_images_of_others_are_pinned_by_version_and_digest(compose: Any) -> None:
+    stages = {words.split()[-1] for name, words in instructions() if name == "FROM"}
+    bases = [words.split()[0] for name, words in instructions() if name == "FROM"]
+    composed = [service["image"] for service in compose["services"].values()]
+    foreign = {image for image in (*bases, *composed) if image not in {*stages, "task-service"}}
+    assert {image.partition(":")[0] for image in foreign} == {"python", "postgres", "nginx"}
+    for image in foreign:
+        assert re.fullmatch(r"[a-z]+:[\d.]+-[a-z-]+@sha256:[0-9a-f]{64}", image)
+
+
+def test_the_image_has_a_bill_of_its_materials_and_not_the_tool() -> None:
+    copied = [words for name, words in last_stage() if name == "COPY"]
+    assert copied == [
+        "--from=build /opt/task-service /opt/task-service",
+        "--from=bill /bill.cdx.json /usr/share/task-service/bill.cdx.json",
+    ]
+
+
 def test_whatever_is_installed_into_the_image_is_checked_against_its_hash() -> None:
     commands = [words for name, words in instructions() if name == "RUN"]
     installing = [part for words in commands for part in words.split("&&") if "pip install" in part]
-    assert len(installing) == 2
-    pinned, own = installing
+    assert len(installing) == 3
+    pinned, own, tool = installing
     assert "--require-hashes --requirement requirements/run.txt" in pinned
+    assert "--require-hashes --requirement requirements/release.txt" in tool
     assert "--no-deps --no-build-isolation" in own
     locked = (ROOT / "requirements" / "run.txt").read_text()
     # The two packages of this repository are built with what was checked.
@@ -115,7 +134,7 @@ def test_whatever_is_copied_into_the_image_exists_and_is_not_ignored() -> None:
         if name == "COPY" and not words.startswith("--from")
         for source in words.split()[:-1]
     ]
-    assert len(copied) == 7
+    assert len(copied) == 8
     for source in copied:
         assert (ROOT / source).exists(), source
         assert source in let_in
