@@ -27,6 +27,13 @@ def describe(*packages: str) -> dict[str, str]:
     }
 
 
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process so far, of all its threads."""
+    text = Path(f"/proc/{pid}/stat").read_text("ascii")
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def cores() -> tuple[set[int], set[int]]:
     """The cores for a server and for whoever asks it: apart if there are two, else all for both."""
     available = sorted(os.sched_getaffinity(0))

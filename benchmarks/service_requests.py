@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from tests.databases import postgres_database
 from . import load
 from .deployed import Deployed, deployed
 from .load import Load
+from .machine import cpu_seconds
 from .result import Aim, Row, Spread
 from .timing import Scale, ratios
 
@@ -27,7 +27,6 @@ LEASE_MS = 250
 GROUP = "Requests in a second"
 
 _ROOT = Path(__file__).parents[1]
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,6 @@ def _subjects(database: str, *, is_leased: bool) -> list[_Subject]:
 class _Server:
     port: int
     pid: int
-
-    def cpu_seconds(self) -> float:
-        """Processor time of all its threads so far."""
-        text = Path(f"/proc/{self.pid}/stat").read_text("ascii")
-        fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextmanager
@@ -133,10 +126,10 @@ def _beside(
         if not number:
             # Connections are opened, caches are filled.
             load.compare(asked, 0.2, paths=paths, connections=CONNECTIONS)
-        before = [each.cpu_seconds() for each in (bare, server)]
+        before = [cpu_seconds(each.pid) for each in (bare, server)]
         found = load.compare(asked, seconds, paths=paths, connections=CONNECTIONS)
         time.sleep(0.05)
-        after = [each.cpu_seconds() for each in (bare, server)]
+        after = [cpu_seconds(each.pid) for each in (bare, server)]
         if any(each.refused for each in found):
             raise RuntimeError(f"{subject.name}: {[each.refused for each in found]} were refused")
         loads.append(found)

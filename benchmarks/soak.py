@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 from tests.databases import postgres_database
 
 from .deployed import Deployed, deployed
-from .machine import describe
+from .machine import cpu_seconds, describe
 from .result import Aim, Chart, Column, Result, Row, Spread
 from .timing import Scale
 from .traffic import Connection
@@ -35,6 +35,7 @@ TOLERANCES = {
     "connections to PostgreSQL": ("", 4.0),
     "median time of a request": ("ms", 5.0),
     "99 of 100 requests within": ("ms", 50.0),
+    "processor time of a request, serving": ("ms", 0.5),
 }
 """How much each may have grown at the end of it all, and still be called flat."""
 
@@ -126,8 +127,14 @@ class Traffic:
         return (len(self.seconds) - before) / (time.perf_counter() - began)
 
 
-def look(it: Deployed, seconds: Sequence[float]) -> dict[str, float]:
-    """Every figure of :data:`TOLERANCES`, now."""
+def look(it: Deployed, seconds: Sequence[float], used: float) -> dict[str, float]:
+    """Every figure of :data:`TOLERANCES`, now.
+
+    Args:
+        it: What is looked at.
+        seconds: How long each answer of the last minute took.
+        used: The processor time in seconds that the process which serves has taken for them.
+    """
     (serving,), (worker,) = [api.process.pid for api in it.apis], [each.pid for each in it.workers]
     ordered = sorted(seconds)
     engine = create_engine(it.url)
@@ -146,6 +153,7 @@ def look(it: Deployed, seconds: Sequence[float]) -> dict[str, float]:
         "connections to PostgreSQL": connections,
         "median time of a request": ordered[len(ordered) // 2] * 1e3,
         "99 of 100 requests within": ordered[int(len(ordered) * 0.99)] * 1e3,
+        "processor time of a request, serving": used / len(seconds) * 1e3,
     }
 
 
@@ -176,10 +184,13 @@ async def soak(it: Deployed, scale: Scale) -> tuple[float, list[dict[str, float]
     minutes: list[dict[str, float]] = []
     count = 3 if scale.is_quick else max(3, round(scale.minutes))
     print(f"{highest:.0f} requests a second at most; {rate:.0f} for {count} minutes", flush=True)
+    (serving,) = [api.process.pid for api in it.apis]
     for number in range(1, count + 1):
         traffic.seconds.clear()
+        before = cpu_seconds(serving)
         await traffic.flow(length, rate)
-        seen = await asyncio.to_thread(look, it, traffic.seconds)
+        used = cpu_seconds(serving) - before
+        seen = await asyncio.to_thread(look, it, traffic.seconds, used)
         minutes.append(seen)
         figures = ", ".join(f"{name} {value:.1f}" for name, value in seen.items())
         print(f"minute {number}: {figures}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from benchmarks.result import Result
 from docs.tools import benchmarks_page, hooks
 
 NAMES = benchmarks_page.names()
+FLAME_GRAPHS = ("me-before", "me-today")
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "performance.md"
 
 
@@ -66,14 +67,24 @@ def test_the_charts_are_drawn_into_the_page_with_ids_of_their_own() -> None:
     figures = re.findall(
         r"<figure class=\"diagram\" tabindex=\"0\">\n(.*?)\n</figure>", drawn, re.DOTALL
     )
-    assert len(figures) == len(NAMES)
+    charts = len(NAMES) + len(FLAME_GRAPHS)
+    assert len(figures) == charts
     ids: list[str] = []
     for figure in figures:
         assert "\n\n" not in figure
         ids += [
             each.get("id", "") for each in ElementTree.fromstring(figure).iter() if each.get("id")
         ]
-    assert len(ids) == len(set(ids)) == 2 * len(NAMES)
+    assert len(ids) == len(set(ids)) == 2 * charts
+
+
+@pytest.mark.parametrize("name", FLAME_GRAPHS)
+def test_a_flame_graph_says_in_words_what_a_request_costs_and_where(name: str) -> None:
+    svg = ElementTree.fromstring((ASSETS / f"{name}.svg").read_text("utf-8"))
+    description = svg.findtext("{http://www.w3.org/2000/svg}desc", "")
+    assert re.match(r"[\d,]+ µs of processor time\. Within the functions", description)
+    shares = [int(share) for share in re.findall(r"(\d+)%", description)]
+    assert sum(shares) == pytest.approx(100, abs=len(shares))
 
 
 def test_a_chart_that_is_missing_stops_the_build(tmp_path: Path) -> None:
