@@ -1,4 +1,35 @@
 // The theme wraps what scrolls sideways while a page is shown, and forgets those who scroll by keyboard.
 document$.subscribe(() => {
   for (const scrolled of document.querySelectorAll(".md-typeset__scrollwrap")) scrolled.tabIndex = 0;
+  // A phone has room for two columns or three. Of a wider table it shows each row as a list, each cell with the name of its column.
+  for (const table of document.querySelectorAll(".md-content .md-typeset__table > table")) {
+    const [head, ...rows] = table.rows;
+    if (head.cells.length < 4) continue;
+    table.dataset.wide = "";
+    for (const row of rows)
+      for (const cell of row.cells) cell.dataset.column = head.cells[cell.cellIndex]?.textContent;
+    // Blocks are no table for screen readers, unless told so.
+    for (const part of table.querySelectorAll("thead, tbody")) part.role = "rowgroup";
+    for (const row of table.rows) row.role = "row";
+    for (const cell of table.querySelectorAll("th, td")) cell.role = cell.tagName === "TH" ? "columnheader" : "cell";
+    table.role = "table";
+  }
 });
+
+// The results of the library and those of the task service are two sections. The one with the best result is first.
+const results = document.querySelector(".md-search-result__list");
+new MutationObserver(() => {
+  const sections = new Map();
+  for (const item of results.children) {
+    const section = /task service/i.test(item.querySelector("h1")?.textContent) ? "Task service" : "Library";
+    sections.set(section, [...(sections.get(section) ?? []), item]);
+  }
+  let place = results.firstElementChild;
+  for (const [section, items] of sections)
+    for (const item of items) {
+      if (item === items[0]) item.dataset.section = section;
+      // The theme adds results while the reader scrolls. What is in its place stays there, and keeps the focus.
+      if (item === place) place = place.nextElementSibling;
+      else results.insertBefore(item, place);
+    }
+}).observe(results, {childList: true});

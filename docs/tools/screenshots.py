@@ -1,12 +1,13 @@
 """Pictures of every page of the task service: wide and on a phone, light and dark.
 
-`python docs/tools/screenshots.py FOLDER` starts the service and Chromium, fills the pages, and writes a PNG for each. They are
-for looking at; those of the documentation are taken by `test_screenshots.py`.
+`python -m docs.tools.screenshots docs/assets/pages` starts the service and Chromium, fills the pages, and writes a WebP for each.
+The page "The pages" of the documentation shows them. Those of the guides are taken by `test_screenshots.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 import tempfile
 from pathlib import Path
@@ -21,27 +22,40 @@ from examples.task_service.tests.browser.support import (
     create_key,
     log_in,
 )
-from examples.task_service.tests.browser.test_screenshots import ALLOW, PREPARE
+from examples.task_service.tests.browser.test_screenshots import (
+    ALLOW,
+    PREPARE,
+    answer_activity,
+)
 from playwright.async_api import BrowserContext, Page, async_playwright, expect
 
-WIDTHS: Final = {"wide": 1280, "phone": 390}
+WIDTHS: Final = {"wide": (1120, 700), "phone": (390, 700)}
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+QUALITY: Final = 82
 PAGES: Final = {
-    "tasks": "/tasks",
     "keys": "/keys",
     "account": "/account",
     "api": "/docs",
     "config": "/admin/config",
     "users": "/admin/users",
+    "service-accounts": "/admin/service-accounts",
     "all-keys": "/admin/keys",
     "audit": "/admin/audit",
     "system": "/admin/system",
     "missing": "/no-such-page",
 }
 
-_NEWEST: Final = (
-    """async (path) => (await (await fetch(`/api${path}?limit=1`)).json()).items[0].id"""
-)
+_PEOPLE: Final = """async () => {
+    const send = (path, body) => fetch(`/api/admin${path}`, {
+        method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+    });
+    for (const [username, role] of [["mira.sand", "user"], ["tom.okafor", "user"], ["lena.brandt", "admin"]]) await send("/users", {username, role});
+    for (const [name, description] of [
+        ["archive-copy", "Copies the archive to the other site every night"],
+        ["deploy-bot", "Deploys from the pipeline; ask mira.sand"],
+        ["status-page", "Reads the state of tasks for the status page"],
+    ]) await send("/service-accounts", {name, description});
+}"""
 
 
 async def main(folder: Path) -> None:
@@ -76,11 +90,18 @@ async def _public(context: BrowserContext, service: LiveService, folder: Path) -
 async def _behind_the_login(context: BrowserContext, folder: Path) -> None:
     page = await context.new_page()
     await page.goto("/tasks")
-    await page.evaluate(ALLOW)
-    await page.evaluate(PREPARE)
+    for script in (ALLOW, PREPARE, _PEOPLE):
+        await page.evaluate(script)
     await page.goto("/keys")
     for name in ("deploy on main", "nightly build on ci-3", "monitoring"):
         await create_key(page, name)
+    await page.goto("/admin/service-accounts")
+    await page.get_by_role("link", name="deploy-bot").click()
+    for name in ("staging", "production"):
+        await create_key(page, name)
+    await page.reload()
+    await expect(page.get_by_role("row")).to_have_count(3)
+    await _take(page, folder, "service-account")
     for name, path in PAGES.items():
         await page.goto(path)
         await expect(page.locator("[aria-busy=true]")).to_have_count(0)
@@ -88,16 +109,17 @@ async def _behind_the_login(context: BrowserContext, folder: Path) -> None:
             await expect(page.locator(".opblock").first).to_be_visible()
         await _take(page, folder, name)
     await page.goto("/keys")
-    key = await page.evaluate(_NEWEST, "/keys")
     await page.get_by_role("button", name="New API Key").click()
+    await page.get_by_label("Name", exact=True).fill("release pipeline")
     await _take(page, folder, "new-key")
     await page.keyboard.press("Escape")
-    await page.get_by_role("checkbox").first.check()
-    await _take(page, folder, "keys-selected")
-    await page.goto(f"/keys/{key}")
-    await expect(page.get_by_role("table")).to_be_visible()
+    await page.route("**/activity?days=30", answer_activity)
+    await page.get_by_role("link", name="monitoring").click()
+    await expect(page.get_by_role("table", name="History")).to_be_visible()
     await _take(page, folder, "key")
     await page.goto("/tasks")
+    await expect(page.get_by_role("row")).to_have_count(6)
+    await _take(page, folder, "tasks")
     await page.get_by_role("button", name="New task").click()
     await _take(page, folder, "new-task")
     await page.keyboard.press("Escape")
@@ -111,12 +133,20 @@ async def _behind_the_login(context: BrowserContext, folder: Path) -> None:
 
 
 async def _take(page: Page, folder: Path, name: str) -> None:
-    for width, pixels in WIDTHS.items():
-        await page.set_viewport_size({"width": pixels, "height": 844})
+    # Playwright writes PNG and JPEG only. A WebP has a third of the bytes.
+    chromium = await page.context.new_cdp_session(page)
+    await page.evaluate("document.activeElement.style.caretColor = 'transparent'")
+    for width, (pixels, height) in WIDTHS.items():
+        await page.set_viewport_size({"width": pixels, "height": height})
         for scheme in SCHEMES:
-            await page.emulate_media(color_scheme=scheme)
-            file = folder / f"{name}-{width}-{scheme}.png"
-            await page.screenshot(path=file, animations="disabled", caret="hide")
+            await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            await page.evaluate("() => new Promise((drawn) => setTimeout(drawn, 300))")
+            wanted = {"format": "webp", "quality": QUALITY}
+            picture = await chromium.send("Page.captureScreenshot", wanted)
+            (folder / f"{name}-{width}-{scheme}.webp").write_bytes(
+                base64.b64decode(picture["data"])
+            )
+    await chromium.detach()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What the search of the site finds first, and by which words.
 
 The theme ranks by words, a title above a text. Readers who come from another package search with its words, so a page
-answers to those too. Pages of the task service say so in their titles, and stand below pages of the library that answer the
-same words.
+answers to those too. A word that is being typed stands for all that begin with it, the last one or not: "in" finds "incident".
+Pages of the task service say so in their titles, and stand below pages of the library that answer the same words. By these
+titles `assets/site.js` makes them a section of their own.
 """
 
 from __future__ import annotations
@@ -11,40 +12,62 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 WORDS: Final[Mapping[str, list[str]]] = {
-    "explanation/hashing/": ["bcrypt", "argon2", "hash"],
+    "explanation/hashing/": ["bcrypt", "argon2", "fast hasher", "hashing"],
     "explanation/interactive/": ["fresh login", "sudo mode"],
-    "explanation/lease/": ["cache", "cache invalidation"],
-    "explanation/performance/": ["benchmark", "speed"],
+    "explanation/lease/": ["cache", "caching", "stale cache"],
+    "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
     "how-to/a-key-leaked/": ["revoke a key", "leaked key", "compromised key", "incident"],
-    "how-to/administer-keys/": ["admin", "administrator", "support staff"],
+    "how-to/administer-keys/": ["admin", "administrator", "staff"],
     "how-to/audit-log/": ["audit log", "history"],
     "how-to/background-work/": ["background task", "celery", "queue", "job"],
-    "how-to/beside-sessions/": ["session", "cookie", "refresh token", "logout"],
+    "how-to/beside-sessions/": [
+        *("session", "cookies", "jwt", "csrf", "refresh token", "logout", "log out"),
+        *("revoke token", "all devices", "multiple backends", "change password"),
+    ],
     "how-to/database/": ["migration", "alembic", "sqlalchemy", "postgresql", "sqlite", "mysql"],
     "how-to/edit-keys/": ["rename a key", "tag"],
+    "how-to/fastapi/": ["swagger", "authorize button", "authorization header"],
     "how-to/from-drf-api-key/": ["django", "rest framework", "import existing keys"],
     "how-to/from-fastapi-users/": ["registration", "password reset"],
     "how-to/from-flask-jwt-extended/": ["jwt_required", "blocklist", "blacklist"],
     "how-to/from-keyshield/": ["x-api-key"],
     "how-to/hand-out-keys/": ["partner", "customer", "onboarding"],
-    "how-to/identity-provider/": ["auth0", "okta", "entra", "cognito", "oauth", "oidc", "jwks"],
+    "how-to/identity-provider/": [
+        # Not "keycloak": the search takes "key" for its beginning.
+        *("auth0", "cognito", "entra id", "okta", "integration"),
+        *("jwks", "oauth", "oidc", "openid connect", "sso"),
+    ],
     "how-to/key-activity/": ["last used", "usage", "statistics"],
     "how-to/limit-networks/": ["ip address", "allowlist", "whitelist", "cidr"],
-    "how-to/limit-requests/": ["rate limit", "throttle", "quota", "429", "redis"],
+    "how-to/limit-requests/": [
+        *("rate limits", "rate limiting", "throttle", "throttling", "quota", "429", "redis"),
+    ],
     "how-to/machine-routes/": ["webhook", "machine to machine"],
-    "how-to/open-connections/": ["websocket", "server-sent events", "streaming"],
-    "how-to/remind-before-expiry/": ["expiring", "expiry", "notification"],
+    "how-to/open-connections/": ["websockets", "server-sent events", "streaming"],
+    "how-to/remind-before-expiry/": [
+        *("expire", "expiring", "expiration", "expiry date", "notification"),
+    ],
     "how-to/rotate/": ["rotation", "renew", "pepper"],
     "how-to/scan-for-keys/": ["secret scanning", "pre-commit"],
     "how-to/service-accounts/": ["organisation", "organization", "tenant", "team", "bot"],
-    "how-to/test-an-application/": ["pytest", "test client", "fixture"],
-    "how-to/your-user-model/": ["current_user", "custom user model"],
-    "reference/errors/": ["401", "403", "status code", "problem details"],
+    "how-to/test-an-application/": [
+        *("pytest", "tests", "testing", "test client", "fixture", "mock", "override dependency"),
+    ],
+    "how-to/your-user-model/": ["current_user", "custom user model", "set user", "user loader"],
+    "reference/errors/": [
+        *("401", "403", "status code", "problem details", "unauthorized", "error handler"),
+        *("custom error response", "missing authorization header", "token has expired"),
+    ],
     "reference/glossary/": ["scopes", "permissions"],
     "reference/key-format/": ["prefix", "checksum", "regex"],
-    "reference/key-routes/": ["key_routes", "create a key", "endpoints"],
+    "reference/key-routes/": [
+        "key_routes",
+        "create a key",
+        "generate a key",
+        "per user",
+        "endpoints",
+    ],
     "tutorials/deploy/": ["docker", "systemd"],
-    "tutorials/fastapi/": ["swagger"],
 }
 """From the address of a page to words that its text may lack, and for which it is the first result."""
 

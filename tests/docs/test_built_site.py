@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ from examples.task_service.tests.browser.support import (
 )
 from playwright.async_api import Browser, async_playwright
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,7 @@ PAGES = [
     "",
     "404.html",
     "explanation/architecture/",
+    "explanation/comparison/",
     "explanation/performance/",
     "how-to/a-key-leaked/",
     "how-to/existing-flask-login/",
@@ -76,6 +78,31 @@ QUESTIONS = {
     # The service's own handbook.
     "environment variables": "reference/settings/",
     "upgrade": "how-to/upgrade/",
+}
+
+# From titles of questions and requests of users of djangorestframework-api-key, flask-jwt-extended, fastapi-users, FastAPI,
+# Litestar and fastapi-cloudauth, written down with the pages that answer them before any was tried.
+THREADS = {
+    "authentication for websockets": "how-to/open-connections/",
+    "authorize button swagger": "how-to/fastapi/",
+    "csrf": "how-to/beside-sessions/",
+    "custom error response": "reference/errors/",
+    "fast key hasher": "explanation/hashing/",
+    "generate api key per user": "reference/key-routes/",
+    "jwt in cookie": "how-to/beside-sessions/",
+    "keycloak integration": "how-to/identity-provider/",
+    "missing authorization header": "reference/errors/",
+    "multiple authentication backends": "how-to/beside-sessions/",
+    "optional expiry date": "how-to/remind-before-expiry/",
+    "override JWT auth dependency testing": "how-to/test-an-application/",
+    "override logged in user for tests": "how-to/test-an-application/",
+    "performance hit": "explanation/performance/",
+    "revoke jwt token": "how-to/beside-sessions/",
+    "revoke token on all devices": "how-to/beside-sessions/",
+    "set user if authorised": "how-to/your-user-model/",
+    "support for JWKs": "how-to/identity-provider/",
+    "throttling": "how-to/limit-requests/",
+    "user loader": "how-to/your-user-model/",
 }
 
 # The theme puts the button that copies a block into a landmark of its own, without a name.
@@ -170,9 +197,41 @@ async def test_the_first_result_is_the_page_that_a_reader_means(
 ) -> None:
     page = await browser.new_page()
     await page.goto(site)
-    found = await page.evaluate(_SEARCH, list(QUESTIONS))
+    expected = QUESTIONS | THREADS
+    found = await page.evaluate(_SEARCH, list(expected))
     first = {query: (pages or ["nothing"])[0] for query, pages in found.items()}
-    assert first == QUESTIONS
+    assert first == expected
+
+
+# Of each result that is shown: the heading above it, and whether it is a page of the task service.
+_SHOWN = """() => [...document.querySelectorAll(".md-search-result__item")].map((item) => [
+    getComputedStyle(item, "::before").content, /task service/i.test(item.querySelector("h1").textContent)])"""
+_MORE = "(count) => document.querySelectorAll('.md-search-result__item').length > count"
+
+
+@pytest.mark.parametrize(
+    ("query", "sections"),
+    [("audit", ["Library", "Task service"]), ("upgrade", ["Task service", "Library"])],
+)
+async def test_results_of_the_task_service_are_a_section_of_their_own(
+    site: str, browser: Browser, query: str, sections: list[str]
+) -> None:
+    page = await browser.new_page()
+    await page.goto(site)
+    await page.keyboard.press("/")
+    await page.keyboard.type(query)
+    await page.wait_for_selector(f".md-search-result__item[data-section='{sections[1]}']")
+    seen = 0
+    # The theme adds results when the end of the list is reached.
+    for _ in range(2):
+        await page.wait_for_function(_MORE, arg=seen)
+        shown = await page.evaluate(_SHOWN)
+        headings = [content.strip('"') for content, _ in shown if content != "none"]
+        assert headings == sections
+        kinds = [kind for kind, _ in groupby(service for _, service in shown)]
+        assert kinds == [section == "Task service" for section in sections]
+        seen = len(shown)
+        await page.locator(".md-search-result__item").last.scroll_into_view_if_needed()
 
 
 # A table that is wider than its place scrolls: the reader does not see that it goes on.
@@ -185,17 +244,24 @@ WHOLE = {
         f"{path.relative_to(ROOT / 'docs').with_suffix('').as_posix()}/".removesuffix("index/")
         for path in sorted((ROOT / "docs" / "reference").rglob("*.md"))
     ],
-    390: [f"how-to/{framework}/" for framework in ("fastapi", "flask", "litestar", "starlette")],
+    390: [
+        "explanation/comparison/",
+        "explanation/service-comparison/",
+        *(f"how-to/{framework}/" for framework in ("fastapi", "flask", "litestar", "starlette")),
+    ],
 }
 
 
 @pytest.mark.parametrize("width", WHOLE)
-async def test_no_table_hides_a_column(site: str, browser: Browser, width: int) -> None:
+async def test_no_table_hides_a_column_or_widens_the_page(
+    site: str, browser: Browser, width: int
+) -> None:
     async with await browser.new_context(viewport={"width": width, "height": 900}) as context:
         page = await context.new_page()
         for path in WHOLE[width]:
             await page.goto(site + path)
             assert await page.evaluate(_HIDDEN) == [], path
+            await assert_fits(page, f"{path} at {width}")
 
 
 async def test_the_text_of_a_diagram_can_be_read_on_a_phone(site: str, browser: Browser) -> None:

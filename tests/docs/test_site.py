@@ -179,6 +179,23 @@ def test_every_picture_is_shown_by_light_and_by_dark() -> None:
     assert shown == {(name, scheme, scheme) for name, scheme in pictures}
 
 
+def test_the_gallery_shows_each_page_of_the_service_in_four_pictures_that_are_light_to_load() -> (
+    None
+):
+    text = (DOCS / "task-service-pages.md").read_text("utf-8")
+    found = re.findall(r"!\[(.+?)\]\(assets/pages/(\S+?)\.webp#only-(\w+)\)", text)
+    files = {path.stem: path.stat().st_size for path in (DOCS / "assets" / "pages").glob("*.webp")}
+    assert sorted(name for _, name, _ in found) == sorted(files)
+    for alt, name, scheme in found:
+        assert name.endswith(f"-{scheme}")
+        assert alt.endswith(f", by {scheme}")
+        assert ("on a phone" in alt) == ("-phone-" in name)
+    pages = {name.removesuffix("-wide-light") for name in files if name.endswith("-wide-light")}
+    ways = [f"{width}-{scheme}" for width in ("wide", "phone") for scheme in ("light", "dark")]
+    assert files.keys() == {f"{page}-{way}" for page in pages for way in ways}
+    assert sum(files.values()) < 3_000_000
+
+
 # Docstrings.
 
 
