@@ -29,6 +29,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import sqlite_url
 
@@ -179,3 +180,29 @@ async def test_an_asynchronous_store_returns_the_same_rows(url: URL) -> None:
     await late.aclose()
     await store.aclose()
     await engine.dispose()
+
+
+UNREACHABLE = "postgresql+psycopg://127.0.0.1:1/nothing"
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_of_sqlalchemy() -> None:
+    engine = create_engine(UNREACHABLE)
+    store = SQLAlchemyKeyStore(engine)
+    with pytest.raises(OperationalError):
+        store.prepare(BY_ID)(user_id="ann")
+    with pytest.raises(OperationalError):
+        store.find("k1")
+
+
+@pytest.mark.anyio
+async def test_a_server_that_cannot_be_reached_is_an_error_of_sqlalchemy_to_an_asynchronous_store() -> (
+    None
+):
+    engine = create_async_engine(UNREACHABLE)
+    store = AsyncSQLAlchemyKeyStore(engine)
+    with pytest.raises(OperationalError):
+        await store.prepare(BY_ID)(user_id="ann")
+    with pytest.raises(OperationalError):
+        await store.find("k1")
+    with pytest.raises(OperationalError):
+        await store.find_many(["k1"])

@@ -218,7 +218,8 @@ class BlockingReader:
     def _open(self) -> _BlockingConnection:
         if self._is_closed or CLOCK.monotonic() < self._closed_until:
             raise FastPathUnavailable
-        pooled = self._engine.raw_connection()
+        # Not `raw_connection`, whose errors are the driver's: callers are told of SQLAlchemy's.
+        pooled = self._engine.connect().connection
         driver = cast("Connection[Any]", pooled.driver_connection)
         # From here on it is not the pool's, which makes another one when it needs it.
         pooled.detach()
@@ -346,7 +347,9 @@ class AwaitingReader:
             here.free(opening)
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> AsyncConnection[Any]:
-        pooled = await self._engine.raw_connection()
+        # Not `raw_connection`, as in :meth:`BlockingReader._open`.
+        connection = await self._engine.connect()
+        pooled = await connection.get_raw_connection()
         driver = cast("AsyncConnection[Any]", pooled.driver_connection)
         # From here on it is not the pool's, which makes another one when it needs it.
         pooled.detach()
