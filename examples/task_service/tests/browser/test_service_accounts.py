@@ -115,6 +115,7 @@ async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
     page = await _administrator(open_page)
     await page.goto("/tasks")
     await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("combobox", name="Go to")).to_be_focused()
     await page.keyboard.type("service acc")
     # The whole list has it as well, before what was typed has filtered it.
     chosen = page.get_by_role("option", name="Service accounts", selected=True)
@@ -123,6 +124,7 @@ async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
     await page.wait_for_url("**/admin/service-accounts")
     await expect(page.locator("[aria-busy=true]")).to_have_count(0)
     await page.keyboard.press("n")
+    await expect(page.get_by_role("textbox", name="Name")).to_be_focused()
     await page.keyboard.type("typed-bot")
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/admin/service-accounts/svc_*")
