@@ -62,7 +62,7 @@ class UtcMicroseconds(TypeDecorator[datetime]):
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
         """Convert microseconds to a `datetime`."""
-        return None if value is None else _EPOCH + timedelta(microseconds=value)
+        return None if value is None else _EPOCH + timedelta(0, 0, value)
 
 
 metadata = MetaData(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from sqlalchemy import Row, ScalarSelect, Select, select, true, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,7 +14,7 @@ from sqlalchemy.sql.schema import Column
 from msk_auth import Principal
 from task_service.db.schema import runs, tasks
 
-from .models import Run, RunDetails, Task
+from .models import RequestedBy, RequestedWith, Run, RunDetails, Task
 
 READ_ALL = "tasks:read_all"
 """The permission to read other users' tasks and runs, and no more."""
@@ -28,6 +29,12 @@ DEFAULT_PAGE = 50
 
 _INNER = runs.alias("inner")
 _RUN_COLUMNS = tuple(runs.c[name] for name in Run.model_fields)
+_TASK_NAMES: Final = tuple(name for name in Task.model_fields if name != "last_run")
+_RUN_NAMES: Final = tuple(Run.model_fields)
+_REQUESTER_NAMES: Final = tuple(RequestedBy.model_fields)
+_CREDENTIAL_NAMES: Final = tuple(RequestedWith.model_fields)
+_task_values: Final = attrgetter(*_TASK_NAMES)
+_run_values: Final = attrgetter(*(f"run_{name}" for name in _RUN_NAMES))
 
 
 def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
@@ -55,7 +62,7 @@ async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) ->
 
 
 def with_last_run(tasks_page: Select[Any]) -> Select[Any]:
-    """A page of tasks, each with the columns of its newest run as `run_…`, which the index finds; in no order."""
+    """What is shown of a page of tasks, each with the columns of its newest run as `run_…`, which the index finds; in no order."""
     page = tasks_page.subquery("page")
     newest = (
         select(_INNER.c.id)
@@ -66,15 +73,33 @@ def with_last_run(tasks_page: Select[Any]) -> Select[Any]:
         .scalar_subquery()
     )
     return select(
-        page, *(runs.c[name].label(f"run_{name}") for name in Run.model_fields)
+        *(page.c[name] for name in (*_TASK_NAMES, "sort_key")),
+        *(runs.c[name].label(f"run_{name}") for name in _RUN_NAMES),
     ).select_from(page.outerjoin(runs, runs.c.id == newest))
 
 
-def last_run_of(row: Any) -> Run | None:
-    """The run in a row of :func:`with_last_run`."""
-    if row.run_id is None:
-        return None
-    return Run.model_validate({name: getattr(row, f"run_{name}") for name in Run.model_fields})
+def members_of_task(row: Any) -> dict[str, Any]:
+    """The members of the `Task` in a row of :func:`with_last_run`.
+
+    What the database holds was validated when it was written. To read it into models, and those into JSON, takes more than
+    twice the time.
+    """
+    last_run = None
+    if row.run_id is not None:
+        last_run = dict(zip(_RUN_NAMES, _run_values(row), strict=True))
+        last_run["requested_by"] = _members_of_requester(last_run["requested_by"])
+    return {**dict(zip(_TASK_NAMES, _task_values(row), strict=True)), "last_run": last_run}
+
+
+def _members_of_requester(stored: dict[str, Any]) -> dict[str, Any]:
+    """The members of `RequestedBy`. The column has the request of the run as well, which no answer shows."""
+    shown = {name: stored[name] for name in _REQUESTER_NAMES}
+    credential = shown["credential"]
+    # The oldest runs have no name of a key.
+    shown["credential"] = {
+        name: credential[name] for name in _CREDENTIAL_NAMES if name in credential
+    }
+    return shown
 
 
 def newest_state() -> ScalarSelect[Any]:

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any, Final
 
+from pydantic_core import to_json
 from sqlalchemy import (
     ColumnElement,
     Integer,
@@ -49,8 +50,8 @@ from .queries import (
     MAX_PAGE,
     READ_ALL,
     as_task,
-    last_run_of,
     latest_runs,
+    members_of_task,
     newest_state,
     owned_by,
     recent_runs,
@@ -181,8 +182,8 @@ class Tasks:
         limit: int = DEFAULT_PAGE,
         recent: int = 0,
         count: bool = False,
-    ) -> TaskPage:
-        """A page of the principal's tasks, or of all tasks with `tasks:read_all`.
+    ) -> bytes:
+        """A page of the principal's tasks, or of all tasks with `tasks:read_all`: the JSON of a :class:`TaskPage`.
 
         Args:
             principal: The caller.
@@ -213,26 +214,22 @@ class Tasks:
                 histories = {}
                 last_runs = await latest_runs(connection, ids)
         items = [as_task(row, last_runs.get(row.id)) for row in shown]
-        if not recent:
-            return TaskPage(items=items, next_cursor=following, **total)
-        return TaskPage(
-            items=[
+        if recent:
+            items = [
                 TaskWithRuns(**dict(task), recent_runs=histories.get(task.id, [])) for task in items
-            ],
-            next_cursor=following,
-            **total,
-        )
+            ]
+        page = TaskPage(items=items, next_cursor=following, **total)
+        # A total that was not asked for is left out.
+        return page.model_dump_json(exclude_unset=True).encode()
 
-    async def _first_page(self, principal: Principal[Any], paging: Paging, limit: int) -> TaskPage:
+    async def _first_page(self, principal: Principal[Any], paging: Paging, limit: int) -> bytes:
         """What programs and pages ask for most: one statement, prepared."""
         if READ_ALL in principal.permissions:
             rows = await self._read_first_of_all(rows=limit + 1)
         else:
             rows = await self._read_first_of_owner(rows=limit + 1, owner_id=principal.owner.id)
         shown, following = paging.cut(rows)
-        items = [as_task(row, last_run_of(row)) for row in shown]
-        # Each was validated just now, and a page would try to read each as another kind of task first.
-        return TaskPage.model_construct(items=items, next_cursor=following)
+        return to_json({"items": [members_of_task(row) for row in shown], "next_cursor": following})
 
     async def get(self, principal: Principal[Any], task_id: str) -> Task:
         """One task that the principal may see.
