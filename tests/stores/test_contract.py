@@ -15,7 +15,6 @@ from tests.stores.support import (
     async_engine_on,
     begin_deferred,
     begin_nothing,
-    empty_tables,
     engine_on,
     prepared,
     sqlite_url,
@@ -83,7 +82,7 @@ class TestSQLiteInMemory(OnEngine):
 
 
 class OnAsyncEngine(AsyncStoreContract):
-    """As :class:`OnEngine`. Each test has an event loop, so the connections are closed after each.
+    """As :class:`OnEngine`, on one event loop.
 
     A fixture `url` of the class says where the database is.
 
@@ -95,15 +94,28 @@ class OnAsyncEngine(AsyncStoreContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, url: URL) -> AsyncEngine:
-        return async_engine_on(url)
+    def loop(cls) -> Iterator[BackgroundLoop]:
+        with BackgroundLoop() as loop:
+            yield loop
 
-    @pytest.fixture
-    def emptied(self, url: URL, engine: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
-        """The engine, with nothing in the tables."""
-        empty_tables(url)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, url: URL, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
+        engine = async_engine_on(url)
         yield engine
         loop.run(engine.dispose())
+
+    @pytest.fixture
+    def emptied(self, engine: AsyncEngine, loop: BackgroundLoop) -> AsyncEngine:
+        """The engine, with nothing in the tables."""
+
+        async def empty() -> None:
+            async with engine.begin() as connection:
+                for table in METADATA.sorted_tables:
+                    await connection.execute(table.delete())
+
+        loop.run(empty())
+        return engine
 
     @pytest.fixture
     def async_store(self, emptied: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
@@ -128,24 +140,23 @@ class TestAsyncSQLite(OnAsyncEngine):
 
     @pytest.fixture(scope="class", params=[untouched, begin_nothing], ids=lambda way: way.__name__)
     @classmethod
-    def engine(cls, url: URL, request: pytest.FixtureRequest) -> AsyncEngine:
+    def engine(
+        cls, url: URL, loop: BackgroundLoop, request: pytest.FixtureRequest
+    ) -> Iterator[AsyncEngine]:
         engine = async_engine_on(url)
         request.param(engine)
-        return engine
+        yield engine
+        loop.run(engine.dispose())
 
 
 class TestAsyncSQLiteInMemory(OnAsyncEngine):
-    """Closing its connection empties the database."""
-
     table = TABLE
 
     @pytest.fixture(scope="class")
     @classmethod
-    def url(cls) -> URL:
-        return URL.create("sqlite")
+    def engine(cls, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
+        engine = async_engine_on(URL.create("sqlite"))
 
-    @pytest.fixture
-    def emptied(self, url: URL, engine: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
         async def create_tables() -> None:
             async with engine.begin() as connection:
                 await connection.run_sync(METADATA.create_all)
@@ -196,11 +207,7 @@ class TestAsyncPostgres(OnAsyncServer):
 
 
 class TestMariaDB(OnServer):
-    server = "mysql_url"
-
-
-class TestMariaDBUnderTheNameOfMySQL(OnServer):
-    """As most URLs have it."""
+    """Under the name of MySQL, as most URLs have it. The asynchronous driver has the other name."""
 
     server = "mysql_url"
 

@@ -133,20 +133,66 @@ def revocation_of(record: ApiKey) -> tuple[KeyEvent, ...]:
     return (KeyRevocation(NOW, None, record),)
 
 
-WRITES: dict[str, Callable[[KeyStore, KeyChange | None], object]] = {
-    "insert": lambda store, change: store.insert(
-        make_record("new"), max_active=9, now=NOW, change=change
+WRITES: dict[str, Callable[[KeyStore, str, KeyChange | None], object]] = {
+    "insert": lambda store, key_id, change: store.insert(
+        make_record(f"new-{key_id}"), max_active=99, now=NOW, change=change
     ),
-    "revoke": lambda store, change: store.revoke("k", owner_id=OWNER, at=NOW, change=change),
-    "delete": lambda store, change: store.delete("k", owner_id=OWNER, at=NOW, change=change),
-    "expire": lambda store, change: store.expire("k", owner_id=OWNER, at=NOW + HOUR, change=change),
-    "rotate": lambda store, change: rotate(store, "k", make_record("new"), change=change),
-    "rotate with an overlap": lambda store, change: rotate(
-        store, "k", make_record("new"), ends_at=NOW + HOUR, change=change
+    "revoke": lambda store, key_id, change: store.revoke(
+        key_id, owner_id=OWNER, at=NOW, change=change
     ),
-    "update": lambda store, change: edit(store, "k", change=change, name="another"),
+    "delete": lambda store, key_id, change: store.delete(
+        key_id, owner_id=OWNER, at=NOW, change=change
+    ),
+    "expire": lambda store, key_id, change: store.expire(
+        key_id, owner_id=OWNER, at=NOW + HOUR, change=change
+    ),
+    "rotate": lambda store, key_id, change: rotate(
+        store, key_id, make_record(f"new-{key_id}"), change=change
+    ),
+    "overlap": lambda store, key_id, change: rotate(
+        store, key_id, make_record(f"new-{key_id}"), ends_at=NOW + HOUR, change=change
+    ),
+    "update": lambda store, key_id, change: edit(store, key_id, change=change, name="another"),
 }
-"""Each way to change a key, of a store that has the key `k`."""
+"""Each way to change a key of the store. What inserts a key makes its id from the one that is given."""
+
+
+RECORDS = [
+    make_record("plain"),
+    make_record("scopesEmpty", scopes=frozenset()),
+    make_record("scopes", scopes=frozenset({"tasks:read", "tasks:run"})),
+    make_record("scopesOdd", scopes=frozenset({"two words", 'quote"', "comma,", "ünï"})),
+    make_record("nameOdd", name="a'b\"c\\d %s :x ? ; -- <b> \t end "),
+    make_record("nameUnicode", name="Ω 秘密 🔑 e\u0301 \u200f \u2028"),
+    make_record("nameLong", name="x" * 1000),
+    make_record("ownerOdd", owner_id="auth0|5f7c8ec7c33c6c004bbafe82 x@example.com"),
+    make_record(
+        "everything",
+        expires_at=NOW + HOUR + MICROSECOND,
+        last_used_at=NOW - MICROSECOND,
+        revoked_at=NOW + MICROSECOND,
+        replaced_by="other",
+        deleted_at=NOW + 2 * MICROSECOND,
+        description="what it is for",
+        labels=frozenset({"env:prod", "team/payments"}),
+        networks=frozenset({"203.0.113.0/24", "2001:db8::/32"}),
+    ),
+    make_record("descriptionOdd", description="a'b\"c\\d %s :x ? ; -- Ω 秘密 🔑 "),
+    make_record("networksNone", networks=frozenset()),
+    make_record("labelsMany", labels=frozenset(f"label-{number}" for number in range(20))),
+    make_record("beforeTheEpoch", created_at=datetime(1969, 7, 20, 20, 17, 40, 1, UTC)),
+    make_record("farAway", expires_at=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+]
+"""Records of every kind, each named after what is odd about it."""
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "active": {},
+    "revoked": {"revoked_at": NOW - HOUR},
+    "expired": {"expires_at": NOW},
+    "rotated": {"replaced_by": "other"},
+}
+"""What a key can have become."""
 
 
 EDITS: list[KeyUpdate] = [
@@ -161,9 +207,14 @@ EDITS: list[KeyUpdate] = [
     {"networks": frozenset({"203.0.113.0/24", "2001:db8::/32"})},
     {"networks": None},
     {"networks": frozenset()},
-    {"name": "Ω 秘密 🔑", "description": 'it\'s "odd"', "labels": frozenset({"b"})},
+    {
+        "name": "Ω 秘密 🔑",
+        "description": 'it\'s "odd"',
+        "labels": frozenset({"b"}),
+        "networks": frozenset({"203.0.113.0/24"}),
+    },
 ]
-"""Each way to edit a key."""
+"""Each way to edit a key. The last one sets all fields."""
 
 
 class StoreContract:
@@ -184,7 +235,7 @@ class StoreContract:
 
     Leave `audited_store` out if your store takes no `on_change`: its tests are skipped.
 
-    Many tests call the store from up to 100 threads. They need pytest and nothing else.
+    Many tests call the store from up to 50 threads. They need pytest and nothing else.
     """
 
     @pytest.fixture
@@ -204,44 +255,17 @@ class StoreContract:
 
     # Finding
 
-    @pytest.mark.parametrize("key_id", ["", "unknown", "%", "known_", "' OR '1'='1", "k" * 300])
-    def test_an_unknown_id_is_not_found(self, store: KeyStore, key_id: str) -> None:
+    def test_an_unknown_id_is_not_found(self, store: KeyStore) -> None:
         add(store, "known1")
-        assert store.find(key_id) is None
+        for key_id in ("", "unknown", "%", "known_", "' OR '1'='1", "k" * 300):
+            assert store.find(key_id) is None
 
-    @pytest.mark.parametrize(
-        "record",
-        [
-            make_record("plain"),
-            make_record("scopesEmpty", scopes=frozenset()),
-            make_record("scopes", scopes=frozenset({"tasks:read", "tasks:run"})),
-            make_record("scopesOdd", scopes=frozenset({"two words", 'quote"', "comma,", "ünï"})),
-            make_record("nameOdd", name="a'b\"c\\d %s :x ? ; -- <b> \t end "),
-            make_record("nameUnicode", name="Ω 秘密 🔑 e\u0301 \u200f \u2028"),
-            make_record("nameLong", name="x" * 1000),
-            make_record("ownerOdd", owner_id="auth0|5f7c8ec7c33c6c004bbafe82 x@example.com"),
-            make_record(
-                "everything",
-                expires_at=NOW + HOUR + MICROSECOND,
-                last_used_at=NOW - MICROSECOND,
-                revoked_at=NOW + MICROSECOND,
-                replaced_by="other",
-                deleted_at=NOW + 2 * MICROSECOND,
-                description="what it is for",
-                labels=frozenset({"env:prod", "team/payments"}),
-                networks=frozenset({"203.0.113.0/24", "2001:db8::/32"}),
-            ),
-            make_record("descriptionOdd", description="a'b\"c\\d %s :x ? ; -- Ω 秘密 🔑 "),
-            make_record("networksNone", networks=frozenset()),
-            make_record("labelsMany", labels=frozenset(f"label-{number}" for number in range(20))),
-            make_record("beforeTheEpoch", created_at=datetime(1969, 7, 20, 20, 17, 40, 1, UTC)),
-            make_record("farAway", expires_at=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
-        ],
-        ids=lambda record: record.id,
-    )
-    def test_a_record_comes_back_as_it_was_inserted(self, store: KeyStore, record: ApiKey) -> None:
-        store.insert(record, max_active=None, now=NOW)
-        assert store.find(record.id) == record
+    def test_a_record_comes_back_as_it_was_inserted(self, store: KeyStore) -> None:
+        for record in RECORDS:
+            store.insert(record, max_active=None, now=NOW)
+        assert {record.id: store.find(record.id) for record in RECORDS} == {
+            record.id: record for record in RECORDS
+        }
 
     def test_times_come_back_in_utc(self, store: KeyStore) -> None:
         elsewhere = NOW.astimezone(timezone(timedelta(hours=5, minutes=45)))
@@ -269,13 +293,15 @@ class StoreContract:
         assert store.find("key") == replace(lower, revoked_at=NOW)
         assert store.find("Key") is None
 
-    @pytest.mark.parametrize("other", ["OWNER-1", "owner-1 ", " owner-1", "owner-", "öwner-1"])
-    def test_owners_that_look_alike_are_different(self, store: KeyStore, other: str) -> None:
+    def test_owners_that_look_alike_are_different(self, store: KeyStore) -> None:
         add(store, "mine")
-        add(store, "other", owner_id=other)
+        others = ["OWNER-1", "owner-1 ", " owner-1", "owner-", "öwner-1"]
+        for number, other in enumerate(others):
+            add(store, f"other{number}", owner_id=other)
         assert ids(store) == ["mine"]
-        assert ids(store, owner_id=other) == ["other"]
-        assert store.revoke("mine", owner_id=other, at=NOW) is None
+        for number, other in enumerate(others):
+            assert ids(store, owner_id=other) == [f"other{number}"]
+            assert store.revoke("mine", owner_id=other, at=NOW) is None
         store.insert(make_record("second"), max_active=2, now=NOW)
 
     # Inserting
@@ -331,7 +357,7 @@ class StoreContract:
         def insert(number: int) -> None:
             store.insert(make_record(f"k{number}"), max_active=10, now=NOW)
 
-        outcomes = in_parallel(insert, range(100))
+        outcomes = in_parallel(insert, range(50))
         assert outcomes.count(None) == 10
         assert [o for o in outcomes if o is not None and not isinstance(o, KeyLimitReached)] == []
         assert count_active(store) == 10
@@ -376,27 +402,18 @@ class StoreContract:
         assert ids(store) == ["mine"]
         assert ids(store, owner_id="owner-3") == []
 
-    @pytest.mark.parametrize(
-        ("status", "expected"),
-        [
-            (None, ["forever", "expiring", "expired", "revoked", "both"]),
-            (KeyStatus.ACTIVE, ["forever", "expiring"]),
-            (KeyStatus.EXPIRED, ["expired"]),
-            (KeyStatus.REVOKED, ["revoked", "both"]),
-        ],
-    )
-    def test_a_listing_can_be_of_one_status(
-        self, store: KeyStore, status: KeyStatus | None, expected: list[str]
-    ) -> None:
+    def test_a_listing_can_be_of_one_status(self, store: KeyStore) -> None:
         add(store, "forever", created_at=NOW - 1 * HOUR)
         add(store, "expiring", created_at=NOW - 2 * HOUR, expires_at=NOW + MICROSECOND)
         add(store, "expired", created_at=NOW - 3 * HOUR, expires_at=NOW)
         add(store, "revoked", created_at=NOW - 4 * HOUR, revoked_at=NOW)
         add(store, "both", created_at=NOW - 5 * HOUR, revoked_at=NOW, expires_at=NOW)
-        assert ids(store, status=status) == expected
+        assert ids(store) == ["forever", "expiring", "expired", "revoked", "both"]
+        assert ids(store, status=KeyStatus.ACTIVE) == ["forever", "expiring"]
+        assert ids(store, status=KeyStatus.EXPIRED) == ["expired"]
+        assert ids(store, status=KeyStatus.REVOKED) == ["revoked", "both"]
 
-    @pytest.mark.parametrize("status", [None, KeyStatus.ACTIVE])
-    def test_a_listing_can_be_of_one_label(self, store: KeyStore, status: KeyStatus | None) -> None:
+    def test_a_listing_can_be_of_one_label(self, store: KeyStore) -> None:
         labels = ["env:prod", "env:pro", "env_prod", "env:prod-2", "a"]
         for number, label in enumerate(labels):
             created_at = NOW - number * SECOND
@@ -404,16 +421,15 @@ class StoreContract:
         add(store, "none", created_at=NOW - HOUR)
         add(store, "foreign", owner_id="owner-2", labels=frozenset({"all"}))
         add(store, "ended", labels=frozenset({"all"}), revoked_at=NOW, created_at=NOW - HOUR)
-        for number, label in enumerate(labels):
-            assert ids(store, label=label, status=status) == [f"k{number}"]
-        everything = [f"k{number}" for number in range(5)]
-        if status is None:
-            everything.append("ended")
-        assert ids(store, label="all", status=status) == everything
-        after = (NOW - SECOND, "k1")
-        assert ids(store, label="all", status=status, after=after, limit=2) == ["k2", "k3"]
-        for label in ("env", "prod", "%", "_", "", "unknown", "env:prod-"):
-            assert ids(store, label=label, status=status) == []
+        active = [f"k{number}" for number in range(5)]
+        for status, everything in ((None, [*active, "ended"]), (KeyStatus.ACTIVE, active)):
+            for number, label in enumerate(labels):
+                assert ids(store, label=label, status=status) == [f"k{number}"]
+            assert ids(store, label="all", status=status) == everything
+            after = (NOW - SECOND, "k1")
+            assert ids(store, label="all", status=status, after=after, limit=2) == ["k2", "k3"]
+            for label in ("env", "prod", "%", "_", "", "unknown", "env:prod-"):
+                assert ids(store, label=label, status=status) == []
 
     def test_pages_hold_every_key_once(self, store: KeyStore) -> None:
         # Several keys share a moment, so that a page ends in the middle of it.
@@ -452,13 +468,13 @@ class StoreContract:
         assert store.revoke("k", owner_id=OWNER, at=NOW) == expected
         assert store.find("k") == expected
 
-    @pytest.mark.parametrize("again", [NOW - HOUR, NOW, NOW + HOUR])
-    def test_revoking_again_changes_nothing(self, store: KeyStore, again: datetime) -> None:
+    def test_revoking_again_changes_nothing(self, store: KeyStore) -> None:
         record = add(store, "k")
         store.revoke("k", owner_id=OWNER, at=NOW)
         expected = replace(record, revoked_at=NOW)
-        assert store.revoke("k", owner_id=OWNER, at=again) == expected
-        assert store.find("k") == expected
+        for again in (NOW - HOUR, NOW, NOW + HOUR):
+            assert store.revoke("k", owner_id=OWNER, at=again) == expected
+            assert store.find("k") == expected
 
     def test_a_key_of_another_owner_cannot_be_changed(self, store: KeyStore) -> None:
         record = add(store, "k")
@@ -555,20 +571,18 @@ class StoreContract:
 
     # Expiring
 
-    @pytest.mark.parametrize("before", [None, NOW + HOUR + MICROSECOND])
-    def test_a_key_can_be_made_to_expire_earlier(
-        self, store: KeyStore, before: datetime | None
-    ) -> None:
-        record = add(store, "k", expires_at=before)
-        expected = replace(record, expires_at=NOW + HOUR)
-        assert store.expire("k", owner_id=OWNER, at=NOW + HOUR) == expected
-        assert store.find("k") == expected
+    def test_a_key_can_be_made_to_expire_earlier(self, store: KeyStore) -> None:
+        for key_id, before in (("endless", None), ("ending", NOW + HOUR + MICROSECOND)):
+            record = add(store, key_id, expires_at=before)
+            expected = replace(record, expires_at=NOW + HOUR)
+            assert store.expire(key_id, owner_id=OWNER, at=NOW + HOUR) == expected
+            assert store.find(key_id) == expected
 
-    @pytest.mark.parametrize("before", [NOW - HOUR, NOW + HOUR])
-    def test_a_key_is_never_made_to_expire_later(self, store: KeyStore, before: datetime) -> None:
-        record = add(store, "k", expires_at=before)
-        assert store.expire("k", owner_id=OWNER, at=NOW + HOUR) == record
-        assert store.find("k") == record
+    def test_a_key_is_never_made_to_expire_later(self, store: KeyStore) -> None:
+        for key_id, before in (("expired", NOW - HOUR), ("same", NOW + HOUR)):
+            record = add(store, key_id, expires_at=before)
+            assert store.expire(key_id, owner_id=OWNER, at=NOW + HOUR) == record
+            assert store.find(key_id) == record
 
     # Rotating
 
@@ -579,35 +593,29 @@ class StoreContract:
         assert store.find("k") == expected
         assert store.find("next") == successor
 
-    @pytest.mark.parametrize(
-        ("before", "afterwards"),
-        [
-            (None, NOW + HOUR),
-            (NOW + 2 * HOUR, NOW + HOUR),
-            (NOW + MICROSECOND, NOW + MICROSECOND),
-        ],
-    )
     def test_rotating_with_overlap_ends_the_predecessor_later_but_not_past_its_own_end(
-        self, store: KeyStore, before: datetime | None, afterwards: datetime
+        self, store: KeyStore
     ) -> None:
-        record, successor = add(store, "k", expires_at=before), make_record("next")
-        expected = replace(record, expires_at=afterwards, replaced_by="next")
-        assert rotate(store, "k", successor, ends_at=NOW + HOUR) == expected
-        assert store.find("k") == expected
-        assert store.find("next") == successor
+        for key_id, before, afterwards in (
+            ("endless", None, NOW + HOUR),
+            ("later", NOW + 2 * HOUR, NOW + HOUR),
+            ("sooner", NOW + MICROSECOND, NOW + MICROSECOND),
+        ):
+            record = add(store, key_id, expires_at=before)
+            successor = make_record(f"after-{key_id}")
+            expected = replace(record, expires_at=afterwards, replaced_by=successor.id)
+            assert rotate(store, key_id, successor, ends_at=NOW + HOUR) == expected
+            assert store.find(key_id) == expected
+            assert store.find(successor.id) == successor
 
-    @pytest.mark.parametrize(
-        "state",
-        [{"revoked_at": NOW - HOUR}, {"expires_at": NOW}, {"replaced_by": "earlier"}],
-        ids=["revoked", "expired", "rotated"],
-    )
-    def test_only_an_active_key_is_rotated(self, store: KeyStore, state: dict[str, Any]) -> None:
-        record = add(store, "k", **state)
-        with pytest.raises(KeyNotActive) as caught:
-            rotate(store, "k", make_record("next"))
-        assert caught.value.code == "key_not_active"
-        assert store.find("k") == record
-        assert store.find("next") is None
+    def test_only_an_active_key_is_rotated(self, store: KeyStore) -> None:
+        for state in ("revoked", "expired", "rotated"):
+            record = add(store, state, **STATES[state])
+            with pytest.raises(KeyNotActive) as caught:
+                rotate(store, state, make_record("next"))
+            assert caught.value.code == "key_not_active"
+            assert store.find(state) == record
+            assert store.find("next") is None
 
     def test_a_rotation_that_fails_changes_neither_key(self, store: KeyStore) -> None:
         record, taken = add(store, "k"), add(store, "taken", owner_id="owner-2")
@@ -642,27 +650,25 @@ class StoreContract:
 
     # Editing
 
-    @pytest.mark.parametrize(
-        "state",
-        [{}, {"revoked_at": NOW - HOUR}, {"expires_at": NOW}, {"replaced_by": "other"}],
-        ids=["active", "revoked", "expired", "rotated"],
-    )
-    def test_an_edit_sets_its_fields_and_nothing_else(
-        self, store: KeyStore, state: dict[str, Any]
-    ) -> None:
+    def test_an_edit_sets_its_fields_and_nothing_else(self, store: KeyStore) -> None:
         labels = frozenset({"a", "env:test"})
         other = add(store, "other", labels=labels)
-        # A key for each edit: an empty store for each would take longer than all of them.
-        for number, fields in enumerate(EDITS):
+        # Each edit of an active key, and the one of all fields of every other. An empty store for each would take
+        # longer than all of them, so each has a key.
+        edits = [
+            *(("active", fields) for fields in EDITS),
+            *((state, EDITS[-1]) for state in STATES),
+        ]
+        for number, (state, fields) in enumerate(edits):
             record = add(
                 store,
-                f"k{number}",
+                f"{state}{number}",
                 name="name of k",
                 description="before",
                 labels=labels,
                 networks=frozenset({"192.0.2.1/32"}),
                 scopes=frozenset({"s"}),
-                **state,
+                **STATES[state],
             )
             expected = replace(record, **fields)
             for _ in range(2):
@@ -749,16 +755,17 @@ class StoreContract:
 
     # The hook `on_change`; a store without it skips these tests.
 
-    @pytest.mark.parametrize("write", WRITES)
     def test_the_hook_gets_the_record_as_the_change_leaves_it(
-        self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
+        self, audited_store: KeyStore, on_change: ChangeRecorder
     ) -> None:
-        add(audited_store, "k", change=lambda _: ())
-        assert on_change.events == []
-        WRITES[write](audited_store, revocation_of)
-        record = audited_store.find("new" if write == "insert" else "k")
-        assert record is not None
-        assert on_change.events == [KeyRevocation(NOW, None, record)]
+        for name, write in WRITES.items():
+            add(audited_store, name, change=lambda _: ())
+            assert on_change.events == []
+            write(audited_store, name, revocation_of)
+            record = audited_store.find("new-insert" if name == "insert" else name)
+            assert record is not None
+            assert on_change.events == [KeyRevocation(NOW, None, record)]
+            on_change.events.clear()
 
     def test_the_hook_gets_all_events_of_a_change_in_order(
         self, audited_store: KeyStore, on_change: ChangeRecorder
@@ -771,31 +778,33 @@ class StoreContract:
         )
         assert [event.at for event in on_change.events] == [NOW, later]
 
-    @pytest.mark.parametrize("write", WRITES)
     def test_a_change_whose_hook_raises_does_not_happen(
-        self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
+        self, audited_store: KeyStore, on_change: ChangeRecorder
     ) -> None:
-        record = add(audited_store, "k", change=revocation_of)
+        records = [add(audited_store, name, change=revocation_of) for name in WRITES]
         on_change.error = LookupError("the application's")
-        with pytest.raises(LookupError, match="the application's"):
-            WRITES[write](audited_store, revocation_of)
-        assert audited_store.find("k") == record
-        assert audited_store.find("new") is None
-        assert ids(audited_store) == ["k"]
+        for record in records:
+            with pytest.raises(LookupError, match="the application's"):
+                WRITES[record.id](audited_store, record.id, revocation_of)
+            assert audited_store.find(record.id) == record
+            assert audited_store.find(f"new-{record.id}") is None
+        assert set(ids(audited_store)) == WRITES.keys()
         # The store still works.
         on_change.error = None
-        WRITES[write](audited_store, revocation_of)
-        assert len(on_change.events) == 2
+        on_change.events.clear()
+        for number, (name, write) in enumerate(WRITES.items(), 1):
+            write(audited_store, name, revocation_of)
+            assert len(on_change.events) == number
 
-    @pytest.mark.parametrize("write", WRITES)
     def test_a_store_with_a_hook_refuses_a_change_without_events(
-        self, audited_store: KeyStore, write: str
+        self, audited_store: KeyStore
     ) -> None:
-        record = add(audited_store, "k", change=revocation_of)
-        with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
-            WRITES[write](audited_store, None)
-        assert audited_store.find("k") == record
-        assert audited_store.find("new") is None
+        for name, write in WRITES.items():
+            record = add(audited_store, name, change=revocation_of)
+            with pytest.raises(Exception):  # noqa: B017, PT011 - each store has its own
+                write(audited_store, name, None)
+            assert audited_store.find(name) == record
+            assert audited_store.find(f"new-{name}") is None
 
     def test_what_changes_nothing_calls_no_hook(
         self, audited_store: KeyStore, on_change: ChangeRecorder
@@ -827,14 +836,20 @@ class StoreContract:
         audited_store.replace_digest("k", old="sha256:k", new="sha256:new")
         assert on_change.events == []
 
-    @pytest.mark.parametrize("write", ["revoke", "delete", "expire", "update"])
     def test_of_parallel_changes_that_mean_the_same_the_hook_gets_one(
-        self, audited_store: KeyStore, on_change: ChangeRecorder, write: str
+        self, audited_store: KeyStore, on_change: ChangeRecorder
     ) -> None:
-        add(audited_store, "k", change=lambda _: ())
-        outcomes = in_parallel(lambda _: WRITES[write](audited_store, revocation_of), range(20))
+        same = ["revoke", "delete", "expire", "update"]
+        for name in same:
+            add(audited_store, name, change=lambda _: ())
+
+        def write(number: int) -> object:
+            name = same[number % 4]
+            return WRITES[name](audited_store, name, revocation_of)
+
+        outcomes = in_parallel(write, range(40))
         assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
-        assert len(on_change.events) == 1
+        assert sorted(event.record.id for event in on_change.events) == sorted(same)
 
     def test_a_lost_race_is_not_handed_over(
         self, audited_store: KeyStore, on_change: ChangeRecorder
@@ -926,7 +941,7 @@ class StoreContract:
             add(store, f"k{number}", owner_id=f"owner-{number % 4}", created_at=created_at)
         whole = list(list_all(after=None, limit=99))
         assert len({key.id for key in whole}) == 37
-        for size in (1, 2, 5, 37, 99):
+        for size in (1, 5, 37, 99):
             paged: list[ApiKey] = []
             while page := list_all(
                 after=(paged[-1].owner_id, paged[-1].created_at, paged[-1].id) if paged else None,
@@ -973,23 +988,17 @@ class StoreContract:
         assert store.find("k") == record
         assert store.find("unknown") is None
 
-    @pytest.mark.parametrize(
-        "last",
-        [
-            LastRequest(NOW),
-            LastRequest(NOW, "GET /tasks/{id}", "2001:db8::1", "curl/8.5"),
-            LastRequest(NOW + MICROSECOND, None, "203.0.113.7", None),
-            LastRequest(
-                NOW, "GET /\u00e9", None, "\u4f60\u597d \U0001f5dd %s ' \" \\ " + "x" * 180
-            ),
-        ],
-    )
-    def test_the_last_request_comes_back_as_it_was(
-        self, store: KeyStore, last: LastRequest
-    ) -> None:
+    def test_the_last_request_comes_back_as_it_was(self, store: KeyStore) -> None:
         activity = activity_store(store)
-        activity.record_activity([ActivityEntry("k", TODAY, 1, 0, last)])
-        assert activity.activity("k", since=None).last == last
+        odd = "\u4f60\u597d \U0001f5dd %s ' \" \\ " + "x" * 180
+        for key_id, last in (
+            ("bare", LastRequest(NOW)),
+            ("whole", LastRequest(NOW, "GET /tasks/{id}", "2001:db8::1", "curl/8.5")),
+            ("address", LastRequest(NOW + MICROSECOND, None, "203.0.113.7", None)),
+            ("odd", LastRequest(NOW, "GET /\u00e9", None, odd)),
+        ):
+            activity.record_activity([ActivityEntry(key_id, TODAY, 1, 0, last)])
+            assert activity.activity(key_id, since=None).last == last
 
     def test_the_last_request_is_replaced_whole_by_one_that_is_not_earlier(
         self, store: KeyStore
@@ -1077,7 +1086,7 @@ class StoreContract:
         for number in range(23):
             # Several end at one moment, so that pages end among them.
             add_ending(store, f"k{number:02}", HOUR + (number // 4) * MICROSECOND)
-        for size in (1, 2, 5, 23, 99):
+        for size in (1, 5, 23, 99):
             query = ExpiryQuery(NOW, NOW + 2 * HOUR, None, limit=size)
             paged: list[str] = []
             while page := expiring.list_expiring(query):
