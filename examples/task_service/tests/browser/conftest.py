@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,17 +13,20 @@ import pytest
 from examples.task_service.tests.browser.support import (
     ARGUMENTS,
     CHROMIUM,
+    USERNAME,
     LiveService,
     Watch,
-    log_in,
 )
-from playwright.async_api import Browser, BrowserContext, Page, StorageState, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 Open = Callable[..., Awaitable[tuple[Page, Watch]]]
-"""`open_page(scheme="light", logged_in=True, alone=False)`: a page of its own and what watches over it.
+"""`open_page(user="admin", scheme="light", alone=False)`: a page of its own and what watches over it.
 
-Tests without a login have their own browser, and so have tests marked `alone`, which every test that moves the clock must be.
+The user has logged in a few minutes ago at most; None is nobody. Pages of another user than the administrator have their own
+browser and session, and so have pages that are `alone`, as a test must be that ends its session or moves the clock.
 """
+
+_RECENT_SECONDS = 300
 
 
 @pytest.fixture(scope="session")
@@ -60,17 +65,6 @@ def live_service(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         service.stop()
 
 
-@pytest.fixture(scope="session")
-async def login(browser: Browser, live_service: LiveService) -> StorageState:
-    """The administrator's cookie, so that not every test logs in."""
-    async with await browser.new_context(base_url=live_service.url) as context:
-        page = await context.new_page()
-        await page.goto("/login")
-        await log_in(page)
-        await page.wait_for_url("**/tasks")
-        return await context.storage_state()
-
-
 NewContext = Callable[..., Awaitable[BrowserContext]]
 
 
@@ -89,30 +83,47 @@ def new_context(browser: Browser, live_service: LiveService) -> NewContext:
     return new_context
 
 
-@pytest.fixture(scope="session")
-async def everyday(new_context: NewContext, login: StorageState) -> AsyncIterator[BrowserContext]:
+class Everyday:
     """The administrator's browser, with a warm cache. Each test has a tab of it, and leaves login and clock alone."""
-    async with await new_context(storage_state=login) as context:
-        yield context
+
+    def __init__(self, context: BrowserContext, service: LiveService) -> None:
+        self._context = context
+        self._service = service
+        self._logged_in_at = -math.inf
+
+    async def new_page(self) -> Page:
+        """A tab, after a new login if the last one is too old for changes of users and roles."""
+        if time.monotonic() - self._logged_in_at > _RECENT_SECONDS:
+            self._logged_in_at = time.monotonic()
+            await self._context.add_cookies([self._service.log_in(USERNAME)])
+        return await self._context.new_page()
+
+
+@pytest.fixture(scope="session")
+async def everyday(new_context: NewContext, live_service: LiveService) -> AsyncIterator[Everyday]:
+    """One browser for most tests."""
+    async with await new_context() as context:
+        yield Everyday(context, live_service)
 
 
 @pytest.fixture
 async def open_page(
-    new_context: NewContext, everyday: BrowserContext, login: StorageState
+    new_context: NewContext, everyday: Everyday, live_service: LiveService
 ) -> AsyncIterator[Open]:
     """Opens pages; at the end none of them may have complained."""
     watches: list[Watch] = []
     async with AsyncExitStack() as stack:
 
         async def open_page(
-            *, scheme: str = "light", logged_in: bool = True, alone: bool = False
+            *, user: str | None = USERNAME, scheme: str = "light", alone: bool = False
         ) -> tuple[Page, Watch]:
-            context = everyday
-            if alone or not logged_in:
-                context = await stack.enter_async_context(
-                    await new_context(storage_state=login if logged_in else None)
-                )
-            page = await context.new_page()
+            if alone or user != USERNAME:
+                context = await stack.enter_async_context(await new_context())
+                if user is not None:
+                    await context.add_cookies([live_service.log_in(user)])
+                page = await context.new_page()
+            else:
+                page = await everyday.new_page()
             stack.push_async_callback(page.close)
             await page.emulate_media(color_scheme=scheme)
             page.set_default_timeout(60_000)

@@ -18,7 +18,17 @@ from typing import Literal
 
 from axe_playwright_python.base import AXE_SCRIPT
 from httpx2 import Client, HTTPError
-from playwright.async_api import ConsoleMessage, Locator, Page, Request, Response, expect
+from playwright.async_api import (
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Response,
+    StorageStateCookie,
+    expect,
+)
+
+from task_service.login_cookie import NAME
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # A window of the whole Chromium loads two pages of its own for its hidden address bar: a second of
@@ -117,19 +127,26 @@ class LiveService:
         answer = self.request("POST", "/api/auth/set-password", token=self.token, password=PASSWORD)
         assert answer == 204
 
-    def add_user(self, username: str, password: str, *, role: str = "user") -> None:
+    def log_in(self, username: str) -> StorageStateCookie:
+        """The cookie that the log-in form gives to a user whose password is :data:`PASSWORD`."""
+        return login_cookie(self._token(username))
+
+    def _token(self, username: str) -> str:
+        with Client(base_url=self.url) as client:
+            body = {"username": username, "password": PASSWORD}
+            token: str = client.post("/api/auth/login", json=body).json()["access_token"]
+            return token
+
+    def add_user(self, username: str) -> None:
         """A separate user, for a test that changes their data: as quick as a new service is slow."""
         with Client(base_url=self.url) as client:
-            login = client.post(
-                "/api/auth/login", json={"username": USERNAME, "password": PASSWORD}
-            ).json()
             invited = client.post(
                 "/api/admin/users",
-                json={"username": username, "role": role},
-                headers={"Authorization": f"Bearer {login['access_token']}"},
+                json={"username": username, "role": "user"},
+                headers={"Authorization": f"Bearer {self._token(USERNAME)}"},
             ).json()
         token = invited["invitation_url"].partition("#")[2]
-        answer = self.request("POST", "/api/auth/set-password", token=token, password=password)
+        answer = self.request("POST", "/api/auth/set-password", token=token, password=PASSWORD)
         assert answer == 204
 
     def add_many(self, username: str, count: int) -> None:
@@ -164,11 +181,48 @@ class LiveService:
                 ],
             )
 
+    def repeat_run(self, run_id: str, count: int) -> None:
+        """More runs that went as this one did, each newer than the one before: written into the database at once."""
+        with closing(sqlite3.connect(self._database)) as database, database:
+            database.row_factory = sqlite3.Row
+            run = database.execute("SELECT * FROM runs WHERE id = ?", [run_id]).fetchone()
+            columns = run.keys()
+            database.executemany(
+                f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join(map(':{}'.format, columns))})",
+                [
+                    {
+                        **dict(run),
+                        "id": f"run_again{index:011}",
+                        "number": run["number"] + index,
+                        "created_at": run["created_at"] + index,
+                    }
+                    for index in range(1, count + 1)
+                ],
+            )
+            database.execute(
+                "UPDATE tasks SET last_run_number = last_run_number + ? WHERE id = ?",
+                [count, run["task_id"]],
+            )
+
     def request(self, method: str, path: str, key: str | None = None, **body: str) -> int:
         """The status that a program gets, with an API key if it has one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         with Client(base_url=self.url, headers=headers) as client:
             return client.request(method, path, json=body or None).status_code
+
+
+def login_cookie(token: str) -> StorageStateCookie:
+    """The cookie that the log-in form answers with."""
+    return {
+        "name": NAME,
+        "value": token,
+        "domain": "127.0.0.1",
+        "path": "/",
+        "expires": -1,
+        "httpOnly": True,
+        "secure": True,
+        "sameSite": "Strict",
+    }
 
 
 def _first_link(lines: queue.Queue[str]) -> tuple[str, str]:
@@ -286,6 +340,14 @@ async def assert_every_state(page: Page, states: AsyncIterator[str]) -> None:
         seen += 1
     assert seen >= 3
 
+
+SEND = """async ([path, body]) => {
+    const answer = await fetch(`/api${path}`, {
+        method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+    });
+    return answer.json();
+}"""
+"""Sends a body to a path of the API, as the user who is logged in."""
 
 HIDE = """(hidden) => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});

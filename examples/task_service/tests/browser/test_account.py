@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import PASSWORD, LiveService, create_key, log_in
+from .support import PASSWORD, SEND, LiveService
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -19,13 +19,12 @@ NEW_PASSWORD = "eleven amber kites in march"
 async def test_logins_are_ended_and_the_password_is_changed(
     open_page: Open, live_service: LiveService
 ) -> None:
-    live_service.add_user("walker", PASSWORD)
+    live_service.add_user("walker")
 
     async def logged_in() -> Page:
-        page, watch = await open_page(logged_in=False)
+        page, watch = await open_page(user="walker")
         watch.expected |= {401, 422}
-        await page.goto(f"{live_service.url}/login?next=/account")
-        await log_in(page, "walker")
+        await page.goto("/account")
         await expect(page.get_by_role("row").filter(has_text="this session")).to_have_count(1)
         return page
 
@@ -79,11 +78,13 @@ async def test_a_key_shows_its_trail_and_when_the_old_value_was_seen(
 ) -> None:
     page, _ = await open_page()
     await page.goto("/keys")
-    key = await create_key(page, "with a past", "Manage tasks")
+    body = {"name": "with a past", "scopes": ["tasks:write"], "expires_in_days": 90}
+    key = (await page.evaluate(SEND, ["/keys", body]))["key"]
     task = '{"name": "by a key", "handler": "command", "params": {"argv": ["echo"]}}'
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     made = httpx2.post(f"{live_service.url}/api/tasks", content=task, headers=headers)
     assert made.status_code == 201
+    await page.reload()
     await page.get_by_role("button", name="Rotate with a past").click()
     await page.get_by_role("button", name="Rotate key").click()
     await page.get_by_role("button", name="I have saved this key").click()

@@ -9,12 +9,18 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from .conftest import Open
-from .support import LiveService, create_key, log_in
+from .support import PASSWORD, SEND, LiveService, log_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MARKUP = "<img/src=x/onerror=alert(1)>"
-PASSWORD = "five grey lanterns at noon"
+
+
+HEADING = """async (link) => {
+    const page = await (await fetch(link.href)).text();
+    return page.match("<h1>(.*)</h1>")[1];
+}"""
+"""The heading of the page that a link leads to."""
 
 
 async def _new_user(page: Page, name: str) -> str:
@@ -28,18 +34,10 @@ async def _new_user(page: Page, name: str) -> str:
     return await link.inner_text()
 
 
-async def _recent_login(open_page: Open, path: str) -> Page:
-    """A page of an administrator who has just logged in: the login that tests share may be 1 hour old."""
-    page, _ = await open_page(logged_in=False)
-    await page.goto(path)
-    await log_in(page)
-    await page.wait_for_url(f"**{path}")
-    return page
-
-
 async def test_the_menu_leads_to_every_page(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
+    await page.get_by_role("button", name="Menu of").click()
     for name in (
         "Account",
         "Configuration",
@@ -49,9 +47,11 @@ async def test_the_menu_leads_to_every_page(open_page: Open) -> None:
         "Audit log",
         "System",
     ):
-        await page.get_by_role("button", name="Menu of").click()
-        await page.get_by_role("link", name=name, exact=True).click()
-        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        link = page.get_by_role("link", name=name, exact=True)
+        await expect(link).to_be_visible()
+        assert await link.evaluate(HEADING) == name
+    await page.get_by_role("link", name="Audit log", exact=True).click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Audit log")
 
 
 async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
@@ -143,10 +143,9 @@ async def test_the_limit_of_lifetimes_shows_in_the_form_for_a_key(open_page: Ope
 async def test_a_half_filled_configuration_survives_the_end_of_the_session(
     open_page: Open,
 ) -> None:
-    page, watch = await open_page(logged_in=False)
+    page, watch = await open_page(alone=True)
     watch.expected.add(401)
     await page.goto("/admin/config")
-    await log_in(page)
     days = page.get_by_label("Run retention")
     await expect(days).not_to_have_value("")
     await days.fill("12")
@@ -160,7 +159,7 @@ async def test_a_half_filled_configuration_survives_the_end_of_the_session(
 async def test_a_user_is_invited_logs_in_is_promoted_logged_out_and_disabled(
     open_page: Open,
 ) -> None:
-    page = await _recent_login(open_page, "/admin/users")
+    page, _ = await open_page()
     link = await _new_user(page, "Eva.K")
     await page.get_by_role("button", name="Copy link").click()
     assert await page.evaluate("navigator.clipboard.readText()") == link
@@ -170,7 +169,7 @@ async def test_a_user_is_invited_logs_in_is_promoted_logged_out_and_disabled(
     row = page.get_by_role("row").filter(has_text="eva.k")
     await expect(row).to_contain_text("Invited")
 
-    eva, watch = await open_page(logged_in=False)
+    eva, watch = await open_page(user=None)
     watch.expected |= {401, 403}
     await eva.goto(link)
     await eva.get_by_label("New password").fill(PASSWORD)
@@ -216,7 +215,8 @@ async def test_a_user_is_invited_logs_in_is_promoted_logged_out_and_disabled(
 
 
 async def test_users_are_searched_and_filtered(open_page: Open) -> None:
-    page = await _recent_login(open_page, "/admin/users")
+    page, _ = await open_page()
+    await page.goto("/admin/users")
     await page.evaluate(
         """() => Promise.all(["seeker-one", "seeker-two"].map((username, index) => fetch("/api/admin/users", {
             method: "POST", headers: {"Content-Type": "application/json"},
@@ -273,7 +273,7 @@ async def test_the_audit_log_is_filtered_followed_paged_and_exported(
 ) -> None:
     page, _ = await open_page()
     await page.goto("/keys")
-    key = await create_key(page, "audited")
+    key = (await page.evaluate(SEND, ["/keys", {"name": "audited", "expires_in_days": 90}]))["key"]
     key_id = key[4:16]
     await page.goto("/admin/audit")
     await page.get_by_role("combobox", name="Action").select_option("API keys")
@@ -301,9 +301,10 @@ async def test_the_audit_log_is_filtered_followed_paged_and_exported(
 
 
 async def test_keys_of_all_users_are_filtered_and_revoked(open_page: Open) -> None:
-    page = await _recent_login(open_page, "/keys")
+    page, _ = await open_page()
+    await page.goto("/keys")
     for name in ("pipeline", "forgotten", "lost"):
-        await create_key(page, name)
+        await page.evaluate(SEND, ["/keys", {"name": name, "expires_in_days": 90}])
     # The list is by owner, and other tests have users with more keys than a page shows.
     await page.goto("/admin/keys?owner=admin")
     rows = page.get_by_role("row")

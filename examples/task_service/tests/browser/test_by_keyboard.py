@@ -29,7 +29,7 @@ async def _tab_to(page: Page, role: str, name: str) -> None:
 
 
 async def test_from_the_login_to_a_revoked_key_and_out(open_page: Open) -> None:
-    page, _ = await open_page(logged_in=False)
+    page, _ = await open_page(user=None)
     await page.goto("/keys")
     await page.keyboard.type(USERNAME)  # the first field has the focus
     await _press(page, "Tab")

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import PASSWORD, LiveService, States, Watch, assert_every_state, log_in
+from .support import USERNAME, LiveService, States, Watch, assert_every_state
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -128,7 +128,6 @@ async def _newcomer_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     """A user without tasks, keys and permissions."""
     watch.expected.add(403)
     await page.goto("/tasks")
-    await log_in(page, NEWCOMER)
     await expect(page.get_by_role("heading", name="No tasks yet")).to_be_visible()
     yield "no tasks"
     await page.goto("/keys")
@@ -149,8 +148,9 @@ async def test_every_state_is_accessible_and_fits(
     open_page: Open, live_service: LiveService, states: States
 ) -> None:
     if states is _newcomer_states:
-        live_service.add_user(NEWCOMER, PASSWORD)
-    page, watch = await open_page(logged_in=states is _task_states)
+        live_service.add_user(NEWCOMER)
+    users = {_public_states: None, _newcomer_states: NEWCOMER, _task_states: USERNAME}
+    page, watch = await open_page(user=users[states])
     await assert_every_state(page, states(page, watch))
 
 

@@ -8,16 +8,9 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import NewContext, Open
-from .support import HIDE, PASSWORD, LiveService, assert_fits, log_in
+from .support import HIDE, SEND, LiveService, assert_fits, log_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
-
-SEND = """async ([path, body]) => {
-    const answer = await fetch(`/api${path}`, {
-        method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
-    });
-    return answer.json();
-}"""
 
 
 async def test_control_k_leads_to_pages_tasks_and_keys(open_page: Open) -> None:
@@ -201,11 +194,8 @@ async def test_nothing_moves_when_the_data_comes(
 async def test_nothing_moves_where_there_is_nothing_yet(
     open_page: Open, live_service: LiveService
 ) -> None:
-    live_service.add_user("still", PASSWORD)
-    page, _ = await open_page(logged_in=False)
-    await page.goto("/login")
-    await log_in(page, "still")
-    await page.wait_for_url("**/tasks")
+    live_service.add_user("still")
+    page, _ = await open_page(user="still")
     for path in ("/tasks", "/keys"):
         await _open_slowly(page, path)
         await expect(page.get_by_role("heading", name="yet")).to_be_visible()

@@ -9,8 +9,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import PASSWORD, LiveService, assert_accessible, log_in, revealed_key
-from .test_getting_around import SEND
+from .support import SEND, LiveService, assert_accessible, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -97,11 +96,10 @@ async def test_what_is_not_loaded_is_counted_and_found(
     live_service: LiveService, open_page: Open
 ) -> None:
     """With 300 keys and 300 tasks: the counts are true, and search, filters and order are the server's."""
-    live_service.add_user("collector", PASSWORD)
+    live_service.add_user("collector")
     live_service.add_many("collector", 300)
-    page, _ = await open_page(logged_in=False)
-    await page.goto("/login?next=/keys")
-    await log_in(page, "collector")
+    page, _ = await open_page(user="collector")
+    await page.goto("/keys")
     names = page.locator("td.main .title")
     await expect(names).to_have_count(100)
     for label in ("All 300", "Active 200", "Expired 60", "Revoked 40"):
@@ -140,10 +138,9 @@ async def test_what_is_not_loaded_is_counted_and_found(
 async def test_how_many_keys_end_soon_is_the_first_line_of_the_list(
     open_page: Open, live_service: LiveService
 ) -> None:
-    live_service.add_user("keeper", PASSWORD)
-    page, _ = await open_page(logged_in=False)
-    await page.goto("/login?next=/keys")
-    await log_in(page, "keeper")
+    live_service.add_user("keeper")
+    page, _ = await open_page(user="keeper")
+    await page.goto("/keys")
     await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
     for name, days in (("week", 7), ("month", 30), ("day", 1)):
         await page.evaluate(SEND, ["/keys", {"name": name, "expires_in_days": days}])

@@ -11,9 +11,11 @@ from examples.task_service.tests.browser.support import (
     Watch,
     assert_every_state,
     log_in,
+    login_cookie,
 )
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
+    Caller,
     Service,
     on_a_port,
 )
@@ -26,17 +28,15 @@ USERS = "/admin/users"
 
 
 @pytest.fixture
-async def context(browser: Browser, service: Service) -> AsyncIterator[BrowserContext]:
+async def context(
+    browser: Browser, service: Service, admin: Caller
+) -> AsyncIterator[BrowserContext]:
     """A browser in which the administrator logged in 20 minutes ago, to a service whose clock can be moved."""
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(on_a_port(service))
         context = await stack.enter_async_context(await browser.new_context(base_url=origin))
         context.set_default_timeout(20_000)
-        page = await context.new_page()
-        await page.goto(f"/login?next={USERS}")
-        await log_in(page, "ada", ADMIN_PASSWORD)
-        await page.wait_for_url(f"**{USERS}")
-        await page.close()
+        await context.add_cookies([login_cookie(service.tokens["ada"])])
         service.clock.advance(minutes=20)
         yield context
 

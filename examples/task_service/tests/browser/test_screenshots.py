@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from .conftest import Open
-from .support import PASSWORD, LiveService, create_key, log_in
+from .support import LiveService, create_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -94,14 +94,13 @@ async def test_the_pictures_show_what_people_will_see(
     admin, _ = await open_page()
     await admin.goto("/tasks")
     await admin.evaluate(ALLOW)
-    live_service.add_user("mira.sand", PASSWORD)
+    live_service.add_user("mira.sand")
     async with await browser.new_context(
         base_url=live_service.url, viewport={"width": 1120, "height": 560}
     ) as context:
+        await context.add_cookies([live_service.log_in("mira.sand")])
         page = await context.new_page()
-        await page.goto("/login")
-        await log_in(page, "mira.sand")
-        await page.wait_for_url("**/tasks")
+        await page.goto("/tasks")
         await page.evaluate(PREPARE)
         await page.goto("/keys")
         for name in ("deploy on main", "nightly build on ci-3", "monitoring"):

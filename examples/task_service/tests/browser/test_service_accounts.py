@@ -6,20 +6,9 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import LiveService, create_key, log_in, revealed_key
+from .support import LiveService, create_key, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
-
-PASSWORD = "five grey lanterns at noon"
-
-
-async def _administrator(open_page: Open) -> Page:
-    """Of a login of the moment: the one that tests share may be too old for changes."""
-    page, _ = await open_page(logged_in=False)
-    await page.goto("/admin/service-accounts")
-    await log_in(page)
-    await page.wait_for_url("**/admin/service-accounts")
-    return page
 
 
 async def _new_account(page: Page, name: str) -> str:
@@ -35,7 +24,7 @@ async def _new_account(page: Page, name: str) -> str:
 async def test_a_service_account_gets_a_key_that_works_until_it_is_disabled(
     open_page: Open, live_service: LiveService
 ) -> None:
-    page = await _administrator(open_page)
+    page, _ = await open_page()
     await _new_account(page, "deploy-bot")
     await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
     await page.get_by_role("button", name="New API Key").click()
@@ -70,7 +59,7 @@ async def test_a_service_account_gets_a_key_that_works_until_it_is_disabled(
 async def test_the_page_of_its_key_edits_rotates_and_leads_back(
     open_page: Open, live_service: LiveService
 ) -> None:
-    page = await _administrator(open_page)
+    page, _ = await open_page()
     home = await _new_account(page, "report-bot")
     old = await create_key(page, "weekly report")
     await page.get_by_role("link", name="weekly report").click()
@@ -97,7 +86,7 @@ async def test_the_page_of_its_key_edits_rotates_and_leads_back(
 async def test_a_deleted_one_leaves_the_list_and_its_keys_stop(
     open_page: Open, live_service: LiveService
 ) -> None:
-    page = await _administrator(open_page)
+    page, _ = await open_page()
     await _new_account(page, "old-bot")
     key = await create_key(page, "forgotten")
     await page.get_by_role("button", name="Delete", exact=True).click()
@@ -112,7 +101,7 @@ async def test_a_deleted_one_leaves_the_list_and_its_keys_stop(
 
 
 async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
-    page = await _administrator(open_page)
+    page, _ = await open_page()
     await page.goto("/tasks")
     await page.keyboard.press("Control+k")
     await expect(page.get_by_role("combobox", name="Go to")).to_be_focused()
@@ -138,12 +127,10 @@ async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
 
 
 async def test_a_user_sees_no_entry_and_no_page(open_page: Open, live_service: LiveService) -> None:
-    live_service.add_user("plain.user", PASSWORD)
-    page, watch = await open_page(logged_in=False)
+    live_service.add_user("plain.user")
+    page, watch = await open_page(user="plain.user")
     watch.expected.add(403)
-    await page.goto("/login")
-    await log_in(page, "plain.user", PASSWORD)
-    await page.wait_for_url("**/tasks")
+    await page.goto("/tasks")
     await page.get_by_role("button", name="Menu of").click()
     await expect(page.get_by_role("link", name="Account", exact=True)).to_be_visible()
     await expect(page.get_by_role("link", name="Service accounts")).to_have_count(0)

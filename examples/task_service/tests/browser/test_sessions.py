@@ -7,21 +7,19 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.async_api import Browser, Page, StorageState, expect
+from playwright.async_api import Browser, Page, expect
 
 from .conftest import Open
-from .support import LiveService, create_key, log_in, revealed_key
+from .support import USERNAME, LiveService, create_key, log_in, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
 async def _own_login(open_page: Open, path: str) -> Page:
     """A page with a login of its own, which the test may end."""
-    page, watch = await open_page(logged_in=False)
+    page, watch = await open_page(alone=True)
     watch.expected.add(401)
     await page.goto(path)
-    await log_in(page)
-    await page.wait_for_url(f"**{path}")
     return page
 
 
@@ -169,9 +167,10 @@ async def test_a_form_on_another_origin_changes_nothing(open_page: Open, other_s
 
 
 async def test_a_script_on_another_origin_can_neither_make_a_key_nor_read_the_answer(
-    browser: Browser, live_service: LiveService, login: StorageState, other_site: str
+    browser: Browser, live_service: LiveService, other_site: str
 ) -> None:
-    async with await browser.new_context(base_url=live_service.url, storage_state=login) as context:
+    async with await browser.new_context(base_url=live_service.url) as context:
+        await context.add_cookies([live_service.log_in(USERNAME)])
         page = await context.new_page()
         await page.goto(f"{other_site}/?/")
         send = """async ([url, method]) => fetch(url, {
