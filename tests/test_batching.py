@@ -333,7 +333,7 @@ async def test_records_that_were_not_asked_for_answer_no_look_up() -> None:
     first, *wrong = await asyncio.gather(*tasks, return_exceptions=True)
     assert first == record("k1")
     assert [type(error) for error in wrong] == [WrongRecord, WrongRecord]
-    assert all("Looking up keys returned" in str(error) for error in wrong)
+    assert all("Looking up records returned" in str(error) for error in wrong)
 
 
 class Timers:

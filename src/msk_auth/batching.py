@@ -1,7 +1,7 @@
 """Look-ups that arrive together share one round trip, and each sees all that was committed before it arrived.
 
 While no read runs, a look-up is made at once. A look-up that arrives during a read waits for the next one, which reads the
-keys of all waiting look-ups in one round trip, each key once.
+records of all waiting look-ups in one round trip, each once.
 
 Two rules:
 
@@ -19,14 +19,25 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from .core.model import ApiKey
 from .core.steps import WrongRecord
 from .core.store import READ_SECONDS
 
+
+class Record(Protocol):
+    """What is looked up by its id, such as an :class:`~msk_auth.ApiKey`."""
+
+    @property
+    def id(self) -> str:
+        """Unique among the records."""
+        ...
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
 MAX_BATCH: Final = 256
-"""How many keys one round trip reads at most."""
+"""How many records one round trip reads at most."""
 
 STALL_SECONDS: Final = 0.25
 """How long look-ups wait for the running read before the next one begins beside it."""
@@ -35,7 +46,7 @@ STALL_SECONDS: Final = 0.25
 _TICK_SECONDS: Final = 0.25
 
 
-class BatchedReader:
+class BatchedReader(Generic[RecordT]):
     """Batches the look-ups of one or several event loops.
 
     Args:
@@ -45,15 +56,15 @@ class BatchedReader:
 
     def __init__(
         self,
-        find: Callable[[str], Awaitable[ApiKey | None]],
-        find_many: Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]],
+        find: Callable[[str], Awaitable[RecordT | None]],
+        find_many: Callable[[Sequence[str]], Awaitable[Sequence[RecordT]]],
     ) -> None:
         self._find = find
         self._find_many = find_many
         # A thread runs one loop at a time.
         self._here = threading.local()
 
-    async def find(self, key_id: str) -> ApiKey | None:
+    async def find(self, record_id: str) -> RecordT | None:
         """The record with this id, or None if there is none, by a read that begins after this call.
 
         Raises:
@@ -62,26 +73,23 @@ class BatchedReader:
         """
         queue = self._queue()
         if queue.turn is not None:
-            return await queue.join(key_id)
+            return await queue.join(record_id)
         turn = queue.begin()
         try:
             # Not in a task of its own: a cancellation of this look-up affects no other.
-            return await self._find(key_id)
+            return await self._find(record_id)
         finally:
             queue.end(turn)
 
-    def _queue(self) -> _Queue:
+    def _queue(self) -> _Queue[RecordT]:
         loop = asyncio.get_running_loop()
-        queue: _Queue | None = getattr(self._here, "queue", None)
+        queue: _Queue[RecordT] | None = getattr(self._here, "queue", None)
         if queue is None or queue.loop is not loop:
             queue = self._here.queue = _Queue(loop, self._find_many)
         return queue
 
 
-_Waiter = asyncio.Future[ApiKey | None]
-
-
-class _Queue:
+class _Queue(Generic[RecordT]):
     """The look-ups of one event loop that wait for the next read.
 
     Attributes:
@@ -91,14 +99,14 @@ class _Queue:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        find_many: Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]],
+        find_many: Callable[[Sequence[str]], Awaitable[Sequence[RecordT]]],
     ) -> None:
         self.loop = loop
         self.turn: object | None = None
         self._find_many = find_many
-        self._waiting: dict[str, list[_Waiter]] = {}
+        self._waiting: dict[str, list[asyncio.Future[RecordT | None]]] = {}
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._due: deque[tuple[float, _Waiter]] = deque()
+        self._due: deque[tuple[float, asyncio.Future[RecordT | None]]] = deque()
         self._tick: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -112,11 +120,11 @@ class _Queue:
         if turn is self.turn:
             self._begin_next()
 
-    async def join(self, key_id: str) -> ApiKey | None:
+    async def join(self, record_id: str) -> RecordT | None:
         """Wait for a read that has not begun."""
         # A future for each look-up, so that a cancellation of one affects no other.
-        waiter: _Waiter = self.loop.create_future()
-        self._waiting.setdefault(key_id, []).append(waiter)
+        waiter: asyncio.Future[RecordT | None] = self.loop.create_future()
+        self._waiting.setdefault(record_id, []).append(waiter)
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
         self._due.append((self.loop.time() + READ_SECONDS, waiter))
@@ -167,19 +175,19 @@ class _Queue:
         if self._waiting:
             self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
 
-    def _take(self) -> dict[str, list[_Waiter]]:
+    def _take(self) -> dict[str, list[asyncio.Future[RecordT | None]]]:
         """The look-ups that wait now, up to the limit."""
         batch = dict(islice(self._waiting.items(), MAX_BATCH))
-        for key_id in batch:
-            del self._waiting[key_id]
+        for record_id in batch:
+            del self._waiting[record_id]
         wanted = {
-            key_id: waiters
-            for key_id, waiters in batch.items()
+            record_id: waiters
+            for record_id, waiters in batch.items()
             if not all(waiter.done() for waiter in waiters)
         }
         return wanted or (self._take() if self._waiting else {})
 
-    async def _read(self, batch: dict[str, list[_Waiter]]) -> None:
+    async def _read(self, batch: dict[str, list[asyncio.Future[RecordT | None]]]) -> None:
         try:
             # The stores of the library keep this limit themselves.
             async with asyncio.timeout(READ_SECONDS):
@@ -191,21 +199,21 @@ class _Queue:
             _settle(batch, ConnectionAbortedError("the event loop has ended"))
             raise
         if not found.keys() <= batch.keys():
-            # The result of another statement. That it lacks a key does not mean that there is no such key.
-            _settle(batch, WrongRecord("keys"))
+            # The result of another statement. That it lacks a record does not mean that there is none.
+            _settle(batch, WrongRecord("records"))
             return
-        for key_id, waiters in batch.items():
+        for record_id, waiters in batch.items():
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_result(found.get(key_id))
+                    waiter.set_result(found.get(record_id))
 
 
-def _time_out(waiter: _Waiter) -> None:
+def _time_out(waiter: asyncio.Future[RecordT | None]) -> None:
     if not waiter.done():
         waiter.set_exception(TimeoutError("the store did not answer in time"))
 
 
-def _settle(batch: dict[str, list[_Waiter]], error: Exception) -> None:
+def _settle(batch: dict[str, list[asyncio.Future[RecordT | None]]], error: Exception) -> None:
     for waiters in batch.values():
         for waiter in waiters:
             if not waiter.done():

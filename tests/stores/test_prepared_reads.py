@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tests.stores.support import sqlite_url
 
 from msk_auth import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
+from msk_auth.stores.sqlalchemy._postgresql import AwaitingReader
 from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
 
 USERS = Table(
@@ -161,25 +163,93 @@ def test_a_statement_follows_an_engine_that_is_given_late(url: URL) -> None:
     gc.collect()
 
 
-@pytest.mark.anyio
-async def test_an_asynchronous_store_returns_the_same_rows(url: URL) -> None:
+@asynccontextmanager
+async def awaiting(url: URL) -> AsyncIterator[tuple[AsyncEngine, AsyncSQLAlchemyKeyStore]]:
     drivers = {"sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
-    engine = create_async_engine(
-        url.set(drivername=drivers.get(url.get_backend_name(), url.drivername))
-    )
+    driver = drivers.get(url.get_backend_name(), url.drivername)
+    engine = create_async_engine(url.set(drivername=driver))
     store = AsyncSQLAlchemyKeyStore(engine)
-    find, amount = store.prepare(BY_ID), store.prepare(AMOUNT)
-    for _ in range(2):
-        for number, row in enumerate(ROWS):
-            (found,) = await find(user_id=row["id"])
-            assert tuple(found) == expected(number)
-        assert await find(user_id="nobody") == []
-        assert [row.limit_ for row in await amount(user_id="ann")] == [1]
-    late = AsyncSQLAlchemyKeyStore(lambda: engine)
-    assert [row.id for row in await late.prepare(BY_ID)(user_id="ann")] == ["ann"]
-    await late.aclose()
+    yield engine, store
     await store.aclose()
     await engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_store_returns_the_same_rows(url: URL) -> None:
+    async with awaiting(url) as (engine, store):
+        find, amount = store.prepare(BY_ID), store.prepare(AMOUNT)
+        for _ in range(2):
+            for number, row in enumerate(ROWS):
+                (found,) = await find(user_id=row["id"])
+                assert tuple(found) == expected(number)
+            assert await find(user_id="nobody") == []
+            assert [row.limit_ for row in await amount(user_id="ann")] == [1]
+        late = AsyncSQLAlchemyKeyStore(lambda: engine)
+        assert [row.id for row in await late.prepare(BY_ID)(user_id="ann")] == ["ann"]
+        await late.aclose()
+
+
+BY_OWN_ID = select(*KNOWN, literal("x").label("tag"))
+
+
+@pytest.mark.anyio
+async def test_rows_are_looked_up_by_id_on_every_database(url: URL) -> None:
+    async with awaiting(url) as (engine, store):
+        for each in (store, AsyncSQLAlchemyKeyStore(lambda: engine)):
+            find = each.prepare_by_id(BY_OWN_ID)
+            # The first look-up on SQLite goes through SQLAlchemy, the following ones do not.
+            for _ in range(2):
+                known = [find(row["id"]) for row in ROWS]
+                found = await asyncio.gather(*known, find("nobody"), find("ann"))
+                assert [row and tuple(row) for row in found] == [
+                    *map(expected, range(len(ROWS))),
+                    None,
+                    expected(0),
+                ]
+            await each.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_look_ups_by_id_share_round_trips_and_see_what_was_committed_before(
+    url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters: list[Any] = []
+    read = AwaitingReader.read
+
+    async def noted(self: AwaitingReader, statement: bytes, values: Any, deadline: float) -> Any:
+        parameters.append(values)
+        return await read(self, statement, values, deadline)
+
+    monkeypatch.setattr(AwaitingReader, "read", noted)
+    async with awaiting(url) as (engine, store):
+        find = store.prepare_by_id(BY_OWN_ID)
+        began = asyncio.ensure_future(find("ann"))
+        # It reads, or opens a connection.
+        await asyncio.sleep(0)
+        async with engine.begin() as connection:
+            await connection.execute(update(USERS).values(number=7))
+        wanted = ["ann", *(["ann", 'b"o\\b', "nobody"] * 20)]
+        found = await asyncio.gather(*(find(each) for each in wanted))
+        assert [row and (row.id, row.number) for row in found] == [
+            None if each == "nobody" else (each, 7) for each in wanted
+        ]
+        assert await began is not None
+        assert len(parameters) < 5
+        # A driver refuses this one, which fails alone.
+        odd, fine = await asyncio.gather(find("a\0b"), find("ann"), return_exceptions=True)
+        assert isinstance(odd, Exception)
+        assert not isinstance(fine, BaseException | None)
+
+
+@pytest.mark.parametrize("columns", [(USERS.c.number,), (USERS.c.number.label("id"),)])
+def test_a_look_up_by_id_needs_a_column_of_text_with_that_name(
+    tmp_path: Path, columns: Any
+) -> None:
+    engine = create_async_engine(sqlite_url(tmp_path).set(drivername="sqlite+aiosqlite"))
+    store = AsyncSQLAlchemyKeyStore(engine)
+    with pytest.raises(ConfigurationError, match="column `id` of text"):
+        store.prepare_by_id(select(*columns))
 
 
 UNREACHABLE = "postgresql+psycopg://127.0.0.1:1/nothing"

@@ -14,7 +14,7 @@ The users stay in the application's own tables: :class:`ModelUsers` look them up
 from __future__ import annotations
 
 from ._durability import commit_durably
-from ._prepared import AsyncPreparedRead, PreparedRead
+from ._prepared import AsyncPreparedLookUp, AsyncPreparedRead, PreparedRead
 from ._rows import read_record
 from ._schema import api_key_table
 from ._sqlite import prepare_sqlite
@@ -23,6 +23,7 @@ from ._users import AsyncModelUsers, ModelUsers
 
 __all__ = [
     "AsyncModelUsers",
+    "AsyncPreparedLookUp",
     "AsyncPreparedRead",
     "AsyncSQLAlchemyKeyStore",
     "ModelUsers",

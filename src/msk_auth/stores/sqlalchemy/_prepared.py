@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from sqlalchemy import Connection, Dialect, Select
+from sqlalchemy import ColumnElement, Connection, Dialect, Select, String
 from sqlalchemy.exc import InvalidRequestError
 
 from msk_auth.core.errors import ConfigurationError
@@ -28,6 +28,28 @@ class AsyncPreparedRead(Protocol):
     def __call__(self, **parameters: Any) -> Awaitable[Sequence[Any]]:
         """All rows that the statement selects now."""
         ...
+
+
+class AsyncPreparedLookUp(Protocol):
+    """A statement that :meth:`AsyncSQLAlchemyKeyStore.prepare_by_id` has prepared."""
+
+    def __call__(self, row_id: str, /) -> Awaitable[Any | None]:
+        """The row with this id, as a named tuple; None if there is none now."""
+        ...
+
+
+def id_of(statement: Select[Any]) -> ColumnElement[str]:
+    """The column `id` of a statement.
+
+    Raises:
+        ConfigurationError: It has none, or one that is no text.
+    """
+    column = statement.selected_columns.get("id")
+    if column is None or not isinstance(column.type, String):
+        raise ConfigurationError(
+            "A statement whose rows are looked up by id needs a column `id` of text. Select it, or use prepare()."
+        )
+    return column
 
 
 class Statement:

@@ -21,19 +21,24 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
+    ARRAY,
     Connection,
     Engine,
     MetaData,
     Select,
     SingletonThreadPool,
     StaticPool,
+    String,
     Table,
+    any_,
+    bindparam,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from msk_auth._callables import check_hook
 from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth.batching import BatchedReader
 from msk_auth.core.activity import ActivityEntry, KeyActivity
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
@@ -51,7 +56,7 @@ from ._deadlines import CLOCK, bounded, within
 from ._durability import commit_durably
 from ._operations import KeyOperations, Written
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
-from ._prepared import AsyncPreparedRead, PreparedRead, Statement
+from ._prepared import AsyncPreparedLookUp, AsyncPreparedRead, PreparedRead, Statement, id_of
 from ._rows import FastPathUnavailable
 from ._schema import api_key_table
 from ._sqlite import SQLiteReader, begin_immediate, check_file, note_file
@@ -791,19 +796,55 @@ class AsyncSQLAlchemyKeyStore(_Shared):
             get()
 
         async def read(**values: Any) -> Sequence[Any]:
-            prepared = get()
-            deadline = asyncio.get_running_loop().time() + READ_SECONDS
-            with suppress(FastPathUnavailable):
-                if self._reader is not None:
-                    parameters = prepared.parameters(values)
-                    return prepared.rows(self._reader.read(prepared.text, parameters))
-                if self._postgres is not None:
-                    parameters = prepared.parameters(values)
-                    rows = await self._postgres.read(prepared.encoded, parameters, deadline)
-                    return prepared.rows(rows)
-            return await self._read_until(deadline, self._read_statement, prepared, values)
+            return await self._read_prepared(get(), values)
 
         return read
+
+    def prepare_by_id(self, statement: Select[Any]) -> AsyncPreparedLookUp:
+        """A statement of your own of which one row is read by its column `id`, such as the owner of a key.
+
+        It is read as by :meth:`prepare`. On PostgreSQL with psycopg, look-ups that arrive together share a round trip as those
+        of keys do, and each sees all that was committed before it began::
+
+            find_user = store.prepare_by_id(select(users))
+
+
+            async def find_owner(owner_id: str) -> Owner[User] | None:
+                row = await find_user(owner_id)
+                return None if row is None else Owner(row.id, row.permissions, to_user(row))
+
+        Look-ups of one id may return the same row: do not change what is in it.
+
+        Args:
+            statement: Selects a column `id` of text, which is unique, and has no parameters.
+
+        Returns:
+            An async function that takes an id, and returns the row as a named tuple or None.
+
+        Raises:
+            ConfigurationError: There is no such column.
+        """
+        column = id_of(statement)
+        find_one = self.prepare(statement.where(column == bindparam("row_id")))
+        row_ids = bindparam("row_ids", type_=ARRAY(String))
+        # Compiled with the first use, since only PostgreSQL knows it.
+        among = self._statement(statement.where(column == any_(row_ids)))
+
+        async def find(row_id: str) -> Any | None:
+            return next(iter(await find_one(row_id=row_id)), None)
+
+        async def find_many(some_ids: Sequence[str]) -> Sequence[Any]:
+            return await self._read_prepared(among(), {"row_ids": list(some_ids)})
+
+        reader = BatchedReader[Any](find, find_many)
+
+        async def look_up(row_id: str, /) -> Any | None:
+            self._bind()
+            # What the driver refuses fails alone.
+            is_alone = self._postgres is None or not row_id.isascii() or "\0" in row_id
+            return await (find(row_id) if is_alone else reader.find(row_id))
+
+        return look_up
 
     async def aclose(self) -> None:
         """Close what the store itself opened, before the engine is disposed of. It still works afterwards.
@@ -828,6 +869,18 @@ class AsyncSQLAlchemyKeyStore(_Shared):
                 AwaitingReader(engine, self._table) if self._is_plain_postgresql else None
             )
             self._engine = engine.sync_engine
+
+    async def _read_prepared(self, prepared: Statement, values: Mapping[str, Any]) -> Sequence[Any]:
+        deadline = asyncio.get_running_loop().time() + READ_SECONDS
+        with suppress(FastPathUnavailable):
+            if self._reader is not None:
+                parameters = prepared.parameters(values)
+                return prepared.rows(self._reader.read(prepared.text, parameters))
+            if self._postgres is not None:
+                parameters = prepared.parameters(values)
+                rows = await self._postgres.read(prepared.encoded, parameters, deadline)
+                return prepared.rows(rows)
+        return await self._read_until(deadline, self._read_statement, prepared, values)
 
     async def _read(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

@@ -151,7 +151,7 @@ class Sessions:
         self._tokens = tokens
         self._audit = audit
         self._await_lease_expiry = await_lease_expiry
-        self._read_session = db.prepare(_WITH_LIMITS.where(_SESSIONS.id == bindparam("session_id")))
+        self._find_session = db.prepare_by_id(_WITH_LIMITS)
         self._seen: dict[str, datetime] = {}
         self._flusher: asyncio.Task[None] | None = None
 
@@ -242,10 +242,11 @@ class Sessions:
         """Read the session with this id for the library's authenticator; None if there is none."""
         if not is_id(session_id, "ses"):
             return None
-        for row in await self._read_session(session_id=session_id):
-            session = self._session(row)
-            return Session(session.id, session.user_id, session.expires_at, session.ended_at)
-        return None
+        row = await self._find_session(session_id)
+        if row is None:
+            return None
+        session = self._session(row)
+        return Session(session.id, session.user_id, session.expires_at, session.ended_at)
 
     async def find_id_token(self, session_id: str) -> str | None:
         """The ID token of an open session that began at the identity provider."""

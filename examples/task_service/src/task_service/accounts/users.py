@@ -15,7 +15,6 @@ from sqlalchemy import (
     Row,
     Select,
     String,
-    bindparam,
     cast,
     func,
     insert,
@@ -171,19 +170,14 @@ class Users:
         self._audit = audit
         self._passwords = passwords
         self._await_lease_expiry = await_lease_expiry
-        self._read_user = db.prepare(
-            select(schema.users).where(
-                _USERS.id == bindparam("user_id"), _USERS.deleted_at.is_(None)
-            )
-        )
+        self._find_user = db.prepare_by_id(select(schema.users).where(_USERS.deleted_at.is_(None)))
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
         """Read the user or service account with this id for the library's authenticator; None if there is none."""
         if not (is_id(owner_id, "usr") or is_id(owner_id, SERVICE_ACCOUNT)):
             return None
-        for row in await self._read_user(user_id=owner_id):
-            return user_of(row).to_owner()
-        return None
+        row = await self._find_user(owner_id)
+        return None if row is None else user_of(row).to_owner()
 
     async def get(self, user_id: str) -> User:
         """The user with this id.

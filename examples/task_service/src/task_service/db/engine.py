@@ -28,6 +28,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from msk_auth import ConfigurationError, StoreUnavailable
 from msk_auth.stores.sqlalchemy import (
+    AsyncPreparedLookUp,
     AsyncPreparedRead,
     AsyncSQLAlchemyKeyStore,
     prepare_sqlite,
@@ -50,6 +51,9 @@ _REFUSALS: Final = (
     exc.DataError,
     exc.NotSupportedError,
 )
+
+# What a prepared statement raises if it fails.
+_FAILURES: Final = (exc.DBAPIError, exc.TimeoutError, OSError)
 
 _WRITES: Final = "task_service_writes"
 
@@ -181,12 +185,35 @@ class Database:
                 prepared = self._store.prepare(statement)
             try:
                 return await prepared(**values)
-            except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
-                if not isinstance(error, OSError) and not is_outage(error):
-                    raise
-                raise _unavailable(error) from error
+            except _FAILURES as error:
+                _raise_if_outage(error)
+                raise
 
         return read
+
+    def prepare_by_id(self, statement: Select[*tuple[Any, ...]]) -> AsyncPreparedLookUp:
+        """As :meth:`prepare`, for one row by its column `id`; on PostgreSQL look-ups that arrive together share a round trip.
+
+        Args:
+            statement: Selects a column `id`, and has no parameters.
+        """
+        look_up: AsyncPreparedLookUp | None = None
+
+        async def find(row_id: str, /) -> Any | None:
+            nonlocal look_up
+            if self._store is None:
+                async with self.read() as connection:
+                    one = statement.where(statement.selected_columns.id == row_id)
+                    return (await connection.execute(one)).one_or_none()
+            if look_up is None:
+                look_up = self._store.prepare_by_id(statement)
+            try:
+                return await look_up(row_id)
+            except _FAILURES as error:
+                _raise_if_outage(error)
+                raise
+
+        return find
 
     def with_timeout(self, seconds: float) -> Database:
         """A second `Database` for the same data, with its own connections and this timeout. Close it as well."""
@@ -234,6 +261,12 @@ def is_outage(error: Exception) -> bool:
     if isinstance(error, _REFUSALS):
         return error.connection_invalidated
     return isinstance(error, exc.DBAPIError | exc.TimeoutError)
+
+
+def _raise_if_outage(error: Exception) -> None:
+    """Raise StoreUnavailable for an error of a prepared statement, if it means that the database cannot answer."""
+    if isinstance(error, OSError) or is_outage(error):
+        raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
