@@ -9,6 +9,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import case
 from tests.core.support import OTHER_SECRET, SECRET
 
 from msk_auth import ConfigurationError, KeyFormat, KeyHasher, PepperRing
@@ -104,42 +105,40 @@ def test_a_digest_is_no_key(hasher: KeyHasher) -> None:
     assert hasher.verify(stored.rpartition(":")[2], stored) is False
 
 
+OTHER_TEXTS = [
+    "",
+    ":",
+    "::",
+    "sha256",
+    "sha256:",
+    "SHA256:" + PLAIN.digest(KEY)[7:],
+    "sha256:" + PLAIN.digest(KEY)[7:].upper(),
+    PLAIN.digest(KEY) + " ",
+    PLAIN.digest(KEY)[:-1],
+    PLAIN.digest(KEY)[7:],
+    "hmac-sha256:",
+    "hmac-sha256::" + "0" * 64,
+    "hmac-sha256:2026",
+    "hmac-sha256:2026:",
+    "hmac-sha256:2026:" + PLAIN.digest(KEY)[7:],
+    "sha256:2026:" + BOTH.digest(KEY)[17:],
+    "md5:" + hashlib.md5(KEY.encode()).hexdigest(),
+    "plain:" + KEY,
+    KEY,
+    "$argon2id$v=19$m=19456,t=2,p=1$AAAA$AAAA",
+    "sha256:é" + "0" * 63,
+    "sha256:\x00",
+    "sha256:\ud800",
+    "hmac-sha256:\ud800:\ud800",
+    "hmac-sha256:2026:\U0001f511",
+]
+
+
 @pytest.mark.parametrize("hasher", [PLAIN, BOTH, STRICT])
-@pytest.mark.parametrize(
-    "stored",
-    [
-        "",
-        ":",
-        "::",
-        "sha256",
-        "sha256:",
-        "SHA256:" + PLAIN.digest(KEY)[7:],
-        "sha256:" + PLAIN.digest(KEY)[7:].upper(),
-        PLAIN.digest(KEY) + " ",
-        PLAIN.digest(KEY)[:-1],
-        PLAIN.digest(KEY)[7:],
-        "hmac-sha256:",
-        "hmac-sha256::" + "0" * 64,
-        "hmac-sha256:2026",
-        "hmac-sha256:2026:",
-        "hmac-sha256:2026:" + PLAIN.digest(KEY)[7:],
-        "sha256:2026:" + BOTH.digest(KEY)[17:],
-        "md5:" + hashlib.md5(KEY.encode()).hexdigest(),
-        "plain:" + KEY,
-        KEY,
-        "$argon2id$v=19$m=19456,t=2,p=1$AAAA$AAAA",
-        "sha256:é" + "0" * 63,
-        "sha256:\x00",
-        "sha256:\ud800",
-        "hmac-sha256:\ud800:\ud800",
-        "hmac-sha256:2026:\U0001f511",
-    ],
-    ids=range(25),
-)
-def test_any_other_stored_text_verifies_nothing_and_raises_nothing(
-    hasher: KeyHasher, stored: str
-) -> None:
-    assert hasher.verify(KEY, stored) is False
+def test_any_other_stored_text_verifies_nothing_and_raises_nothing(hasher: KeyHasher) -> None:
+    for stored in OTHER_TEXTS:
+        with case(stored):
+            assert hasher.verify(KEY, stored) is False
 
 
 @given(st.text())

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from docs.tools import commands_page
+from tests.cases import case
 
 from msk_auth.cli import build_parser
 from task_service.settings import PREFIX, Settings
@@ -94,11 +95,12 @@ def test_there_are_calls_to_check() -> None:
     assert MAKE
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_setting_that_a_page_names_exists(page: Path) -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    written = re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", page.read_text("utf-8"))
-    assert set(written) - known == set()
+def test_every_setting_that_a_page_names_exists() -> None:
+    for page in PAGES:
+        with case(page):
+            known = {PREFIX + name.upper() for name in Settings.model_fields}
+            written = re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", page.read_text("utf-8"))
+            assert set(written) - known == set()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(lines(page))], ids=named)
@@ -188,6 +190,7 @@ def test_the_script_for_commands_hands_settings_over_in_the_environment_alone(
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_no_line_puts_settings_on_a_command_line(page: Path) -> None:
-    assert [line for line in lines(page) if "env $(" in line] == []
+def test_no_line_puts_settings_on_a_command_line() -> None:
+    for page in PAGES:
+        with case(page):
+            assert [line for line in lines(page) if "env $(" in line] == []

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.cases import case
 
 import msk_auth
 from msk_auth import leaks
@@ -54,12 +55,13 @@ def test_what_awaits_says_what_it_does_in_the_same_words(blocking: type, awaitin
             assert theirs[name] == text, path
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_no_docstring_says_no_more_than_where_to_read(name: str) -> None:
-    module, _, member = name.rpartition(".")
-    public: Any = getattr(importlib.import_module(module), member)
-    texts = {name: inspect.getdoc(public) or ""}
-    if inspect.isclass(public):
-        texts |= methods(public)
-    # A method of a protocol is described there, and left out of the reference.
-    assert [each for each, text in texts.items() if re.match(r"As :|:class:", text)] == []
+def test_no_docstring_says_no_more_than_where_to_read() -> None:
+    for name in PUBLIC:
+        with case(name):
+            module, _, member = name.rpartition(".")
+            public: Any = getattr(importlib.import_module(module), member)
+            texts = {name: inspect.getdoc(public) or ""}
+            if inspect.isclass(public):
+                texts |= methods(public)
+            # A method of a protocol is described there, and left out of the reference.
+            assert [each for each, text in texts.items() if re.match(r"As :|:class:", text)] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.cases import case
 
 from msk_auth import CredentialKind
 
@@ -21,10 +21,11 @@ CALLED_UPON = sorted(
 )
 
 
-@pytest.mark.parametrize(("path", "name"), CALLED_UPON)
-def test_a_test_that_is_called_upon_exists(path: str, name: str) -> None:
-    text = (ROOT / path).read_text("utf-8")
-    assert re.search(rf"^ *(?:async )?def {name}\(", text, re.MULTILINE)
+def test_a_test_that_is_called_upon_exists() -> None:
+    for path, name in CALLED_UPON:
+        with case(path, name):
+            text = (ROOT / path).read_text("utf-8")
+            assert re.search(rf"^ *(?:async )?def {name}\(", text, re.MULTILINE)
 
 
 def test_every_attack_has_an_answer_and_a_test() -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.cases import case
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
 from msk_auth import KeyLimits, KeyRevoked, Policy, Principal
 from msk_auth.http import admission
 from msk_auth.http.admission import known_principal
 from msk_auth.ports import run_awaiting
-from msk_auth.testing.adapter import World, make_world
+from msk_auth.testing.adapter import Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 
@@ -24,25 +25,26 @@ def adapter(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def get(world: World, adapter: str, request: str, credential: str, **more: Any) -> Any:
-    app = ADAPTERS[adapter](world.authenticator)
+async def get(world: World, adapter: str, request: str, credential: str) -> Reply:
+    return await ask(ADAPTERS[adapter](world.authenticator), world, request, credential)
+
+
+async def ask(app: Any, world: World, request: str, credential: str) -> Reply:
     method, _, target = request.partition(" ")
-    return await send(app, method, world.fill(target), world.bearer(credential), **more)
+    return await send(app, method, world.fill(target), world.bearer(credential))
 
 
-@pytest.mark.parametrize("request_line", GUARDED)
-@pytest.mark.parametrize(
-    "error", [OSError("down"), TimeoutError(), StopIteration(), KeyError("x")], ids=repr
-)
-async def test_a_store_that_cannot_answer_is_503(
-    adapter: str, request_line: str, error: Exception
-) -> None:
+async def test_a_store_that_cannot_answer_is_503(adapter: str) -> None:
     world = make_world()
-    world.store.broken = error
-    reply = await get(world, adapter, request_line, "key")
-    assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
-    assert reply.header("retry-after") == "5"
-    assert reply.header("www-authenticate") is None
+    app = ADAPTERS[adapter](world.authenticator)
+    for error in (OSError("down"), TimeoutError(), StopIteration(), KeyError("x")):
+        world.store.broken = error
+        for request_line in GUARDED:
+            with case(request_line, error):
+                reply = await ask(app, world, request_line, "key")
+                assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
+                assert reply.header("retry-after") == "5"
+                assert reply.header("www-authenticate") is None
 
 
 async def test_a_public_route_does_not_need_the_store(adapter: str) -> None:
@@ -51,14 +53,9 @@ async def test_a_public_route_does_not_need_the_store(adapter: str) -> None:
     assert (await get(world, adapter, "GET /public", "key")).status == 200
 
 
-@pytest.mark.parametrize("request_line", GUARDED)
 @pytest.mark.parametrize("broken", ["raises", "returns None", "returns True"])
 async def test_a_broken_authenticator_is_503(
-    adapter: str,
-    request_line: str,
-    broken: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    adapter: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world()
 
@@ -68,11 +65,14 @@ async def test_a_broken_authenticator_is_503(
         return None if broken == "returns None" else True
 
     monkeypatch.setattr(world.authenticator, "authenticate", authenticate)
-    with caplog.at_level(logging.DEBUG):
-        reply = await get(world, adapter, request_line, "key")
-    assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
-    assert "authentication cannot answer" in caplog.text
-    assert world.names["key"] not in caplog.text
+    app = ADAPTERS[adapter](world.authenticator)
+    for request_line in GUARDED:
+        caplog.clear()
+        with case(request_line), caplog.at_level(logging.DEBUG):
+            reply = await ask(app, world, request_line, "key")
+            assert (reply.status, reply.json["code"]) == (503, "store_unavailable")
+            assert "authentication cannot answer" in caplog.text
+            assert world.names["key"] not in caplog.text
 
 
 async def test_an_unexpected_exception_is_a_500_without_details(adapter: str) -> None:
@@ -83,26 +83,24 @@ async def test_an_unexpected_exception_is_a_500_without_details(adapter: str) ->
     assert b"Traceback" not in reply.body
 
 
-@pytest.mark.parametrize(
-    ("request_line", "status", "title"),
-    [
+async def test_what_the_library_did_not_raise_gets_no_code_of_it(adapter: str) -> None:
+    """G6: a code, and a challenge, stand for what the library found out."""
+    world = make_world()
+    app = ADAPTERS[adapter](world.authenticator)
+    for request_line, status, title in (
         ("GET /nowhere", 404, "Not Found"),
         ("PUT /me", 405, "Method Not Allowed"),
         ("GET /boom", 500, "Internal Server Error"),
-    ],
-)
-async def test_what_the_library_did_not_raise_gets_no_code_of_it(
-    adapter: str, request_line: str, status: int, title: str
-) -> None:
-    """G6: a code, and a challenge, stand for what the library found out."""
-    reply = await get(make_world(), adapter, request_line, "key")
-    assert reply.status == status
-    assert reply.json == {"type": "about:blank", "title": title, "status": status}
-    assert reply.header("content-type") == "application/problem+json"
-    assert reply.header("www-authenticate") is None
-    # Litestar's older versions misname the header.
-    allow = reply.header("allow") or reply.header("allowed")
-    assert (allow is None) == (status != 405)
+    ):
+        with case(request_line):
+            reply = await ask(app, world, request_line, "key")
+            assert reply.status == status
+            assert reply.json == {"type": "about:blank", "title": title, "status": status}
+            assert reply.header("content-type") == "application/problem+json"
+            assert reply.header("www-authenticate") is None
+            # Litestar's older versions misname the header.
+            allow = reply.header("allow") or reply.header("allowed")
+            assert (allow is None) == (status != 405)
 
 
 async def test_the_limit_of_keys_is_409_and_exact_under_parallel_requests(adapter: str) -> None:
@@ -225,21 +223,19 @@ async def test_a_list_holds_only_the_callers_keys(adapter: str) -> None:
     assert [item["id"] for item in reply.json["items"]] == [world.names["key_bob_id"]]
 
 
-@pytest.mark.parametrize(
-    ("request_line", "credential", "status"),
-    [
-        ("GET /me", "key_revoked", 401),
-        ("GET /admin/config", "key", 403),
-        ("POST /api/keys", "key", 403),
-        ("GET /api/keys/AAAAAAAAAAAA", "key", 404),
-        ("GET /busy", "key", 429),
-    ],
-)
-async def test_a_refusal_logs_no_traceback(
-    adapter: str, request_line: str, credential: str, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refusal_logs_no_traceback(adapter: str, caplog: pytest.LogCaptureFixture) -> None:
     """A refusal is an answer, not an error of the application."""
+    world = make_world()
+    app = ADAPTERS[adapter](world.authenticator)
     with caplog.at_level(logging.DEBUG):
-        assert (await get(make_world(), adapter, request_line, credential)).status == status
+        for request_line, credential, status in (
+            ("GET /me", "key_revoked", 401),
+            ("GET /admin/config", "key", 403),
+            ("POST /api/keys", "key", 403),
+            ("GET /api/keys/AAAAAAAAAAAA", "key", 404),
+            ("GET /busy", "key", 429),
+        ):
+            with case(request_line):
+                assert (await ask(app, world, request_line, credential)).status == status
     assert [record for record in caplog.records if record.exc_info] == []
     assert "Traceback" not in caplog.text

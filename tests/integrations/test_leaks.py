@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
+from tests.cases import case
 from tests.integrations.adapters import send
 from tests.integrations.leak_apps import LEAK_APPS
 from tests.leaks.support import Reporter, match, report
@@ -117,33 +118,34 @@ async def test_the_answer_does_not_reveal_whether_the_key_exists(site: Site) -> 
     assert replies[0].status == 200
 
 
-@pytest.mark.parametrize(
-    ("template", "field"),
-    [
-        ('{"token": "<key_typo>"}', "token"),
-        ('{"token": "<key_checksum>"}', "token"),
-        ('{"token": "<jwt>"}', "token"),
-        ('{"token": ""}', "token"),
-        ('{"token": "swordfish\\u0000\\ud800"}', "token"),
-        ('{"token": null}', "token"),
-        ('{"token": ["<key>"]}', "token"),
-        ("{}", "token"),
-        ('{"token": "<key>", "swordfish": 1}', "swordfish"),
-        ('{"token": "<key>", "token": "<key>"}', ""),
-        ('["<key>"]', ""),
-        ('"<key>"', ""),
-        ("", ""),
-    ],
-)
-async def test_a_malformed_key_is_refused_by_field(site: Site, template: str, field: str) -> None:
-    body = site.world.fill(template)
-    reply = await site.revoke(body)
-    assert (reply.status, reply.json["code"]) == (422, "input_invalid")
-    assert [error["field"] for error in reply.json["errors"]] == [field]
-    assert reply.header("content-type") == "application/problem+json"
-    assert not site.revoked("key")
-    assert site.world.names["key"].encode() not in reply.body
-    assert (site.world.store.reads, site.world.events) == (1, [])  # the one of `revoked`
+MALFORMED = [
+    ('{"token": "<key_typo>"}', "token"),
+    ('{"token": "<key_checksum>"}', "token"),
+    ('{"token": "<jwt>"}', "token"),
+    ('{"token": ""}', "token"),
+    ('{"token": "swordfish\\u0000\\ud800"}', "token"),
+    ('{"token": null}', "token"),
+    ('{"token": ["<key>"]}', "token"),
+    ("{}", "token"),
+    ('{"token": "<key>", "swordfish": 1}', "swordfish"),
+    ('{"token": "<key>", "token": "<key>"}', ""),
+    ('["<key>"]', ""),
+    ('"<key>"', ""),
+    ("", ""),
+]
+
+
+async def test_a_malformed_key_is_refused_by_field(site: Site) -> None:
+    for number, (template, wrong) in enumerate(MALFORMED, 1):
+        with case(template):
+            body = site.world.fill(template)
+            reply = await site.revoke(body)
+            assert (reply.status, reply.json["code"]) == (422, "input_invalid")
+            assert [error["field"] for error in reply.json["errors"]] == [wrong]
+            assert reply.header("content-type") == "application/problem+json"
+            assert not site.revoked("key")
+            assert site.world.names["key"].encode() not in reply.body
+            assert (site.world.store.reads, site.world.events) == (number, [])  # those of `revoked`
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 from tests.integrations.test_websockets import connect
 
@@ -63,20 +64,18 @@ async def test_a_key_works_from_its_networks_alone(site: Site) -> None:
             assert reply.header("www-authenticate") is None
 
 
-@pytest.mark.parametrize(
-    "client", [None, ("", 0), ("testclient", 1), ("fe80::1%eth0", 1)], ids=repr
-)
-async def test_a_client_without_an_address_is_refused(site: Site, client: Any) -> None:
-    reply = await site.get(client)
-    assert (reply.status, reply.json["code"]) == (403, "address_not_allowed")
-    assert (
-        await send(site.app, "GET", b"/tasks", site.world.bearer("key"), client=client)
-    ).status == 200
+async def test_a_client_without_an_address_is_refused(site: Site) -> None:
+    for client in [None, ("", 0), ("testclient", 1), ("fe80::1%eth0", 1)]:
+        with case(client):
+            reply = await site.get(client)
+            assert (reply.status, reply.json["code"]) == (403, "address_not_allowed")
+            assert (
+                await send(site.app, "GET", b"/tasks", site.world.bearer("key"), client=client)
+            ).status == 200
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+async def test_no_header_of_the_client_changes_its_address(site: Site) -> None:
+    for header in [
         (b"x-forwarded-for", b"203.0.113.7"),
         (b"x-forwarded-for", b"203.0.113.7, 198.51.100.1"),
         (b"forwarded", b"for=203.0.113.7"),
@@ -84,15 +83,12 @@ async def test_a_client_without_an_address_is_refused(site: Site, client: Any) -
         (b"x-client-ip", b"203.0.113.7"),
         (b"remote-addr", b"203.0.113.7"),
         (b"remote_addr", b"203.0.113.7"),
-    ],
-)
-async def test_no_header_of_the_client_changes_its_address(
-    site: Site, header: tuple[bytes, bytes]
-) -> None:
-    reply = await site.get((OUTSIDE, 50000), header)
-    assert (reply.status, reply.json["code"]) == (403, "address_not_allowed")
-    spoofed = (header[0], header[1].replace(b"203.0.113.7", b"198.51.100.2"))
-    assert (await site.get((INSIDE, 50000), spoofed)).status == 200
+    ]:
+        with case(header):
+            reply = await site.get((OUTSIDE, 50000), header)
+            assert (reply.status, reply.json["code"]) == (403, "address_not_allowed")
+            spoofed = (header[0], header[1].replace(b"203.0.113.7", b"198.51.100.2"))
+            assert (await site.get((INSIDE, 50000), spoofed)).status == 200
 
 
 async def test_a_wrong_key_learns_nothing_of_the_list(site: Site) -> None:

@@ -19,6 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import case
 from tests.core.support import (
     AUDIENCE,
     ISSUER,
@@ -78,35 +79,22 @@ def test_the_unchanged_token_is_accepted() -> None:
 # RFC 8725, section 3.1 and 3.2: the algorithm is the key's, not the token's.
 
 
+NO_ALGORITHM: list[object] = [
+    "none", "None", "NONE", "nOnE", "noNe", "none ", " none", "", None, False, 0, [], {}, ["HS256"],
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(
-    "alg",
-    [
-        "none",
-        "None",
-        "NONE",
-        "nOnE",
-        "noNe",
-        "none ",
-        " none",
-        "",
-        None,
-        False,
-        0,
-        [],
-        {},
-        ["HS256"],
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("signature", ["", "AA", "bm9uZQ"])
-def test_no_algorithm_is_no_algorithm(
-    algorithm: AlgorithmName, alg: object, signature: str
-) -> None:
+def test_no_algorithm_is_no_algorithm(algorithm: AlgorithmName) -> None:
     key = signing_key(algorithm)
-    header = {"alg": alg, "kid": "k1", "typ": "at+jwt"}
-    assert_refused(f"{segment(header)}.{segment(valid_claims())}.{signature}", profile(key))
-    assert_refused(sign(header, valid_claims(), key), profile(key))
+    for alg in NO_ALGORITHM:
+        header = {"alg": alg, "kid": "k1", "typ": "at+jwt"}
+        message = f"{segment(header)}.{segment(valid_claims())}"
+        for signature in ("", "AA", "bm9uZQ"):
+            with case(alg, signature):
+                assert_refused(f"{message}.{signature}", profile(key))
+        with case(alg):
+            assert_refused(sign(header, valid_claims(), key), profile(key))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -351,13 +339,14 @@ ODD: list[object] = [
 
 
 @pytest.mark.parametrize("name", ["iat", "exp", "auth_time", "nbf"])
-@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
-def test_a_moment_that_is_no_whole_number_of_seconds_is_refused(name: str, value: object) -> None:
-    # 0 and 1 are moments: the login may be old, and the start of validity too.
-    if type(value) is int and value in {0, 1} and name in {"auth_time", "nbf"}:
-        assert accepts(sign(valid_header(), {**valid_claims(), name: value}))
-    else:
-        assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
+def test_a_moment_that_is_no_whole_number_of_seconds_is_refused(name: str) -> None:
+    for value in ODD:
+        with case(value):
+            # 0 and 1 are moments: the login may be old, and the start of validity too.
+            if type(value) is int and value in {0, 1} and name in {"auth_time", "nbf"}:
+                assert accepts(sign(valid_header(), {**valid_claims(), name: value}))
+            else:
+                assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
 
 
 @pytest.mark.parametrize(
@@ -377,20 +366,22 @@ def test_what_is_no_number_of_json_is_refused(number: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sub", "jti", "sid"])
-@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
-def test_text_that_is_none_or_cannot_be_stored_is_refused(name: str, value: object) -> None:
-    text = sign(valid_header(), {**valid_claims(sub="ann"), name: value})
-    harmless = {" ", "0", "1", str(T), f"{T}.0", "2026-05-01T12:00:00Z"}
-    if isinstance(value, str) and value in harmless:
-        assert profile().verify(text, NOW).members[name] == value
-    else:
-        assert_refused(text)
+def test_text_that_is_none_or_cannot_be_stored_is_refused(name: str) -> None:
+    for value in ODD:
+        with case(value):
+            text = sign(valid_header(), {**valid_claims(sub="ann"), name: value})
+            harmless = {" ", "0", "1", str(T), f"{T}.0", "2026-05-01T12:00:00Z"}
+            if isinstance(value, str) and value in harmless:
+                assert profile().verify(text, NOW).members[name] == value
+            else:
+                assert_refused(text)
 
 
 @pytest.mark.parametrize("name", ["iss", "aud"])
-@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
-def test_an_odd_issuer_or_audience_is_refused(name: str, value: object) -> None:
-    assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
+def test_an_odd_issuer_or_audience_is_refused(name: str) -> None:
+    for value in ODD:
+        with case(value):
+            assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
 
 
 @pytest.mark.parametrize("missing", ["iss", "aud", "sub", "iat", "exp", "jti", "auth_time"])

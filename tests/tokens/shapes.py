@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -50,8 +51,14 @@ def sign(header: Mapping[str, object] | str, claims: Mapping[str, object] | str)
     message = ".".join(b64(part.encode("utf-8", "surrogatepass")) for part in parts)
     algorithm = header.get("alg") if isinstance(header, Mapping) else "RS256"
     is_elliptic = algorithm == "ES256"
+    return f"{message}.{_signature(message, is_elliptic=is_elliptic)}"
+
+
+@cache
+def _signature(message: str, *, is_elliptic: bool) -> str:
+    """Made once for the tests that send one token to several issuers: it takes longer than verifying."""
     scheme = get_default_algorithms()["ES256" if is_elliptic else "RS256"]
-    return f"{message}.{b64(scheme.sign(message.encode(), EC_KEY if is_elliptic else RSA_KEY))}"
+    return b64(scheme.sign(message.encode(), EC_KEY if is_elliptic else RSA_KEY))
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Shape:
     interactive: bool
     audience: str = "aud"
 
-    @property
+    @cached_property
     def issuer(self) -> ExternalIssuer:
         return self.made()
 

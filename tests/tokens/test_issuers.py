@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.core.support import NOW, result_of
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
@@ -64,15 +65,14 @@ def test_a_token_as_its_provider_documents_it_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("other", SHAPES)
-def test_no_other_preset_accepts_it(name: str, other: str) -> None:
-    if name == other:
-        return
-    try:
-        assert verify(SHAPES[other].issuer, SHAPES[name].token()) is None
-    except TokenInvalid:
-        # Of the same issuer, and of another kind or audience.
-        assert SHAPES[name].claims["iss"] in SHAPES[other].issuer.names
+def test_no_other_preset_accepts_it(name: str) -> None:
+    for other in (each for each in SHAPES if each != name):
+        with case(other):
+            try:
+                assert verify(SHAPES[other].issuer, SHAPES[name].token()) is None
+            except TokenInvalid:
+                # Of the same issuer, and of another kind or audience.
+                assert SHAPES[name].claims["iss"] in SHAPES[other].issuer.names
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,16 @@ def test_an_id_token_is_no_access_token_and_the_other_way_round(access: str, ide
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if not name.endswith("ID")])
-@pytest.mark.parametrize("member", ["nonce", "at_hash", "c_hash"])
-def test_what_is_marked_as_an_id_token_is_no_access_token(name: str, member: str) -> None:
-    if SHAPES[name].made().check_kind.__qualname__.split(".")[0] in {
+def test_what_is_marked_as_an_id_token_is_no_access_token(name: str) -> None:
+    if SHAPES[name].issuer.check_kind.__qualname__.split(".")[0] in {
         # These distinguish kinds by a claim of their own, or have one kind only.
         "Keycloak", "Cognito", "Supabase", "Clerk", "Firebase", "Google", "GitHubActions",
         "GitLabCI", "Kubernetes",
     }:  # fmt: skip
         return
-    assert refused(name, **{member: "x"}) is TokenInvalid
+    for member in ("nonce", "at_hash", "c_hash"):
+        with case(member):
+            assert refused(name, **{member: "x"}) is TokenInvalid
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name.endswith("ID")])
@@ -122,9 +123,10 @@ def test_an_id_token_for_several_audiences_names_this_client_as_authorized() -> 
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("audience", [None, "", "other", [], ["other"], [["x"]], {"x": 1}, 1, True])
-def test_the_audience_is_always_checked(name: str, audience: object) -> None:
-    assert refused(name, **{SHAPES[name].audience: audience}) is TokenInvalid
+def test_the_audience_is_always_checked(name: str) -> None:
+    for audience in [None, "", "other", [], ["other"], [["x"]], {"x": 1}, 1, True]:
+        with case(audience):
+            assert refused(name, **{SHAPES[name].audience: audience}) is TokenInvalid
 
 
 TENANTS: dict[str, dict[str, Any]] = {
