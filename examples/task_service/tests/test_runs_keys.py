@@ -90,7 +90,7 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
             accounts.clock,
             config,
             events,
-            on_change=accounts.audit.record_change,
+            on_change=accounts.audit.record_changes,
         )
         yield World(accounts, config, runs, authenticator, ann, login, task.id)
 

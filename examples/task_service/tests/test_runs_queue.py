@@ -219,7 +219,7 @@ async def test_the_job_is_committed_with_the_run_or_not_at_all(deployment: Deplo
 
     async def notify_and_fail() -> None:
         async with deployment.db.write() as connection:
-            await notifier.notify(connection, "run_lost")
+            await notifier.notify(connection, ["run_lost"])
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -313,7 +313,7 @@ async def test_a_job_that_has_a_successor_is_dropped(deployment: Deployment) -> 
     run = await deployment.request()
     await deployment.execute("UPDATE procrastinate_jobs SET status = 'doing'")
     async with deployment.db.write() as connection:
-        await QueueNotifier(deployment.url).notify(connection, run.id)
+        await QueueNotifier(deployment.url).notify(connection, [run.id])
     assert len(await deployment.jobs()) == 2
     await requeue_stalled_jobs(deployment.url)
 
@@ -486,8 +486,12 @@ async def test_how_often_a_run_waits_for_the_database(
         assert (len(together), waits()) == (4, 7)
         ends = (worker.finish(each, Outcome(RunState.SUCCEEDED), None) for each in together)
         assert await asyncio.gather(*ends) == [True] * 4
-        # The first at once, and those that end meanwhile after it.
-        assert waits() == 2
+        assert waits() == 1
+
+        await asyncio.gather(*(deployment.request() for _ in range(4)))
+        # BEGIN, the owner, the task, the runs (the driver waits twice for several rows), their last number, the owner's
+        # turn, the jobs, COMMIT.
+        assert waits() == 9
 
 
 async def test_a_run_that_is_being_cancelled_keeps_no_worker_waiting(

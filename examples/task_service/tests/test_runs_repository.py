@@ -39,7 +39,8 @@ from task_service.tasks.models import LogLine, NewTask, Run, RunState, Task, Tas
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.retention import Retention
 from task_service.tasks.run_log import READ_LINES, Heartbeat, LogReader
-from task_service.tasks.runs import MAX_QUEUED_PER_USER, Runs
+from task_service.tasks.run_requests import MAX_QUEUED_PER_USER
+from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
 pytestmark = pytest.mark.anyio

@@ -219,7 +219,7 @@ class Services:
             config,
             worker.events,
             notifier=worker.queue.notifier,
-            on_change=audit.record_change,
+            on_change=audit.record_changes,
         )
         return cls(
             settings=settings,
@@ -248,7 +248,7 @@ class Services:
             authenticator=authenticator,
             registry=worker.registry,
             worker=worker,
-            tasks=Tasks(db, clock, worker.registry, worker.events, on_change=audit.record_change),
+            tasks=Tasks(db, clock, worker.registry, worker.events, on_change=audit.record_changes),
             runs=runs,
             logs=LogReader(db, worker.events, clock),
             run_counts=RunCounts(db, clock),

@@ -175,7 +175,7 @@ async def test_concurrent_writes_do_not_deadlock(
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            runs = Runs(it.db, it.clock, config, events, on_change=it.audit.record_change)
+            runs = Runs(it.db, it.clock, config, events, on_change=it.audit.record_changes)
             clients += [
                 Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
             ]

@@ -28,6 +28,7 @@ from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows
 from task_service.request_record import request_address
+from task_service.tasks.interfaces import Change
 
 from .audit_backlog import AuditBacklog
 
@@ -207,18 +208,17 @@ class Audit:
             self.backlog.keep(values)
             raise
 
-    async def record_change(
-        self,
-        connection: AsyncConnection,
-        principal: Principal[Any],
-        action: str,
-        target: str,
-        **details: object,
-    ) -> None:
-        """Add an entry in the transaction of a change of a task or run: a :class:`~task_service.tasks.interfaces.OnChange`."""
-        await self.record(
-            action, principal=principal, target=target, details=details, connection=connection
-        )
+    async def record_changes(self, connection: AsyncConnection, changes: Sequence[Change]) -> None:
+        """Add entries in the transaction of changes of tasks or runs: an :class:`~task_service.tasks.interfaces.OnChange`."""
+        entries = [
+            self.entry(
+                each.action, principal=each.principal, target=each.target, details=each.details
+            )
+            | {"address": each.address}
+            for each in changes
+        ]
+        if entries:
+            await connection.execute(insert(schema.audit), entries)
 
     async def purge(self, *, before: datetime) -> int:
         """Delete the entries of before a moment, in small transactions so that writers do not wait for long.

@@ -16,26 +16,26 @@ R = TypeVar("R")
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[T, R]):
     item: T
-    result: R | None = None
-    error: Exception | None = None
-    is_done: bool = False
+    result: asyncio.Future[R]
 
 
 class GroupCommit(Generic[T, R]):
     """Writes one item at once, and those that arrive meanwhile in one transaction after it.
 
     Args:
-        write: Writes items in one transaction, and returns the result of each.
+        write: Writes items in one transaction, and returns the result of each. It runs in a task of its own, in the context
+            of one of the callers.
     """
 
     def __init__(self, write: Callable[[Sequence[T]], Awaitable[Sequence[R]]]) -> None:
         self._write = write
         self._waiting: list[_Entry[T, R]] = []
-        # Fair: it wakes its waiters in order, and the first of them writes for all.
-        self._lock = asyncio.Lock()
+        # No caller's own task: one that is cancelled must not cancel the others' commit, which could not be repeated
+        # without knowing whether it took place.
+        self._writing: asyncio.Task[None] | None = None
 
     async def add(self, item: T) -> R:
-        """Write an item.
+        """Write an item. One whose caller is cancelled is not written, unless that has begun.
 
         Returns:
             What `write` has returned for it.
@@ -43,38 +43,35 @@ class GroupCommit(Generic[T, R]):
         Raises:
             Exception: What `write` has raised. An item that the database refuses does not affect the others.
         """
-        entry = _Entry[T, R](item)
+        entry = _Entry[T, R](item, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
-        try:
-            async with self._lock:
-                while not entry.is_done:
-                    await self._write_waiting()
-        finally:
-            # Of a caller that was cancelled before its item was written.
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-        if entry.error is not None:
-            raise entry.error
-        return entry.result  # type: ignore[return-value]
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_waiting(), name="group commit")
+        return await entry.result
 
     async def _write_waiting(self) -> None:
-        entries, self._waiting = self._waiting, []
         try:
-            await self._write_all(entries)
+            while self._waiting:
+                entries, self._waiting = self._waiting, []
+                await self._write_all([each for each in entries if not each.result.done()])
         finally:
-            # The others' items, if the caller that writes was cancelled.
-            self._waiting[:0] = [each for each in entries if not each.is_done]
+            self._writing = None
 
     async def _write_all(self, entries: Sequence[_Entry[T, R]]) -> None:
+        if not entries:
+            return
         try:
             results = await self._write([each.item for each in entries])
         except Exception as error:  # noqa: BLE001 - raised to each caller
+            # An outage may have come after the commit. Anything else came instead of it.
             if len(entries) > 1 and not isinstance(error, StoreUnavailable):
                 for each in entries:
                     await self._write_all([each])
                 return
             for each in entries:
-                each.error, each.is_done = error, True
+                if not each.result.done():
+                    each.result.set_exception(error)
         else:
             for each, result in zip(entries, results, strict=True):
-                each.result, each.is_done = result, True
+                if not each.result.done():
+                    each.result.set_result(result)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Principal
+from task_service.request_record import request_address
 
 
 class RunSettings(Protocol):
@@ -43,28 +45,37 @@ class RunConfig(Protocol):
         ...
 
 
-class OnChange(Protocol):
-    """Called with each change inside its own transaction, so that the change and its audit entry are kept, or neither."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a task or a run.
 
-    async def __call__(
-        self,
-        connection: AsyncConnection,
-        principal: Principal[Any],
-        action: str,
-        target: str,
-        **details: object,
-    ) -> None:
-        """Record a change.
+    Attributes:
+        principal: Who made it.
+        action: Its kind, such as `task.created`.
+        target: The id of the task or run that was changed.
+        details: Further members of the audit entry.
+        address: Where the request came from.
+    """
+
+    principal: Principal[Any]
+    action: str
+    target: str
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    address: str | None = field(default_factory=request_address)
+
+
+class OnChange(Protocol):
+    """Called with changes inside their own transaction, so that a change and its audit entry are kept, or neither."""
+
+    async def __call__(self, connection: AsyncConnection, changes: Sequence[Change]) -> None:
+        """Record changes.
 
         Args:
-            connection: In the transaction of the change.
-            principal: Who made it.
-            action: The kind of change, such as `task.created`.
-            target: The id of the task or run that was changed.
-            details: Further members of the audit entry.
+            connection: In the transaction of the changes.
+            changes: In their order.
 
         Raises:
-            StoreUnavailable: The entry cannot be written. The change is rolled back.
+            StoreUnavailable: The entries cannot be written. The changes are rolled back.
         """
         ...
 
@@ -81,11 +92,5 @@ class RunObserver(Protocol):
         ...
 
 
-async def ignore_change(
-    connection: AsyncConnection,
-    principal: Principal[Any],
-    action: str,
-    target: str,
-    **details: object,
-) -> None:
+async def ignore_change(connection: AsyncConnection, changes: Sequence[Change]) -> None:
     """For a deployment without an audit log."""

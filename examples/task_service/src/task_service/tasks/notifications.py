@@ -19,12 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 class WorkerNotifier(Protocol):
     """Notifies workers in other processes, in the transaction that changes the run's row."""
 
-    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
-        """Announce a queued run.
+    async def notify(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
+        """Announce queued runs.
 
         Args:
-            connection: In the transaction that queues the run: both are committed, or neither.
-            run_id: The id of the run.
+            connection: In the transaction that queues the runs: both are committed, or neither.
+            run_ids: The ids of the runs.
 
         Raises:
             StoreUnavailable: The database cannot answer.
@@ -43,7 +43,7 @@ class WorkerNotifier(Protocol):
 class NullNotifier:
     """For one machine: :class:`LocalEvents` wakes the only worker."""
 
-    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
+    async def notify(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
         """Do nothing."""
 
     async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from procrastinate import App, JobContext, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
-from procrastinate.jobs import Status
+from procrastinate.jobs import Job, Status
 from psycopg import AsyncConnection as AsyncPsycopg
 from psycopg import OperationalError
 from psycopg_pool import AsyncConnectionPool
@@ -64,12 +64,21 @@ class QueueNotifier:
     def __init__(self, url: str) -> None:
         self._app = _app(parse_url(url))
 
-    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
-        """Add a job to the queue; see :class:`~.notifications.WorkerNotifier`."""
+    async def notify(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
+        """Add jobs to the queue, all in one statement; see :class:`~.notifications.WorkerNotifier`."""
         driver = (await connection.get_raw_connection()).driver_connection
-        job = self._app.configure_task(_TASK, queue=_QUEUE, queueing_lock=run_id, connection=driver)
+        jobs = [
+            Job(
+                queue=_QUEUE,
+                lock=None,
+                queueing_lock=run_id,
+                task_name=_TASK,
+                task_kwargs={"run_id": run_id},
+            )
+            for run_id in run_ids
+        ]
         try:
-            await job.defer_async(run_id=run_id)
+            await self._app.job_manager.batch_defer_jobs_async(jobs, connection=driver)
         except ConnectorException as error:
             raise StoreUnavailable from error
 

@@ -12,7 +12,7 @@ from task_service.db.schema import idempotency, run_log, runs, tasks
 
 from .interfaces import RunConfig
 from .models import RunState
-from .runs import IDEMPOTENCY_LIFETIME
+from .run_requests import IDEMPOTENCY_LIFETIME
 
 _BATCH = 500
 _FINAL = tuple(state for state in RunState if state.is_final)

@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Row, ScalarSelect, delete, func, insert, select, update
+from sqlalchemy import Row, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import Clock, InputInvalid, OwnerDisabled, PermissionDenied, Principal
+from msk_auth import Clock, InputInvalid, PermissionDenied, Principal
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows
-from task_service.db.schema import api_keys, idempotency, runs, tasks, users
+from task_service.db.schema import runs, tasks
 from task_service.errors import (
-    IdempotencyConflict,
     RunNotCancellable,
     RunNotFound,
-    RunQueueFull,
     TaskNotFound,
 )
-from task_service.ids import is_id, new_id
-from task_service.request_record import current_request
+from task_service.ids import is_id
 
-from .interfaces import OnChange, RunConfig, ignore_change
+from .interfaces import Change, OnChange, RunConfig, ignore_change
 from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
 from .notifications import LocalEvents, NullNotifier, WorkerNotifier
-from .owner_rotation import OWNER_DISABLED, join_rotation
+from .owner_rotation import OWNER_DISABLED
 from .queries import (
     DEFAULT_PAGE,
     MAX_PAGE,
     PRIORITIZE,
-    WRITE,
     as_details,
     as_run,
     cancellable_by,
-    owned_by,
     visible_to,
 )
 from .run_keys import of_key
-
-MAX_QUEUED_PER_USER: Final = 1000
-IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
-"""How long an `Idempotency-Key` is remembered."""
+from .run_requests import RunRequest, RunRequests
 
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
 _BY_ANOTHER = "An administrator cancelled the run."
@@ -94,6 +86,7 @@ class Runs:
         self._clock = clock
         self._config = config
         self._events = events
+        self._requests = RunRequests(db, clock, events, self._notifier, on_change)
 
     async def request(
         self,
@@ -133,86 +126,17 @@ class Runs:
             )
         if priority is RunPriority.URGENT and PRIORITIZE not in principal.permissions:
             raise PermissionDenied([PRIORITIZE])
-        longest = (await self._config.current()).run_timeout_seconds
-        async with self._db.write() as connection:
-            # One request at a time for each owner: two with the same key must not make two runs. And either the owner is
-            # disabled before, or the transaction that disables them finds this run. (SQLite has one writer anyway and
-            # ignores FOR UPDATE.)
-            key_name = (
-                select(api_keys.c.name).where(api_keys.c.id == principal.key_id).scalar_subquery()
+        return await self._requests.add(
+            RunRequest(
+                principal,
+                task_id,
+                idempotency_key=idempotency_key,
+                priority=priority,
+                work=work,
+                rerun_of=rerun_of,
+                longest_seconds=(await self._config.current()).run_timeout_seconds,
             )
-            requester = await connection.execute(
-                select(users.c.id, key_name.label("key_name"))
-                .where(users.c.id == principal.owner.id, users.c.disabled_at.is_(None))
-                .with_for_update(key_share=True, of=users)
-            )
-            owner = requester.one_or_none()
-            if owner is None:
-                raise OwnerDisabled
-            result = await connection.execute(
-                select(tasks, _count_queued(principal.owner.id).label("queued"))
-                .where(
-                    tasks.c.id == task_id,
-                    tasks.c.deleted_at.is_(None),
-                    owned_by(principal, tasks.c.owner_id),
-                )
-                # A task that is being deleted gets no more runs, and one that is being run keeps its number.
-                .with_for_update(key_share=True, of=tasks)
-            )
-            task = result.one_or_none()
-            if task is None:
-                raise TaskNotFound
-            if idempotency_key is not None:
-                earlier = await self._earlier(
-                    connection, principal.owner.id, idempotency_key, task_id
-                )
-                if earlier is not None:
-                    return earlier
-            work = AcceptedWork(task.handler, task.params) if work is None else work
-            differs = (work.handler, work.params) != (task.handler, task.params)
-            if differs and WRITE not in principal.permissions:
-                raise PermissionDenied([WRITE])
-            if task.queued == MAX_QUEUED_PER_USER:
-                raise RunQueueFull
-            now = self._clock.now()
-            result = await connection.execute(
-                insert(runs)
-                .values(
-                    id=new_id("run"),
-                    task_id=task_id,
-                    number=await _next_number(connection, task_id),
-                    owner_id=principal.owner.id,
-                    state=RunState.QUEUED,
-                    requested_by=_requested_by(principal, owner.key_name),
-                    handler=work.handler,
-                    params=work.params,
-                    timeout_seconds=min(
-                        longest if task.timeout_seconds is None else task.timeout_seconds, longest
-                    ),
-                    created_at=now,
-                    rank=priority.rank,
-                )
-                .returning(runs)
-            )
-            run = as_run(result.one())
-            await join_rotation(connection, principal.owner.id, priority.rank)
-            await self._notifier.notify(connection, run.id)
-            if idempotency_key is not None:
-                await connection.execute(
-                    insert(idempotency).values(
-                        owner_id=principal.owner.id,
-                        key=idempotency_key,
-                        task_id=task_id,
-                        run_id=run.id,
-                        created_at=now,
-                    )
-                )
-            details = {} if rerun_of is None else {"rerun_of": rerun_of}
-            await self._on_change(
-                connection, principal, "run.requested", run.id, task_id=task_id, **details
-            )
-        self._events.runner_wake.set()
-        return run
+        )
 
     async def get(self, principal: Principal[Any], run_id: str) -> Run:
         """One run that the principal may see.
@@ -338,7 +262,7 @@ class Runs:
             )
             run = as_run(changed.one())
             if before.cancel_requested_at is None:
-                await self._on_change(connection, principal, "run.cancelled", run_id)
+                await self._on_change(connection, [Change(principal, "run.cancelled", run_id)])
             if run.state is RunState.CANCELLED:
                 await self._notifier.withdraw(connection, [run_id])
         if run.state is RunState.RUNNING:
@@ -368,31 +292,13 @@ class Runs:
                 self._clock.now(),
                 error=_WITH_ITS_KEY,
             )
-            for run_id in ids:
-                await self._on_change(connection, principal, "run.cancelled", run_id)
+            await self._on_change(
+                connection, [Change(principal, "run.cancelled", run_id) for run_id in ids]
+            )
         for run_id in ids:
             self._events.cancel_requested(run_id)
             self._events.run_changed(run_id)
         return ids
-
-    async def _earlier(
-        self, connection: AsyncConnection, owner_id: str, key: str, task_id: str
-    ) -> Run | None:
-        """The run that was requested with this key; deletes a key that has expired."""
-        this = (idempotency.c.owner_id == owner_id, idempotency.c.key == key)
-        expired_before = self._clock.now() - IDEMPOTENCY_LIFETIME
-        await connection.execute(
-            delete(idempotency).where(*this, idempotency.c.created_at <= expired_before)
-        )
-        result = await connection.execute(select(idempotency).where(*this))
-        known = result.one_or_none()
-        if known is None:
-            return None
-        if known.task_id != task_id:
-            raise IdempotencyConflict
-        return as_run(
-            (await connection.execute(select(runs).where(runs.c.id == known.run_id))).one()
-        )
 
 
 async def cancel_runs_of(
@@ -455,44 +361,3 @@ async def cancel_runs(
         .values(cancel_requested_at=now, error=error)
     )
     return ids
-
-
-def _count_queued(owner_id: str) -> ScalarSelect[int]:
-    """How many runs of an owner are queued; no more are counted than may be."""
-    waiting = (
-        select(runs.c.id)
-        .where(runs.c.owner_id == owner_id, runs.c.state == RunState.QUEUED)
-        .limit(MAX_QUEUED_PER_USER)
-        .subquery()
-    )
-    return select(func.count()).select_from(waiting).scalar_subquery()
-
-
-async def _next_number(connection: AsyncConnection, task_id: str) -> int | None:
-    """The number of a new run. The caller holds the lock of the task's row."""
-    # Only once for each task of a version without numbers.
-    earlier = select(func.count()).where(runs.c.task_id == task_id).scalar_subquery()
-    number: int | None = await connection.scalar(
-        update(tasks)
-        .where(tasks.c.id == task_id)
-        .values(last_run_number=func.coalesce(tasks.c.last_run_number, earlier) + 1)
-        .returning(tasks.c.last_run_number)
-    )
-    return number
-
-
-def _requested_by(principal: Principal[NamedT], key_name: str | None) -> dict[str, Any]:
-    request = current_request.get()
-    return {
-        "user_id": principal.owner.id,
-        "username": principal.user.username,
-        "credential": {
-            "kind": principal.kind.value,
-            "key_id": principal.key_id,
-            "key_name": key_name,
-        },
-        # For the log lines of whichever process executes the run, not for clients.
-        "request": None
-        if request is None
-        else {"id": request.id, "traceparent": request.traceparent},
-    }

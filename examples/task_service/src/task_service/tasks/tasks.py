@@ -32,7 +32,7 @@ from task_service.errors import TaskNotFound
 from task_service.handlers import HandlerRegistry
 from task_service.ids import is_id, new_id
 
-from .interfaces import OnChange, ignore_change
+from .interfaces import Change, OnChange, ignore_change
 from .models import (
     ALL_TASKS,
     AcceptedWork,
@@ -163,14 +163,8 @@ class Tasks:
         }
         async with self._db.write() as connection:
             await connection.execute(insert(tasks).values(values))
-            await self._on_change(
-                connection,
-                principal,
-                "task.created",
-                task_id,
-                name=new.name,
-                handler=new.handler,
-            )
+            details = {"name": new.name, "handler": new.handler}
+            await self._on_change(connection, [Change(principal, "task.created", task_id, details)])
         return Task.model_validate({**values, "last_run": None})
 
     async def list(
@@ -279,9 +273,9 @@ class Tasks:
                 )
                 row = result.one_or_none()
                 if row is not None:
-                    fields = sorted(changes.model_fields_set)
+                    details = {"fields": sorted(changes.model_fields_set)}
                     await self._on_change(
-                        connection, principal, "task.changed", task_id, fields=fields
+                        connection, [Change(principal, "task.changed", task_id, details)]
                     )
                     last_runs = await latest_runs(connection, [task_id])
                     return as_task(row, last_runs.get(task_id))
@@ -325,7 +319,7 @@ class Tasks:
             if result.rowcount == 0:
                 raise TaskNotFound
             ids = await cancel_runs(connection, runs.c.task_id == task_id, now)
-            await self._on_change(connection, principal, "task.deleted", task_id)
+            await self._on_change(connection, [Change(principal, "task.deleted", task_id)])
         for run_id in ids:
             self._events.run_changed(run_id)
             # Has no effect on a run that was only queued.

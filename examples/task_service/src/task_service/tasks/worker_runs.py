@@ -26,7 +26,6 @@ from sqlalchemy import (
     insert,
     literal,
     null,
-    or_,
     select,
     update,
 )
@@ -427,12 +426,12 @@ class WorkerRuns:
         return await self._endings.add(_Ending(run, outcome, batch))
 
     async def _finish(self, endings: Sequence[_Ending]) -> list[bool]:
-        statement = self._end(endings)
+        statement, values = _end(len(endings)), self._end_values(endings)
         if all(each.batch is None for each in endings):
-            ended = {row.id for row in await self._db.execute(statement)}
+            ended = {row.id for row in await self._db.execute(statement, values)}
         else:
             async with self._db.write() as connection:
-                ended = {row.id for row in await connection.execute(statement)}
+                ended = {row.id for row in await connection.execute(statement, values)}
                 for each in endings:
                     if each.batch is not None and each.run.run_id in ended:
                         # Locked and ended in this transaction.
@@ -440,42 +439,21 @@ class WorkerRuns:
                         await _append(connection, each.run, each.batch, this)
         return [each.run.run_id in ended for each in endings]
 
-    def _end(self, endings: Sequence[_Ending]) -> ReturningUpdate[str]:
-        outcomes = {each.run.run_id: each.outcome for each in endings}
-        held = or_(*(_held_by(each.run) for each in endings))
-
-        def each_its_own(column: Column[Any], name: str) -> ColumnElement[Any]:
-            values = {
-                run_id: literal(getattr(outcome, name), column.type)
-                for run_id, outcome in outcomes.items()
-            }
-            return case(values, value=runs.c.id)
-
-        state = each_its_own(runs.c.state, "state")
-        # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
-        locked = select(_ENDING.c.id).where(_ENDING.c.id.in_(outcomes)).order_by(_ENDING.c.id)
-        return (
-            update(runs)
-            .where(runs.c.id.in_(locked.with_for_update()), held)
-            .values(
-                state=state,
-                exit_code=each_its_own(runs.c.exit_code, "exit_code"),
-                # The request to cancel has written the reason.
-                error=case(
-                    (state == RunState.CANCELLED, runs.c.error),
-                    else_=each_its_own(runs.c.error, "error"),
-                ),
-                finished_at=self._clock.now(),
-                lease_expires_at=None,
-            )
-            .returning(runs.c.id)
-        )
+    def _end_values(self, endings: Sequence[_Ending]) -> dict[str, Any]:
+        values: dict[str, Any] = {"worker": self._worker_id, "end": self._clock.now()}
+        for nth, each in enumerate(endings):
+            values[f"id_of_{nth}"] = each.run.run_id
+            values[f"attempt_of_{nth}"] = each.run.attempt
+            values[f"state_of_{nth}"] = each.outcome.state
+            values[f"exit_code_of_{nth}"] = each.outcome.exit_code
+            values[f"error_of_{nth}"] = each.outcome.error
+        return values
 
     async def _queue_again(self, connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> None:
         if row.state == RunState.QUEUED:
             await join_rotation(connection, row.owner_id, row.rank)
             await self._notifier.withdraw(connection, [row.id])
-            await self._notifier.notify(connection, row.id)
+            await self._notifier.notify(connection, [row.id])
 
     def _unheld(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
         """The columns of a run that no worker holds, whether it is `over` or queued again."""
@@ -516,6 +494,44 @@ def _start_next(lanes: tuple[Lane, ...]) -> ReturningUpdate[*tuple[Any, ...]]:
             runs.c.created_at,
             runs.c.requested_by,
         )
+    )
+
+
+@lru_cache
+def _end(count: int) -> ReturningUpdate[str]:
+    """The statement that ends so many runs, each in its own way; `_end_values` has its parameters."""
+    # SQLAlchemy has names such as state_1 for the values that stand in the statement itself.
+    ids = [bindparam(f"id_of_{nth}", type_=runs.c.id.type) for nth in range(count)]
+
+    def each_its_own(column: Column[Any]) -> ColumnElement[Any]:
+        values = (bindparam(f"{column.name}_of_{nth}", type_=column.type) for nth in range(count))
+        return case(
+            *((runs.c.id == run_id, value) for run_id, value in zip(ids, values, strict=True))
+        )
+
+    state = each_its_own(runs.c.state)
+    # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
+    locked = select(_ENDING.c.id).where(_ENDING.c.id.in_(ids)).order_by(_ENDING.c.id)
+    return (
+        update(runs)
+        .where(
+            runs.c.id.in_(locked.with_for_update()),
+            runs.c.state == RunState.RUNNING.value,
+            runs.c.claimed_by == bindparam("worker", type_=runs.c.claimed_by.type),
+            runs.c.attempt == each_its_own(runs.c.attempt),
+        )
+        .values(
+            state=state,
+            exit_code=each_its_own(runs.c.exit_code),
+            # The request to cancel has written the reason.
+            error=case(
+                (state == RunState.CANCELLED.value, runs.c.error),
+                else_=each_its_own(runs.c.error),
+            ),
+            finished_at=bindparam("end", type_=runs.c.finished_at.type),
+            lease_expires_at=None,
+        )
+        .returning(runs.c.id)
     )
 
 
