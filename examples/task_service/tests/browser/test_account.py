@@ -6,7 +6,7 @@ import re
 
 import httpx2
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from .conftest import Open
 from .support import PASSWORD, SEND, LiveService
@@ -20,13 +20,8 @@ async def test_logins_are_ended_and_the_password_is_changed(
     open_page: Open, live_service: LiveService
 ) -> None:
     live_service.add_user("walker")
-
-    async def logged_in() -> Page:
-        page, watch = await open_page(user="walker")
-        watch.expected |= {401, 422}
-        await page.goto("/account")
-        await expect(page.get_by_role("row").filter(has_text="this session")).to_have_count(1)
-        return page
+    page, watch = await open_page(user="walker")
+    watch.expected |= {401, 422}
 
     # A program's login is ended by itself, at once.
     path = f"{live_service.url}/api/auth"
@@ -36,19 +31,21 @@ async def test_logins_are_ended_and_the_password_is_changed(
         headers={"User-Agent": "curl/8.0"},
     )
     headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
-    other, page = await logged_in(), await logged_in()
+    other = live_service.log_in("walker")["value"]
+    await page.goto("/account")
+    await expect(page.get_by_role("row").filter(has_text="this session")).to_have_count(1)
     await page.get_by_role("button", name="End the session on curl").click()
     await expect(page.locator("#announcer")).to_have_text("The session was ended.")
     await expect(page.get_by_role("row").filter(has_text="curl")).to_have_count(0)
     assert httpx2.get(f"{path}/me", headers=headers).status_code == 401
 
     # All others at once.
+    assert live_service.request("GET", "/api/auth/me", other) == 200
     await page.get_by_role("button", name="End all other sessions").click()
     confirm = page.get_by_role("dialog", name="End all other sessions?")
     await confirm.get_by_role("button", name="End sessions").click()
     await expect(page.get_by_role("row")).to_have_count(2)
-    await other.reload()
-    await other.wait_for_url("**/login?next=**")
+    assert live_service.request("GET", "/api/auth/me", other) == 401
 
     # The password, with the present one.
     current = page.get_by_label("Current password")

@@ -13,7 +13,7 @@ from playwright.async_api import Page, Route, expect
 from .conftest import Open
 from .support import USERNAME, LiveService, States, Watch, assert_every_state
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 NEWCOMER = "newcomer"
@@ -142,7 +142,6 @@ async def _newcomer_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "task that has not run"
 
 
-@pytest.mark.pages
 @pytest.mark.parametrize("states", [_public_states, _newcomer_states, _task_states])
 async def test_every_state_is_accessible_and_fits(
     open_page: Open, live_service: LiveService, states: States

@@ -45,6 +45,8 @@ async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_role("button", name="I have saved this key").click()
     row = page.get_by_role("row").filter(has_text="short-lived").first
     await expect(row).to_contain_text("in 3 days")
+    await expect(page.get_by_text("within 7 days")).to_be_visible()
+    yield "keys of which one ends soon"
     await row.get_by_role("button", name="Rotate").click()
     yield "rotate"
     await page.keyboard.press("Escape")

@@ -263,6 +263,7 @@ TEXT = """() => ["body", "h1", "button", "code, kbd"].map(
     (part) => parseFloat(getComputedStyle(document.querySelector(part)).fontSize))"""
 
 
+@pytest.mark.pages
 async def test_text_has_the_size_that_the_browser_is_set_to(open_page: Open) -> None:
     page, _ = await open_page(alone=True)
     await page.goto("/keys")

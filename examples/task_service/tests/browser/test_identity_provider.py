@@ -86,7 +86,6 @@ async def test_the_way_to_the_provider_and_back_keeps_the_deep_link(site: Site) 
     page = site.page
     await page.goto(DEEP_LINK)
     await page.wait_for_url("**/login?next=*")
-    await assert_accessible(page, "the form with a provider")
     await site.sign_in()
     await page.wait_for_url(f"{site.origin}{DEEP_LINK}")
     await expect(page.get_by_role("heading", name="API Keys", level=1)).to_be_visible()
@@ -100,6 +99,13 @@ async def test_the_way_to_the_provider_and_back_keeps_the_deep_link(site: Site) 
         "Strict",
     )
     assert await site.open_sessions() == 1
+
+
+@pytest.mark.pages
+async def test_the_form_that_leads_to_a_provider_is_accessible(site: Site) -> None:
+    await site.page.goto("/login")
+    await expect(site.page.get_by_role("link", name="Log in with Example ID")).to_be_visible()
+    await assert_accessible(site.page, "the form with a provider")
 
 
 async def test_logging_out_ends_both_sessions(site: Site) -> None:
