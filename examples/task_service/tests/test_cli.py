@@ -162,7 +162,7 @@ def log_in(service: Serving, username: str = "admin", password: str = ADMIN_PASS
 
 
 def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> None:
-    """From the printed link to a run that an API key started."""
+    """From the printed link to a run that an API key started; then a second start, with the log as JSON."""
     data = tmp_path / "data"
     with serving(data) as service:
         assert str(data) in service.output
@@ -189,31 +189,36 @@ def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> Non
     modes = {file.name: file.stat().st_mode & 0o777 for file in data.iterdir()}
     assert modes == dict.fromkeys(("secrets.json", "task-service.sqlite3"), 0o600)
     assert data.stat().st_mode & 0o777 == 0o700
-    with serving(data) as service:
+    with serving(data, LOG_FORMAT="json") as service:
         assert service.token is None
         assert f"{service.origin}/login" in service.output
         log_in(service)
+        _assert_the_doctor_finds_it(data, service.origin.rpartition(":")[2])
+        service.request("GET", "/api/tasks", credential="msk_wrong")
         assert service.stop(signal.SIGINT) == 0
+        lines = [json.loads(line) for line in service.errors.read_text().splitlines()]
+    (line,) = [line for line in lines if line.get("status") == 401]
+    assert (line["method"], line["route"], line["level"]) == ("GET", "/api/tasks", "info")
+    assert line["request_id"].startswith("req_")
 
 
-def test_the_link_is_printed_until_it_was_used(tmp_path: Path) -> None:
-    tokens = [token_in(greeting(tmp_path / "data")) for _ in range(2)]
-    with serving(tmp_path / "data") as service:
-        tokens.append(service.token)
-        # Any of them will do, and with it the others are void.
-        answers = [
-            service.request(
-                "POST", "/api/auth/set-password", {"token": token, "password": password}
-            )
-            for token, password in (
-                (tokens[1], ADMIN_PASSWORD),
-                (tokens[0], "x" * 20),
-                (tokens[2], "x" * 20),
-            )
-        ]
-        assert [status for status, *_ in answers] == [204, 410, 410]
-        service.stop()
-    assert "/set-password" not in greeting(tmp_path / "data")
+def _assert_the_doctor_finds_it(data: Path, port: str) -> None:
+    """Beside a running service nothing is wrong."""
+    done = run(data, "doctor", PORT=port)
+    anywhere = run(data, "doctor", PORT=port, HOST="0.0.0.0")
+    assert (done.exit_code, anywhere.exit_code) == (0, 0)
+    assert f"ok       port: a running task service answers on port {port}" in done.stdout
+
+
+def test_a_link_is_printed_at_each_start_until_there_is_a_password(tmp_path: Path) -> None:
+    """That each of them is good until one is used is in test_accounts_first_administrator.py."""
+    data = tmp_path / "data"
+    first, second = (token_in(greeting(data)) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first != second
+    run(data, "users", "create", "ada", "--role", "admin", "--password-stdin", stdin=ADMIN_PASSWORD)
+    assert "/set-password" not in greeting(data)
 
 
 def test_serving_other_machines_without_tls_prints_a_warning_about_browsers(
@@ -223,16 +228,6 @@ def test_serving_other_machines_without_tls_prints_a_warning_about_browsers(
     output = greeting(tmp_path / "data", BASE_URL="https://tasks.example")
     assert "over https only" not in output
     assert "https://tasks.example/set-password#" in output
-
-
-def test_logs_can_be_json(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", LOG_FORMAT="json") as service:
-        service.request("GET", "/api/tasks", credential="msk_wrong")
-        service.stop()
-        lines = [json.loads(line) for line in service.errors.read_text().splitlines()]
-    (line,) = [line for line in lines if line.get("route") == "/api/tasks"]
-    assert (line["method"], line["status"], line["level"]) == ("GET", 401, "info")
-    assert line["request_id"].startswith("req_")
 
 
 def test_a_used_port_is_one_line_of_output(tmp_path: Path) -> None:
@@ -351,16 +346,6 @@ def test_the_doctor_finds_nothing_before_the_first_start_and_after(tmp_path: Pat
     assert (after.exit_code, after.stderr) == (0, "")
     assert {line.split()[0] for line in after.stdout.splitlines()} == {"ok"}
     assert "has this version's schema" in after.stdout
-
-
-def test_the_doctor_finds_nothing_wrong_beside_a_running_service(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with serving(data) as service:
-        port = service.origin.rpartition(":")[2]
-        done = run(data, "doctor", PORT=port)
-        anywhere = run(data, "doctor", PORT=port, HOST="0.0.0.0")
-    assert (done.exit_code, anywhere.exit_code) == (0, 0)
-    assert f"ok       port: a running task service answers on port {port}" in done.stdout
 
 
 def test_the_doctor_tells_a_running_service_from_another_web_server(tmp_path: Path) -> None:
