@@ -132,6 +132,7 @@ async def test_each_route_admits_exactly_those_it_is_for(callers: dict[str, Call
                 assert response.status_code < 500, (route, who, response.text)
             else:
                 status = 401 if who == NOTHING else 403
+                assert response.status_code == status, (route, who)
                 assert problem(response) == (status, expected[who]), (route, who)
                 if expected[who] in CHALLENGES:
                     assert challenge(response) == CHALLENGES[expected[who]], (route, who)
