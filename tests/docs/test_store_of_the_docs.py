@@ -18,6 +18,6 @@ def test_it_passes_the_contract(pytester: pytest.Pytester) -> None:
     outcomes = pytester.runpytest("-q").parseoutcomes()
     # It records no leases and no activity, lists one owner's keys and announces no end: tests of what a store may have are left
     # out.
-    assert outcomes.pop("skipped", 0) <= 28
+    assert outcomes.pop("skipped", 0) <= 24
     assert outcomes.keys() == {"passed"}
-    assert outcomes["passed"] > 60
+    assert outcomes["passed"] > 50

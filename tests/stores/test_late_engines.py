@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, StaticPool, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
+from tests.stores.support import METADATA, OnEngine, async_engine_on, engine_on, sqlite_url
 
 from msk_auth import Authenticator, ConfigurationError, Owner, RecordedLease, StoreUnavailable
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _stores
-from msk_auth.testing import ChangeRecorder, StoreContract
+from msk_auth.testing import ChangeRecorder
 from msk_auth.testing._store_contract import NOW, OWNER, add, in_parallel, make_record
 
 
@@ -42,23 +42,23 @@ def in_memory() -> Iterator[Engine]:
         engine.dispose()
 
 
-class TestAStoreWithAFunction(StoreContract):
+class TestAStoreWithAFunction(OnEngine):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+        with engine_on(sqlite_url(tmp_path_factory.mktemp("keys"))) as engine:
+            yield engine
+
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[SQLAlchemyKeyStore]:
-        with (
-            engine_on(sqlite_url(tmp_path)) as engine,
-            closing(SQLAlchemyKeyStore(lambda: engine)) as store,
-        ):
+    def store(self, emptied: Engine) -> Iterator[SQLAlchemyKeyStore]:
+        with closing(SQLAlchemyKeyStore(lambda: emptied)) as store:
             yield store
 
     @pytest.fixture
     def audited_store(
-        self, tmp_path: Path, on_change: ChangeRecorder
+        self, emptied: Engine, on_change: ChangeRecorder
     ) -> Iterator[SQLAlchemyKeyStore]:
-        with (
-            engine_on(sqlite_url(tmp_path)) as engine,
-            closing(SQLAlchemyKeyStore(lambda: engine, on_change=on_change)) as store,
-        ):
+        with closing(SQLAlchemyKeyStore(lambda: emptied, on_change=on_change)) as store:
             yield store
 
 
