@@ -243,7 +243,8 @@ class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
         if record.name != ACCESS_LOGGER:
             return super().format(record)
-        at = datetime.fromtimestamp(record.created, UTC)
+        # strftime takes twice as long.
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         fields = {name: getattr(record, name, None) for name in _ACCESS_FIELDS}
         return _encode(
             {
@@ -251,7 +252,7 @@ class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
                 "event": "answered",
                 "level": "info",
                 "logger": ACCESS_LOGGER,
-                "timestamp": f"{at:%Y-%m-%dT%H:%M:%S.%f}Z",
+                "timestamp": at.replace("+00:00", "Z"),
             }
         )
 
