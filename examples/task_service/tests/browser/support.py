@@ -70,6 +70,8 @@ expect.set_options(timeout=60_000)
 
 _LINK = re.compile(r"(http://\S+)/set-password#(\S+)")
 _START_SECONDS = 60.0
+# As for what is expected of pages.
+_ANSWER_SECONDS = 60.0
 
 
 class LiveService:
@@ -132,14 +134,14 @@ class LiveService:
         return login_cookie(self._token(username))
 
     def _token(self, username: str) -> str:
-        with Client(base_url=self.url) as client:
+        with Client(base_url=self.url, timeout=_ANSWER_SECONDS) as client:
             body = {"username": username, "password": PASSWORD}
             token: str = client.post("/api/auth/login", json=body).json()["access_token"]
             return token
 
     def add_user(self, username: str) -> None:
         """A separate user, for a test that changes their data: as quick as a new service is slow."""
-        with Client(base_url=self.url) as client:
+        with Client(base_url=self.url, timeout=_ANSWER_SECONDS) as client:
             invited = client.post(
                 "/api/admin/users",
                 json={"username": username, "role": "user"},
@@ -207,7 +209,7 @@ class LiveService:
     def request(self, method: str, path: str, key: str | None = None, **body: str) -> int:
         """The status that a program gets, with an API key if it has one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        with Client(base_url=self.url, headers=headers) as client:
+        with Client(base_url=self.url, headers=headers, timeout=_ANSWER_SECONDS) as client:
             return client.request(method, path, json=body or None).status_code
 
 
