@@ -109,11 +109,11 @@ async def test_a_change_whose_entry_cannot_be_written_does_not_happen(
     run = expect(await user.post(f"{path}/run"), 202)
     before = expect(await user.get(path), 200)
 
-    async def gone(*_: object, **__: object) -> None:
+    def gone(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
     with monkeypatch.context() as patch:
-        patch.setattr(service.services.audit, "record", gone)
+        patch.setattr(service.services.audit, "entry", gone)
         for answer in (
             await user.post(
                 "/api/tasks", {"name": "lost", "handler": "command", "params": {"argv": ["echo"]}}
