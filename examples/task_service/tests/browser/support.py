@@ -69,7 +69,7 @@ KEY = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}\b")
 expect.set_options(timeout=60_000)
 
 _LINK = re.compile(r"(http://\S+)/set-password#(\S+)")
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 # As for what is expected of pages.
 _ANSWER_SECONDS = 60.0
 

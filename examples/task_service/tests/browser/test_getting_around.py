@@ -95,14 +95,16 @@ async def test_a_message_is_read_aloud_and_dismissed(open_page: Open) -> None:
     page, watch = await open_page(alone=True)
     watch.expected.add(503)
     await page.goto("/tasks")
-    await expect(page.get_by_role("table")).to_be_visible()
+    task = {"name": "Read me aloud", "handler": "command", "params": {"argv": ["echo"]}}
+    await page.evaluate(SEND, ["/tasks", task])
+    await page.reload()
 
     async def refuse(route: Route) -> None:
         await route.fulfill(status=503, json={"detail": "Try again soon.", "code": "busy"})
 
     await page.route("**/run", refuse)
     await page.clock.install()
-    run = page.get_by_role("button", name="Run Say hello").first
+    run = page.get_by_role("button", name="Run Read me aloud")
     message = page.get_by_role("region", name="Message")
     for dismiss in ("button", "Escape"):
         await run.click()
