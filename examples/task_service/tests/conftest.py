@@ -20,7 +20,6 @@ from examples.task_service.tests.service_support import (
     running_service,
 )
 
-from msk_auth.stores.sqlalchemy import _stores
 from task_service.db import engine as engine_module
 
 _PATIENCE = 60
@@ -42,7 +41,6 @@ def _patient_databases() -> Iterator[None]:
         mock.patch.object(engine_module, "_WAIT_SECONDS", _PATIENCE),
         mock.patch.dict(engine_module._POOL, pool_timeout=_PATIENCE),
         mock.patch.dict(engine_module.POSTGRES_CONNECT, connect_timeout=_PATIENCE),
-        mock.patch.object(_stores, "READ_SECONDS", _PATIENCE),
     ):
         yield
 
