@@ -14,6 +14,7 @@ from task_service.db.engine import Database
 from task_service.observability import Metrics
 from task_service.tasks.status import RunCounts
 
+from .json_route import JsonRoute
 from .openapi import Responses
 
 
@@ -27,7 +28,7 @@ def health_router(
     db: Database, metrics: Metrics, counts: RunCounts, tokens: TokenProfile
 ) -> APIRouter:
     """`/healthz`, `/readyz`, `/metrics`, and the public keys of the logins if they are asymmetric."""
-    router = APIRouter(tags=["Operation"])
+    router = APIRouter(tags=["Operation"], route_class=JsonRoute)
 
     @router.get("/healthz")
     async def check_alive() -> Health:

@@ -21,9 +21,12 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from msk_auth import InputInvalid
 from task_service.validation import in_plain_words
+
+from .direct_call import DirectCall, direct_call
 
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")
 
@@ -104,6 +107,27 @@ class JsonRoute(APIRoute):
     A route whose `responses` have :data:`~task_service.api.openapi.UNCHANGED` answers 304 to a client that has the present
     answer already (RFC 9110, section 13.1.2).
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        call = direct_call(self)
+        if call is not None:
+            self.app = self._direct(call, self.app)
+
+    def _direct(self, call: DirectCall, through_fastapi: ASGIApp) -> ASGIApp:
+        is_conditional = HTTPStatus.NOT_MODIFIED in self.responses
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive)
+            response = await call(request)
+            if response is None:
+                await through_fastapi(scope, receive, send)
+            elif is_conditional:
+                await _if_changed(request, response)(scope, receive, send)
+            else:
+                await response(scope, receive, send)
+
+        return serve
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""
