@@ -28,6 +28,7 @@ NAME: Final = "__Host-task_session"
 PENDING: Final = "__Host-task_login"
 """The cookie of a person who is at the identity provider. They come back from another site, so this one is `SameSite=Lax`."""
 
+_NAME: Final = NAME.encode()
 _JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -66,7 +67,7 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         for name, line in headers
         if name == b"cookie"
         for key, separator, value in (part.partition(b"=") for part in line.split(b";"))
-        if separator and key.strip() == NAME.encode()
+        if separator and key.strip() == _NAME
     ]
     return found[0].decode("latin-1") if len(found) == 1 and found[0] else None
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +33,7 @@ from .errors import (
     TooManyRequests,
 )
 from .ids import new_id
-from .observability import ACCESS_LOGGER, Metrics, known_method
+from .observability import Metrics, known_method, log_request
 from .request_record import (
     RequestRecord,
     current_request,
@@ -64,7 +63,6 @@ BODY_PAUSE_SECONDS: Final = 5.0
 MAX_FOR_ADDRESS: Final = 128
 """How many connections, and how many concurrent requests, one address may have: a quarter of all connections."""
 
-_access_log = logging.getLogger(ACCESS_LOGGER)
 _log = logging.getLogger(__name__)
 
 _CLIENT_CLOSED_REQUEST: Final = (
@@ -217,7 +215,7 @@ class RequestLog:
             "user_id": None if principal is None else principal.owner.id,
             "key_id": None if principal is None else principal.key_id,
         }
-        _access_log.info("answered", extra=fields)
+        log_request(fields)
         if self._tracing is not None and span is not None:
             self._tracing.end_request(span, fields)
 
@@ -237,10 +235,9 @@ class _Sent:
             # A plain number: the console prints a member of HTTPStatus by its name.
             self.status = int(message["status"])
             headers = [*message.get("headers", ()), (b"x-request-id", self._request_id)]
-            self.is_stream = any(
-                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-                for name, value in headers
-            )
+            for name, value in headers:
+                if name.lower() == b"content-type":
+                    self.is_stream = value.startswith(b"text/event-stream")
             message = {**message, "headers": headers}
         elif message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
@@ -259,7 +256,7 @@ class RequestLimit:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._concurrent: Counter[str] = Counter()
+        self._concurrent: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -268,15 +265,16 @@ class RequestLimit:
             await self._app(scope, receive, send)
             return
         network = throttled_network(address)
-        if self._concurrent[network] >= MAX_FOR_ADDRESS:
+        count = self._concurrent.get(network, 0)
+        if count >= MAX_FOR_ADDRESS:
             raise TooManyRequests
-        self._concurrent[network] += 1
+        self._concurrent[network] = count + 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._concurrent[network] -= 1
-            if self._concurrent[network] == 0:
-                del self._concurrent[network]
+            left = self._concurrent.pop(network) - 1
+            if left:
+                self._concurrent[network] = left
 
 
 class HeadAsGet:

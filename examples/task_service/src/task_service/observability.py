@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from importlib.metadata import version
 from platform import python_version
 from threading import Thread
@@ -53,6 +54,7 @@ _ACCESS_FIELDS: Final = (
     "user_id",
     "key_id",
 )
+_access_log: Final = logging.getLogger(ACCESS_LOGGER)
 # RFC 9110's methods and PATCH; all others share one label, or clients could add labels without bound.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Seconds. Most answers take less than the 5 ms at which Prometheus' own buckets begin.
@@ -150,11 +152,15 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._in_flight = Gauge(
+        # Few series are asked for again and again.
+        self._requests_of = cache(self._requests.labels)
+        self._seconds_of = cache(self._seconds.labels)
+        self._in_flight = 0
+        Gauge(
             "task_service_requests_in_flight",
             "Requests that are being answered, streams included.",
             registry=self._registry,
-        )
+        ).set_function(lambda: self._in_flight)
         self._refusals = Counter(
             "task_service_auth_refusals",
             "Requests refused while authenticating, by code.",
@@ -200,7 +206,7 @@ class Metrics:
 
     def request_began(self) -> None:
         """Count a request that is being answered, until :meth:`answered`."""
-        self._in_flight.inc()
+        self._in_flight += 1
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count the answer to a request that began.
@@ -211,11 +217,11 @@ class Metrics:
             status: The response's.
             seconds: The time it took; None for a stream, whose time means nothing.
         """
-        self._in_flight.dec()
+        self._in_flight -= 1
         method = known_method(method)
-        self._requests.labels(method, route, str(status)).inc()
+        self._requests_of(method, route, status).inc()
         if seconds is not None:
-            self._seconds.labels(method, route).observe(seconds)
+            self._seconds_of(method, route).observe(seconds)
 
     def refused(self, code: str) -> None:
         """Count a request that was not authenticated."""
@@ -237,27 +243,43 @@ def known_method(method: str) -> str:
     return method if method in _METHODS else "other"
 
 
+def log_request(fields: Mapping[str, str | float | None]) -> None:
+    """Write the line of a request: its record names no place in the code, which takes as long to find as the rest.
+
+    Args:
+        fields: One for each of the line.
+    """
+    if _access_log.isEnabledFor(logging.INFO):
+        record = logging.LogRecord(ACCESS_LOGGER, logging.INFO, "", 0, "answered", (), None)
+        record.__dict__.update(fields)
+        _access_log.handle(record)
+
+
 class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
-    """Writes the line of each request directly, which takes a tenth of the time of structlog's processors."""
+    """Writes the line of each request directly, which takes a twentieth of the time of structlog's processors."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.name != ACCESS_LOGGER:
             return super().format(record)
         # strftime takes twice as long.
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
-        fields = {name: getattr(record, name, None) for name in _ACCESS_FIELDS}
-        return _encode(
-            {
-                **fields,
-                "event": "answered",
-                "level": "info",
-                "logger": ACCESS_LOGGER,
-                "timestamp": at.replace("+00:00", "Z"),
-            }
-        )
+        values = [_as_json(getattr(record, name, None)) for name in _ACCESS_FIELDS]
+        return _ACCESS_LINE % (*values, at.replace("+00:00", "Z"))
 
 
 _encode: Final = json.JSONEncoder().encode
+_ACCESS_LINE: Final = (
+    "{"
+    + "".join(f'"{name}": %s, ' for name in _ACCESS_FIELDS)
+    + f'"event": "answered", "level": "info", "logger": "{ACCESS_LOGGER}", "timestamp": "%s"}}'
+)
+
+
+def _as_json(value: str | float | None) -> str:
+    """A field of the line. The encoder takes ten times as long for a value that is no text."""
+    if value is None:
+        return "null"
+    return _encode(value) if isinstance(value, str) else repr(value)
 
 
 class _Redaction(RedactingFilter):

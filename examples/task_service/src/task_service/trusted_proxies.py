@@ -74,11 +74,12 @@ def find_client(scope: Scope, trusted_proxies: Sequence[Network]) -> Client:
     address = None if client is None else parse_address(client[0])
     if address is None:
         return Client(None)
-    forwarded = b",".join(
-        value for name, value in scope["headers"] if name == b"x-forwarded-for"
-    ).decode("latin-1")
-    entries = forwarded.split(",") if forwarded.strip() else []
     is_proxied = any(address in network for network in trusted_proxies)
+    sent = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    if not sent:
+        return Client(_text_of(address), is_proxied=is_proxied)
+    forwarded = b",".join(sent).decode("latin-1")
+    entries = forwarded.split(",") if forwarded.strip() else []
     while entries:
         if not any(address in network for network in trusted_proxies):
             return Client(str(address), untrusted_proxy=address, is_proxied=is_proxied)
@@ -87,6 +88,10 @@ def find_client(scope: Scope, trusted_proxies: Sequence[Network]) -> Client:
             break
         address = before
     return Client(str(address), is_proxied=is_proxied)
+
+
+# Written anew, an address takes as long as all else that is done here.
+_text_of: Final = lru_cache(maxsize=1024)(str)
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from msk_auth import InputInvalid
@@ -110,9 +110,16 @@ class JsonRoute(APIRoute):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._prefix = self.path.partition("{")[0]
         call = direct_call(self)
         if call is not None:
             self.app = self._direct(call, self.app)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the request is for this route. Most are for another one, which the beginning of the path shows."""
+        if scope["path"].startswith(self._prefix) or scope.get("root_path"):
+            return super().matches(scope)
+        return Match.NONE, {}
 
     def _direct(self, call: DirectCall, through_fastapi: ASGIApp) -> ASGIApp:
         is_conditional = HTTPStatus.NOT_MODIFIED in self.responses
