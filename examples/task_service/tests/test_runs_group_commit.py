@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,7 +21,8 @@ class Writes:
         self.proceed = asyncio.Event()
         self._errors = list(errors)
 
-    async def write(self, items: Sequence[int]) -> list[int]:
+    async def write(self, take: Callable[[], Sequence[int]]) -> list[int]:
+        items = take()
         self.groups.append(list(items))
         if len(self.groups) == 1:
             await self.proceed.wait()
@@ -48,6 +49,50 @@ async def test_what_arrives_during_a_write_is_written_together() -> None:
     writes.proceed.set()
     assert await asyncio.gather(*tasks) == [10, 20, 30]
     assert writes.groups == [[1], [2, 3]]
+
+
+class LockedWrites(Writes):
+    """As a write that waits for a lock before it takes its items."""
+
+    def __init__(self, *errors: Exception | None, while_locked: Exception | None = None) -> None:
+        super().__init__(*errors)
+        self.lock = asyncio.Event()
+        self._while_locked = while_locked
+
+    async def write(self, take: Callable[[], Sequence[int]]) -> list[int]:
+        await self.lock.wait()
+        if self._while_locked is not None:
+            raise self._while_locked
+        return await super().write(take)
+
+
+async def test_what_arrives_while_a_write_waits_for_its_lock_is_written_with_it() -> None:
+    writes = LockedWrites()
+    writes.proceed.set()
+    tasks = await begin(GroupCommit(writes.write), 1, 2, 3)
+    writes.lock.set()
+    assert await asyncio.gather(*tasks) == [10, 20, 30]
+    assert writes.groups == [[1, 2, 3]]
+
+
+async def test_a_write_that_gets_no_lock_fails_all_that_wait_for_it() -> None:
+    writes = LockedWrites(while_locked=StoreUnavailable())
+    tasks = await begin(GroupCommit(writes.write), 1, 2)
+    writes.lock.set()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in ended] == [StoreUnavailable, StoreUnavailable]
+
+
+async def test_a_write_whose_callers_are_cancelled_while_it_waits_has_no_items() -> None:
+    writes = LockedWrites()
+    writes.proceed.set()
+    group = GroupCommit(writes.write)
+    (task,) = await begin(group, 1)
+    task.cancel()
+    await asyncio.wait({task})
+    writes.lock.set()
+    assert await group.add(2) == 20
+    assert writes.groups in ([[], [2]], [[2]])
 
 
 async def test_an_item_that_is_refused_does_not_affect_the_others() -> None:
@@ -89,11 +134,12 @@ async def test_a_caller_that_is_cancelled_during_its_write_affects_no_other() ->
     writes = Writes()
     second_began, finish_second = asyncio.Event(), asyncio.Event()
 
-    async def write(items: Sequence[int]) -> list[int]:
+    async def write(take: Callable[[], Sequence[int]]) -> list[int]:
+        take()
         if len(writes.groups) == 1:
             second_began.set()
             await finish_second.wait()
-        return await writes.write(items)
+        return await writes.write(take)
 
     tasks = await begin(GroupCommit(write), 1, 2, 3)
     writes.proceed.set()

@@ -257,3 +257,28 @@ async def test_owners_do_not_wait_for_each_other(tmp_path: Path) -> None:
         assert (await waiting).number == 1
         async with db.read() as connection:
             assert await connection.scalar(select(func.count()).select_from(runs)) == 2
+
+
+async def test_requests_that_arrive_while_another_process_has_the_lock_are_one_transaction(
+    tmp_path: Path,
+) -> None:
+    async with database("postgresql", tmp_path) as db:
+        clock = FakeClock()
+        tasks = Tasks(db, clock, registry(Config()), LocalEvents())
+        task = await tasks.create(ANN, NewTask(name="Task", handler="anything", params={}))
+        commits: list[object] = []
+        it = Runs(db, clock, Config(), LocalEvents())
+        async with db.write() as connection:
+            await connection.execute(
+                select(users.c.id).where(users.c.id == "usr_ann").with_for_update()
+            )
+            waiting: list[asyncio.Task[Run]] = []
+            for _ in range(3):
+                waiting.append(asyncio.create_task(it.request(ANN, task.id)))
+                # The first has begun its transaction, which waits for this one.
+                await asyncio.sleep(0.05)
+            event.listen(db.engine.sync_engine, "commit", commits.append)
+        queued = await asyncio.gather(*waiting)
+        assert [each.number for each in queued] == [1, 2, 3]
+        # This one's, and one of the three.
+        assert len(commits) == 2

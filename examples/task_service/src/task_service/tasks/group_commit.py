@@ -19,15 +19,35 @@ class _Entry(Generic[T, R]):
     result: asyncio.Future[R]
 
 
+@dataclass(slots=True, eq=False)
+class _Group(Generic[T, R]):
+    """What is written together: all that waits when it is taken."""
+
+    waiting: list[_Entry[T, R]]
+    taken: list[_Entry[T, R]] | None = None
+
+    def entries(self) -> list[_Entry[T, R]]:
+        if self.taken is None:
+            self.taken = [each for each in self.waiting if not each.result.done()]
+            self.waiting.clear()
+        return self.taken
+
+    def take(self) -> Sequence[T]:
+        return [each.item for each in self.entries()]
+
+
 class GroupCommit(Generic[T, R]):
     """Writes one item at once, and those that arrive meanwhile in one transaction after it.
 
     Args:
-        write: Writes items in one transaction, and returns the result of each. It runs in a task of its own, in the context
-            of one of the callers.
+        write: Writes items in one transaction, and returns the result of each. It takes the items by calling its argument. One
+            that waits for a lock does so after that, and so writes also what has arrived meanwhile. There may be no items,
+            if all callers were cancelled. It runs in a task of its own, in the context of one of the callers.
     """
 
-    def __init__(self, write: Callable[[Sequence[T]], Awaitable[Sequence[R]]]) -> None:
+    def __init__(
+        self, write: Callable[[Callable[[], Sequence[T]]], Awaitable[Sequence[R]]]
+    ) -> None:
         self._write = write
         self._waiting: list[_Entry[T, R]] = []
         # No caller's own task: one that is cancelled must not cancel the others' commit, which could not be repeated
@@ -52,26 +72,27 @@ class GroupCommit(Generic[T, R]):
     async def _write_waiting(self) -> None:
         try:
             while self._waiting:
-                entries, self._waiting = self._waiting, []
-                await self._write_all([each for each in entries if not each.result.done()])
+                await self._write_group(_Group(self._waiting))
         finally:
             self._writing = None
 
-    async def _write_all(self, entries: Sequence[_Entry[T, R]]) -> None:
-        if not entries:
+    async def _write_group(self, group: _Group[T, R]) -> None:
+        if all(each.result.done() for each in group.waiting):
+            group.waiting.clear()
             return
         try:
-            results = await self._write([each.item for each in entries])
+            results = await self._write(group.take)
         except Exception as error:  # noqa: BLE001 - raised to each caller
+            entries = group.entries()
             # An outage may have come after the commit. Anything else came instead of it.
             if len(entries) > 1 and not isinstance(error, StoreUnavailable):
                 for each in entries:
-                    await self._write_all([each])
+                    await self._write_group(_Group([each]))
                 return
             for each in entries:
                 if not each.result.done():
                     each.result.set_exception(error)
         else:
-            for each, result in zip(entries, results, strict=True):
+            for each, result in zip(group.entries(), results, strict=True):
                 if not each.result.done():
                     each.result.set_result(result)

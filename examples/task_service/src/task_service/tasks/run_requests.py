@@ -1,16 +1,17 @@
 """Queues runs. Requests of one owner that arrive at the same time are written in one transaction.
 
-The transaction locks the owner's row, and so follows the one before it, in every process. A request that arrives meanwhile
-waits for the next transaction of its owner, which writes all that wait (:class:`.group_commit.GroupCommit`). Each request is
+The transaction locks the owner's row, and so follows the one before it, in every process. It writes all that have arrived by
+then (:class:`.group_commit.GroupCommit`); a request that arrives later waits for the next transaction of its owner. Each request is
 judged as if it came alone, in the order in which they arrived: a refused one does not affect the others, and counts and
 numbers include the runs of those before it. Owners do not wait for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -93,24 +94,26 @@ class RunRequests:
             PermissionDenied, OwnerDisabled, TaskNotFound, IdempotencyConflict, RunQueueFull: As :meth:`.runs.Runs.request`.
             StoreUnavailable: The database does not answer. The run may have been queued.
         """
-        group = self._groups.setdefault(request.principal.owner.id, GroupCommit(self._write))
+        owner_id = request.principal.owner.id
+        group = self._groups.setdefault(owner_id, GroupCommit(partial(self._write, owner_id)))
         outcome = await group.add(request)
         if isinstance(outcome, Problem):
             raise outcome
         return outcome
 
-    async def _write(self, requests: Sequence[RunRequest]) -> Sequence[Run | Problem]:
-        owner_id = requests[0].principal.owner.id
+    async def _write(
+        self, owner_id: str, take: Callable[[], Sequence[RunRequest]]
+    ) -> Sequence[Run | Problem]:
         async with self._db.write() as connection:
             # Two with the same idempotency key must not make two runs, in whichever processes. And either the owner is
             # disabled before, or the transaction that disables them finds these runs. (SQLite has one writer anyway and
             # ignores FOR UPDATE.)
-            owner = await _lock_owner(connection, owner_id, requests)
-            if not owner:
+            is_enabled = (await connection.execute(_LOCK_OWNER, {"owner": owner_id})).all()
+            requests = take()
+            if not is_enabled:
                 return [OwnerDisabled() for _ in requests]
             queue = _Queue(
                 owner_id,
-                key_names={row.key_id: row.key_name for row in owner},
                 tasks=await _lock_tasks(connection, owner_id, requests),
                 earlier=await self._earlier(connection, owner_id, requests),
             )
@@ -185,15 +188,15 @@ class _Queue:
         self,
         owner_id: str,
         *,
-        key_names: Mapping[str | None, str],
-        tasks: Mapping[str, Row[*tuple[Any, ...]]],
+        tasks: Sequence[Row[*tuple[Any, ...]]],
         earlier: dict[str, Run],
     ) -> None:
         self.owner_id = owner_id
         self.accepted: list[_Accepted] = []
         self.numbers: dict[str, int] = {}
-        self._key_names = key_names
-        self._tasks = tasks
+        # Each task is there once with each key.
+        self._tasks = {row.id: row for row in tasks}
+        self._key_names: dict[str | None, str] = {row.key_id: row.key_name for row in tasks}
         self._earlier = earlier
 
     def judge(self, request: RunRequest, now: datetime) -> Run | Problem:
@@ -277,18 +280,9 @@ _NOT_STARTED: Final[Mapping[str, Any]] = {
 # Statements are made once: that takes longer than to execute them.
 _OWNER: Final = bindparam("owner", type_=String)
 _LOCK_OWNER: Final = (
-    select(users.c.id, api_keys.c.id.label("key_id"), api_keys.c.name.label("key_name"))
-    .select_from(
-        users.outerjoin(
-            api_keys,
-            and_(
-                api_keys.c.owner_id == users.c.id,
-                api_keys.c.id.in_(bindparam("keys", expanding=True)),
-            ),
-        )
-    )
+    select(users.c.id)
     .where(users.c.id == _OWNER, users.c.disabled_at.is_(None))
-    .with_for_update(key_share=True, of=users)
+    .with_for_update(key_share=True)
 )
 _QUEUED: Final = (
     # No more are counted than may be queued.
@@ -307,6 +301,16 @@ _LOCK_TASKS: Final = (
         tasks.c.timeout_seconds,
         func.coalesce(tasks.c.last_run_number, _EARLIER_RUNS).label("newest_number"),
         select(func.count()).select_from(_QUEUED).scalar_subquery().label("queued"),
+        api_keys.c.id.label("key_id"),
+        api_keys.c.name.label("key_name"),
+    )
+    .outerjoin_from(
+        tasks,
+        api_keys,
+        and_(
+            api_keys.c.owner_id == tasks.c.owner_id,
+            api_keys.c.id.in_(bindparam("keys", expanding=True)),
+        ),
     )
     .where(
         tasks.c.id.in_(bindparam("tasks", expanding=True)),
@@ -323,21 +327,16 @@ _SET_NUMBER: Final = (
 )
 
 
-async def _lock_owner(
-    connection: AsyncConnection, owner_id: str, requests: Collection[RunRequest]
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Lock the owner's row, and return it with each key of the requests; nothing if the owner is disabled."""
-    keys = {each.principal.key_id for each in requests} - {None}
-    return (await connection.execute(_LOCK_OWNER, {"owner": owner_id, "keys": list(keys)})).all()
-
-
 async def _lock_tasks(
     connection: AsyncConnection, owner_id: str, requests: Collection[RunRequest]
-) -> dict[str, Row[*tuple[Any, ...]]]:
-    """Lock those tasks of the requests that the owner has."""
-    ids = {each.task_id for each in requests}
-    found = await connection.execute(_LOCK_TASKS, {"owner": owner_id, "tasks": list(ids)})
-    return {row.id: row for row in found}
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Lock those tasks of the requests that the owner has, and return each of them with each key of the requests."""
+    values = {
+        "owner": owner_id,
+        "tasks": list({each.task_id for each in requests}),
+        "keys": list({each.principal.key_id for each in requests} - {None}),
+    }
+    return (await connection.execute(_LOCK_TASKS, values)).all()
 
 
 def _change(accepted: _Accepted) -> Change:

@@ -10,7 +10,7 @@ clocks that differ nor one that is set by an hour take a run from a living worke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -425,7 +425,8 @@ class WorkerRuns:
         """
         return await self._endings.add(_Ending(run, outcome, batch))
 
-    async def _finish(self, endings: Sequence[_Ending]) -> list[bool]:
+    async def _finish(self, take: Callable[[], Sequence[_Ending]]) -> list[bool]:
+        endings = take()
         statement, values = _end(len(endings)), self._end_values(endings)
         if all(each.batch is None for each in endings):
             ended = {row.id for row in await self._db.execute(statement, values)}
