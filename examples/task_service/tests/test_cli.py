@@ -83,9 +83,14 @@ def greeting(data: Path, **settings: str) -> str:
     def begin(server: Server, sockets: object) -> None:
         asyncio.run(start(server))
 
-    with mock.patch.object(Server, "run", begin), mock.patch("task_service.cli.signal.signal"):
+    with (
+        mock.patch.object(Server, "run", begin),
+        mock.patch("task_service.cli.signal.signal"),
+        mock.patch("task_service.cli.keep_what_exists") as kept,
+    ):
         done = run(data, "serve", PORT="0", **settings)
     assert (done.exit_code, done.stderr) == (0, "")
+    kept.assert_called_once_with()
     return done.stdout
 
 

@@ -31,7 +31,7 @@ from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine
-from .memory import hide_memory, return_large_blocks
+from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
 from .restore import AuditedChanges, refuse_what_ended
 from .secrets_file import FILE_NAME
@@ -85,7 +85,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         app,
         host=settings.host,
         grace_seconds=_REQUEST_GRACE_SECONDS,
-        on_started=lambda: _greet(services),
+        on_started=lambda: _start(services),
         on_stopping=services.stopping.set,
         trusted_proxies=settings.trusted_proxies,
     )
@@ -271,6 +271,11 @@ async def _migrate_only(
             await forget_deployment_id(services.db)
         # Opening the services has migrated already; this applies and reports what remains.
         return await migrate_database(services.db, finish=finish)
+
+
+async def _start(services: Services) -> None:
+    await _greet(services)
+    keep_what_exists()
 
 
 async def _greet(services: Services) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import platform
 import sys
 from typing import Final
@@ -37,3 +38,13 @@ def hide_memory() -> None:
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def keep_what_exists() -> None:
+    """Take everything that exists from the garbage collector, for a process that has started and will serve until it ends.
+
+    Modules, routes and statements are two hundred thousand objects. While the collector looks at all of them, for a tenth of a
+    second, no request is answered.
+    """
+    gc.collect()
+    gc.freeze()
