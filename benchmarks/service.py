@@ -72,6 +72,20 @@ class BareQueue:
 
 
 @contextmanager
+def durable_database() -> Iterator[URL]:
+    """A new database that commits as PostgreSQL does by default: the service insists on that, and the tests' databases do not.
+
+    Procrastinate alone would not wait for the disk, and the service would.
+    """
+    with postgres_database() as url:
+        engine = create_engine(url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"ALTER DATABASE {url.database} RESET synchronous_commit"))
+        engine.dispose()
+        yield url
+
+
+@contextmanager
 def bare_queue(url: URL) -> Iterator[BareQueue]:
     """Procrastinate on an empty database."""
 
@@ -246,8 +260,8 @@ def run(scale: Scale) -> Result:
     measured = describe("task-service", "procrastinate", "psycopg", "uvicorn")
     rows = measure_requests(scale)
     with (
-        postgres_database() as queue_url,
-        postgres_database() as service_url,
+        durable_database() as queue_url,
+        durable_database() as service_url,
         bare_queue(queue_url) as queue,
         deployed(service_url, apis=2) as it,
     ):
@@ -259,7 +273,7 @@ def run(scale: Scale) -> Result:
         f" Requests come over {CONNECTIONS} connections, by turns of a few hundredths of a second to the service and to a"
         " bare FastAPI application with one read through SQLAlchemy's asynchronous engine; one process each, as deployed,"
         " with log lines in JSON. Requests to the service carry an API key, which is read from the database each time"
-        " unless a lease is named. The runs and the jobs do nothing; they are requested over"
+        " unless a lease is named. The runs and the jobs do nothing, and both sides commit to the disk; they are requested over"
         f" {POSTERS} connections at once, and each worker executes {CONCURRENCY} at once.",
         columns=[
             Column("rate", "In a second"),
