@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -256,14 +257,20 @@ def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
 
 
 class BlockingStore:
-    """The methods of an async store that never waits, made to block."""
+    """The methods of an async store that waits only while another thread uses it, made to block."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
+        self._turn = threading.RLock()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method: Callable[..., Awaitable[Any]] = getattr(self._store, name)
-        return lambda *args, **kwargs: run(method(*args, **kwargs))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._turn:
+                return run(method(*args, **kwargs))
+
+        return call
 
 
 def run(awaitable: Awaitable[T]) -> T:
