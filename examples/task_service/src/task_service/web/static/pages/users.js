@@ -33,7 +33,7 @@ function actions(user) {
   const other = name !== me.username;
   return disabled ? named("Enable", () => change(user, "PATCH", "", { disabled: false }, `${name} was enabled.`)) : [
     other && asked(`Make ${words}`, `make-${role}`, "PATCH", "", { roles: [role] }, `${name} is ${words} now.`),
-    named("New link", async () => reveal(await api(`/admin/users/${user.id}/invitation`, { method: "POST" }))),
+    named("New link", async () => { reveal(await api(`/admin/users/${user.id}/invitation`, { method: "POST" })); }),
     asked("End sessions", "end-sessions", "DELETE", "/sessions", undefined, `${name}: all sessions were ended.`),
     other && asked("Disable", "disable", "PATCH", "", { disabled: true }, `${name} was disabled.`),
   ];
