@@ -73,7 +73,7 @@ class BareQueue:
 
 @contextmanager
 def durable_database() -> Iterator[URL]:
-    """A new database that commits as PostgreSQL does by default: the service insists on that, and the tests' databases do not.
+    """A new database that commits as PostgreSQL does by default: the service does so as well, and the tests' databases do not.
 
     Procrastinate alone would not wait for the disk, and the service would.
     """
