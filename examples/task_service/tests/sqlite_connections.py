@@ -62,6 +62,4 @@ async def _open(*arguments: Any, **options: Any) -> aiosqlite.Connection:
 
 
 def _do_not_wait_for_the_disk(connection: Any, _: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous = OFF")
-    cursor.close()
+    connection.run_async(lambda driver: driver.executescript("PRAGMA synchronous = OFF"))

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import AdaptedConnection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth._fork import abandon, after_fork_in_child
@@ -24,15 +25,14 @@ _PAUSE_SECONDS: Final = 0.005
 
 _CLOCK: Final = SystemClock()
 
-_PRAGMAS: Final = (
-    # First: changing the journal mode may itself have to wait.
-    f"PRAGMA busy_timeout = {_PATIENCE_SECONDS * 1000:.0f}",
-    # Readers and a writer do not wait for each other.
-    "PRAGMA journal_mode = WAL",
-    # A commit is on the disk when it returns; in WAL mode NORMAL would lose the last ones with the power.
-    "PRAGMA synchronous = FULL",
-    "PRAGMA foreign_keys = ON",
-)
+# The patience comes first: changing the journal mode may itself have to wait. With WAL, readers and a writer do not wait for each
+# other. A commit is on the disk when it returns; in WAL mode NORMAL would lose the last ones with the power.
+_PRAGMAS: Final = f"""
+    PRAGMA busy_timeout = {_PATIENCE_SECONDS * 1000:.0f};
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    PRAGMA foreign_keys = ON;
+"""
 
 
 def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
@@ -46,23 +46,21 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
 
     @event.listens_for(_sync(engine), "connect")
     def _set_up(connection: Any, _record: object) -> None:
-        for pragma in _PRAGMAS:
-            _retry_while_busy(connection, pragma)
+        _retry_while_busy(connection, _PRAGMAS)
 
     del _set_up  # the event holds it
 
 
-def _retry_while_busy(connection: Any, pragma: str) -> None:
-    """Execute a pragma, again and again for as long as others are in the way.
+def _retry_while_busy(connection: Any, pragmas: str) -> None:
+    """Execute pragmas, again and again for as long as others are in the way.
 
     SQLite waits for a lock, and still refuses at once where two that change the journal mode at the same moment would
     wait for each other. Processes that start together on a new file do just that.
     """
     deadline = _CLOCK.monotonic() + _PATIENCE_SECONDS
     while True:
-        cursor = connection.cursor()
         try:
-            cursor.execute(pragma)
+            _execute_script(connection, pragmas)
         except sqlite3.OperationalError as error:
             # The extended code has more in its upper bits; an error of the driver's own has none.
             is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
@@ -70,9 +68,15 @@ def _retry_while_busy(connection: Any, pragma: str) -> None:
                 raise
         else:
             return
-        finally:
-            cursor.close()
         _CLOCK.sleep(_PAUSE_SECONDS)
+
+
+def _execute_script(connection: Any, script: str) -> None:
+    """Execute statements that return nothing of interest. An asynchronous driver changes threads once for all of them."""
+    if isinstance(connection, AdaptedConnection):
+        connection.run_async(lambda driver: driver.executescript(script))
+    else:
+        connection.executescript(script)
 
 
 def begin_immediate(connection: Connection) -> None:

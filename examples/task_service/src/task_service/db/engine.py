@@ -373,10 +373,12 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "connect")
     def _configure(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {lock_seconds * 1000:.0f}")
-        cursor.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-        cursor.close()
+        # One way to the driver's thread and back, for both.
+        script = f"""
+            PRAGMA busy_timeout = {lock_seconds * 1000:.0f};
+            PRAGMA journal_size_limit = {_WAL_BYTES};
+        """
+        connection.run_async(lambda driver: driver.executescript(script))
 
     @event.listens_for(engine.sync_engine, "begin")
     def _begin(connection: Connection) -> None:
