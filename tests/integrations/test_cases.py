@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.integrations.adapters import ADAPTERS, Driver
 
@@ -154,7 +154,6 @@ PIECES = [
 HEADERS = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
 
 
-@settings(max_examples=50)
 @given(st.lists(HEADERS, min_size=1, max_size=3), st.sampled_from(["GET /me", "POST /api/keys"]))
 def test_every_adapter_gives_the_same_answer_to_any_headers(
     circle: Circle, leased: Circle, values: list[str], request_line: str

@@ -141,7 +141,7 @@ SEARCH = settings(
 
 
 def test_no_interleaving_accepts_a_revoked_credential() -> None:
-    run_state_machine_as_test(Deployment, settings=settings(SEARCH, max_examples=100))
+    run_state_machine_as_test(Deployment, settings=SEARCH)
 
 
 # The mutants: each breaks one rule of `msk_auth.leases.cache` or `msk_auth.batching`, and the same search must find out.

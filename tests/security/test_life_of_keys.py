@@ -441,4 +441,4 @@ class LifeOfKeys(RuleBasedStateMachine):
 
 
 TestLifeOfKeys = LifeOfKeys.TestCase
-TestLifeOfKeys.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestLifeOfKeys.settings = settings(stateful_step_count=40)

@@ -385,7 +385,8 @@ class Lifecycle(RuleBasedStateMachine):
 
 Lifecycle.TestCase.settings = hypothesis.settings(
     hypothesis.settings.default,
-    max_examples=25,
+    # Each step is a transaction.
+    max_examples=hypothesis.settings.default.max_examples // 4,
     stateful_step_count=30,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
