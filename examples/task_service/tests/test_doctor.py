@@ -295,6 +295,18 @@ async def test_leases_that_are_recorded_and_the_setting(tmp_path: Path) -> None:
     await db.close()
 
 
+@pytest.mark.parametrize("error", [TimeoutError(), OperationalError("SELECT", {}, Exception())])
+async def test_a_database_that_falls_silent_in_the_middle(error: Exception, tmp_path: Path) -> None:
+    """The store of the library raises what its driver raised."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    await migrated(f"sqlite:///{data / 'task-service.sqlite3'}")
+    with mock.patch.object(AsyncSQLAlchemyKeyStore, "recorded_leases", side_effect=error):
+        code, found = await examined(data)
+    assert code == 1
+    assert "does not answer; check that its disk" in found["database"]
+
+
 async def test_no_process_executes_runs(tmp_path: Path, url: str) -> None:
     await migrated(url)
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)

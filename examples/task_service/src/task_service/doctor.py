@@ -412,6 +412,8 @@ async def _leases(db: Database, settings: Settings) -> Finding:
     store = AsyncSQLAlchemyKeyStore(db.engine, api_keys)
     try:
         recorded = await store.recorded_leases()
+    except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+        raise StoreUnavailable from error
     finally:
         await store.aclose()
     lengths = sorted({lease.duration // _MILLISECOND for lease in recorded})
