@@ -44,7 +44,7 @@ test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newe
 test-threads:  ## Run the tests of several threads on PYTHON, such as a free-threaded build
 	PYTHON=$(PYTHON) .ci/threads
 
-test-pages: $(BIN)/.dev  ## Examine the built documentation and the pages of the service: accessibility, layout, size, search
+test-pages: $(BIN)/.dev  ## Use every page of the service in a browser, and examine them and the documentation: accessibility, layout, size, search
 	$(BIN)/pytest -m pages -n 2 --dist loadfile $(ARGS)
 
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes

@@ -11,7 +11,7 @@ from playwright.async_api import expect
 from .conftest import Open
 from .support import PASSWORD, SEND, LiveService
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 NEW_PASSWORD = "eleven amber kites in march"
 

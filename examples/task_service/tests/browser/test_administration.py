@@ -11,7 +11,7 @@ from playwright.async_api import Dialog, Page, expect
 from .conftest import Open
 from .support import PASSWORD, SEND, LiveService, log_in
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 MARKUP = "<img/src=x/onerror=alert(1)>"
 

@@ -8,7 +8,7 @@ from playwright.async_api import Locator, Page, expect
 from .conftest import Open
 from .support import LOOKS, LiveService, assert_accessible
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def test_an_operation_is_tried_as_the_person_who_is_logged_in(
@@ -40,7 +40,6 @@ async def test_an_operation_is_tried_as_the_person_who_is_logged_in(
         await expect(dark).to_have_count(count)
 
 
-@pytest.mark.pages
 async def test_the_reference_is_accessible_in_every_scheme(
     open_page: Open, live_service: LiveService
 ) -> None:

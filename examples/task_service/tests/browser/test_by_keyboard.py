@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from .conftest import Open
 from .support import KEY, PASSWORD, USERNAME
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def _press(page: Page, *keys: str) -> None:

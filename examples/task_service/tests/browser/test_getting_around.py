@@ -10,7 +10,7 @@ from playwright.async_api import Page, Route, expect
 from .conftest import NewContext, Open
 from .support import HIDE, SEND, LiveService, assert_fits, log_in
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def test_control_k_leads_to_pages_tasks_and_keys(open_page: Open) -> None:
@@ -148,7 +148,6 @@ WEIGHT = """() => [...performance.getEntriesByType("navigation"), ...performance
     .reduce((sum, {transferSize}) => sum + transferSize, 0)"""
 
 
-@pytest.mark.pages
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_page_weighs_less_than_100_kb_in_a_browser_that_has_nothing_yet(
     open_page: Open, path: str
@@ -175,7 +174,6 @@ SHIFT = """() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
-@pytest.mark.pages
 @pytest.mark.parametrize("width", [390, 1440])
 async def test_nothing_moves_when_the_data_comes(
     open_page: Open, live_service: LiveService, width: int
@@ -192,7 +190,6 @@ async def test_nothing_moves_when_the_data_comes(
         assert shift < 0.02, f"{path} at {width}: {moved}"
 
 
-@pytest.mark.pages
 async def test_nothing_moves_where_there_is_nothing_yet(
     open_page: Open, live_service: LiveService
 ) -> None:
@@ -265,7 +262,6 @@ TEXT = """() => ["body", "h1", "button", "code, kbd"].map(
     (part) => parseFloat(getComputedStyle(document.querySelector(part)).fontSize))"""
 
 
-@pytest.mark.pages
 async def test_text_has_the_size_that_the_browser_is_set_to(open_page: Open) -> None:
     page, _ = await open_page(alone=True)
     await page.goto("/keys")

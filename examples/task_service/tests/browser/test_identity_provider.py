@@ -24,7 +24,7 @@ from task_service.accounts.oidc import CALLBACK
 from task_service.accounts.provider_logout import PATH
 from task_service.server import bind
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 DEEP_LINK = "/keys?status=revoked"
 
@@ -101,7 +101,6 @@ async def test_the_way_to_the_provider_and_back_keeps_the_deep_link(site: Site) 
     assert await site.open_sessions() == 1
 
 
-@pytest.mark.pages
 async def test_the_form_that_leads_to_a_provider_is_accessible(site: Site) -> None:
     await site.page.goto("/login")
     await expect(site.page.get_by_role("link", name="Log in with Example ID")).to_be_visible()

@@ -12,7 +12,7 @@ from playwright.async_api import Page, Route, expect
 from .conftest import Open
 from .support import KEY, LiveService, create_key, revealed_key
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def _new_keys(page: Page, *names: str) -> None:

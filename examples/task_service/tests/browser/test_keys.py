@@ -11,7 +11,7 @@ from playwright.async_api import Page, Route, expect
 from .conftest import Open
 from .support import SEND, LiveService, revealed_key
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

@@ -21,7 +21,7 @@ from examples.task_service.tests.service_support import (
 )
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 WRONG = "not the password"
 USERS = "/admin/users"
@@ -228,7 +228,6 @@ async def _states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "too many wrong passwords"
 
 
-@pytest.mark.pages
 async def test_the_dialog_is_accessible_and_fits_in_every_state(open_users: OpenUsers) -> None:
     page, watch = await open_users()
     await assert_every_state(page, _states(page, watch))

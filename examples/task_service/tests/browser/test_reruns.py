@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 from .conftest import Open
 from .support import fill_arguments
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 MAKE = """async (argv) => {
     const body = JSON.stringify({name: "Repeated", handler: "command", params: {argv}});

@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from .conftest import Open
 from .support import LiveService, create_key, revealed_key
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def _new_account(page: Page, name: str) -> str:

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Page, expect
 from .conftest import Open
 from .support import USERNAME, LiveService, create_key, log_in, revealed_key
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 
 async def _own_login(open_page: Open, path: str) -> Page:

@@ -13,7 +13,7 @@ from playwright.async_api import Page, Request, Route, expect
 from .conftest import Open
 from .support import HIDE, LiveService, fill_arguments
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 MARKUP = '<img src=x onerror="alert(1)"> & <b>bold</b>'
 
@@ -425,7 +425,6 @@ async def test_the_end_of_a_long_output_is_shown_and_the_beginning_said_to_be_mi
     assert await page.locator("#L1").count() == 0
 
 
-@pytest.mark.pages
 async def test_the_live_end_is_in_view_at_900_pixels(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
