@@ -574,6 +574,7 @@ def test_a_time_that_cannot_be_kept_is_refused(days: int) -> None:
     with pytest.raises(ConfigurationError, match="keep_days"):
         ActivitySettings(keep_days=days)
     assert ActivitySettings(keep_days=3_650).keep_days == 3_650
+    assert ActivitySettings(keep_days=1).keep_days == 1
 
 
 # Reading.

@@ -24,6 +24,7 @@ from msk_auth import (
     CredentialKind,
     InputInvalid,
     InteractiveRequired,
+    KeyEvent,
     KeyFilter,
     KeyNotFound,
     KeyRevocation,
@@ -49,6 +50,9 @@ NO_CURSOR = [
     "MS5r.AA==",
     "MS5r./w",
     "MS5r.AA",
+    # No base64, and no UTF-8.
+    "MS5r.A",
+    "MS5r._w",
     "1.k.YQ",
     "é",
 ]
@@ -244,18 +248,20 @@ def test_the_pages_hold_every_key_that_matches_once(
     assert positions == sorted(set(positions), reverse=True)
 
 
+@pytest.mark.parametrize(("owner_id", "read"), [(None, "list_all"), ("ann", "list")])
 def test_a_page_reads_a_bounded_number_of_records(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    office: Office, monkeypatch: pytest.MonkeyPatch, owner_id: str | None, read: str
 ) -> None:
     monkeypatch.setattr(administration, "BATCH", 3)
     monkeypatch.setattr(administration, "MAX_READS", 4)
     for number in range(20):
         office.put(f"k{number:02}")
-    office.put("wanted", "a", revoked_at=NOW)
+    office.put("wanted", created_at=NOW - DAY, revoked_at=NOW)
     office.world.forget_calls()
-    wanted = KeyFilter(status=KeyStatus.REVOKED)
+    wanted = KeyFilter(owner_id=owner_id)
+    monkeypatch.setattr(KeyFilter, "matches", lambda _, record, __: record.id == "wanted")
     page = office.call("list_keys", wanted)
-    assert (page.items, office.world.store.calls) == ((), ["list_all"] * 4)
+    assert (page.items, office.world.store.calls) == ((), [read] * 4)
     assert [key.id for key in office.call("list_keys", wanted, cursor=page.next_cursor).items] == [
         "wanted"
     ]
@@ -284,6 +290,16 @@ def test_what_cannot_be_listed_is_refused(
         office.call("list_keys", KeyFilter(**wanted), **options)
     assert [error.field for error in refused.value.errors] == [field]
     assert office.world.store.calls == []
+
+
+# The base64 of the second one ends with a letter that no padding is.
+@pytest.mark.parametrize("owner_id", ["x" * 255, "aaW", "ü"])
+def test_a_cursor_holds_any_owner(office: Office, owner_id: str) -> None:
+    for number in range(2):
+        office.put(f"k{number}", owner_id)
+    first = office.call("list_keys", KeyFilter(owner_id=owner_id), limit=1)
+    rest = office.call("list_keys", KeyFilter(owner_id=owner_id), cursor=first.next_cursor)
+    assert [key.id for key in (*first.items, *rest.items)] == ["k1", "k0"]
 
 
 @pytest.mark.parametrize("owner_id", ["ann", None])
@@ -330,6 +346,26 @@ def test_many_keys_are_revoked_for_one_wait(
         ids[0], None, ids[1], ids[2], ids[0], None,
     ]  # fmt: skip
     assert all(office.world.store.get(key_id).revoked_at == NOW for key_id in ids)
+
+
+def test_the_hook_of_the_store_gets_the_event_of_each_key(office: Office) -> None:
+    changes: list[KeyEvent] = []
+    office.world.store.inner = MemoryKeyStore(on_change=lambda _, event: changes.append(event))
+    keys = [office.world.create(owner_id).record.id for owner_id in ("ann", "bob")]
+    changes.clear()
+    office.world.events.clear()
+    records = office.call("revoke_keys", keys)
+    root, cause = office.world.login("root"), RevocationCause.ADMINISTRATOR
+    assert changes == [KeyRevocation(NOW, root, record, cause) for record in records]
+    assert office.world.events == changes
+
+
+def test_a_malformed_id_is_not_looked_up(office: Office) -> None:
+    assert (
+        office.call("revoke_keys", ["\x00"] * administration.MAX_REVOKED)
+        == (None,) * administration.MAX_REVOKED
+    )
+    assert office.world.store.calls == []
 
 
 def test_revoking_again_keeps_the_first_moment(office: Office) -> None:

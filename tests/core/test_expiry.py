@@ -229,17 +229,21 @@ def test_the_successor_of_a_key_is_announced_anew_and_its_predecessor_no_more(jo
     assert job.announced() == [(successor.id, 30)]
 
 
+def limits_of_reads(job: Job) -> list[int]:
+    return [
+        args[0].limit
+        for name, (args, _) in zip(job.world.store.calls, job.world.store.arguments, strict=True)
+        if name == "list_expiring"
+    ]
+
+
 def test_any_number_of_keys_is_read_in_batches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "BATCH", 5)
     # Several end at one moment, so that a batch ends among them.
     for number in range(23):
         job.put(f"k{number:02}", (number // 4 + 8) * DAY)
     assert job.announced() == [(f"k{number:02}", 30) for number in range(23)]
-    limits = [
-        args[0].limit
-        for name, (args, _) in zip(job.world.store.calls, job.world.store.arguments, strict=True)
-        if name == "list_expiring"
-    ]
+    limits = limits_of_reads(job)
     assert set(limits) == {5}
     assert len(limits) == 5 + 6  # one that is empty for each of six stretches
     job.world.forget_calls()
@@ -332,6 +336,8 @@ def test_the_pages_hold_each_key_once(job: Job, limit: int) -> None:
         assert len(page.items) == limit or cursor is None
     assert cursor is None
     assert found == [f"k{number:02}" for number in range(12)]
+    # One more than the page has tells whether there is another page.
+    assert set(limits_of_reads(job)) == {limit + 1}
 
 
 @pytest.mark.parametrize("reads", [1, 2, 3, 4])

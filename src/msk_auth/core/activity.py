@@ -116,14 +116,13 @@ class ActivityEntry:
     last: LastRequest
 
 
+# What says that a key's secret was right. `KeyUnknown` has an id too: of a key that a stranger may have guessed.
+_PROVEN: Final = (Principal, KeyRevoked, KeyExpired, OwnerDisabled, AddressNotAllowed)
+
+
 def key_of(found: Principal[Any] | Problem) -> str | None:
     """The key whose request ended so; None if it presented none, or one that is not proven to exist."""
-    match found:
-        # `KeyUnknown` has an id too: of a key that a stranger may have guessed. These say that the secret was right.
-        case Principal() | KeyRevoked() | KeyExpired() | OwnerDisabled() | AddressNotAllowed():
-            return found.key_id
-        case _:
-            return None
+    return found.key_id if isinstance(found, _PROVEN) else None
 
 
 def entry_to_keep(entry: ActivityEntry, settings: ActivitySettings) -> ActivityEntry:

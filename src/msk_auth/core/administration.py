@@ -145,7 +145,8 @@ def _decode(cursor: str) -> Position:
     # The decoder alone would skip every other character.
     if re.fullmatch("[0-9A-Za-z_-]+", owner) is not None:
         with suppress(ValueError):
-            owner_id = base64.urlsafe_b64decode(owner + "=" * (-len(owner) % 4)).decode()
+            # The decoder takes padding that is too long.
+            owner_id = base64.urlsafe_b64decode(owner + "==").decode()
     if not _is_owner_id(owner_id):
         raise InputInvalid.of(
             "cursor", "This is not a cursor of this listing. Begin again without one."
