@@ -20,8 +20,6 @@ from examples.task_service.tests.service_support import (
     running_service,
 )
 
-from msk_auth import batching
-from msk_auth.stores.sqlalchemy import _stores as stores_module
 from task_service.db import engine as engine_module
 
 _PATIENCE = 60
@@ -41,12 +39,17 @@ def _patient_databases() -> Iterator[None]:
     with (
         mock.patch.object(engine_module, "_BLOCK_SECONDS", _PATIENCE),
         mock.patch.object(engine_module, "_WAIT_SECONDS", _PATIENCE),
-        mock.patch.object(stores_module, "READ_SECONDS", _PATIENCE),
-        mock.patch.object(batching, "READ_SECONDS", _PATIENCE),
         mock.patch.dict(engine_module._POOL, pool_timeout=_PATIENCE),
         mock.patch.dict(engine_module.POSTGRES_CONNECT, connect_timeout=_PATIENCE),
     ):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _patient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As :func:`_patient_databases`, for what the library reads; for each test, since the library's own tests are not patient."""
+    for module in ("stores.sqlalchemy._stores", "batching"):
+        monkeypatch.setattr(f"msk_auth.{module}.READ_SECONDS", _PATIENCE)
 
 
 @pytest.fixture(autouse=True)
