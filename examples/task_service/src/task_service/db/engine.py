@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import from_json
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
+from sqlalchemy.engine import AdaptedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -372,7 +373,7 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
     prepare_sqlite(engine)
 
     @event.listens_for(engine.sync_engine, "connect")
-    def _configure(connection: Any, _record: object) -> None:
+    def _configure(connection: AdaptedConnection, _record: object) -> None:
         # One way to the driver's thread and back, for both.
         script = f"""
             PRAGMA busy_timeout = {lock_seconds * 1000:.0f};
