@@ -22,7 +22,7 @@ from sqlalchemy import URL, exc, make_url, text
 from msk_auth import MskAuthError, StoreUnavailable, SystemClock
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.attempts import RedisAttempts
-from task_service.db.engine import Database
+from task_service.db.engine import STORE_FAILURES, Database, raise_if_outage
 from task_service.db.migrate import (
     SchemaState,
     revision_of,
@@ -412,8 +412,9 @@ async def _leases(db: Database, settings: Settings) -> Finding:
     store = AsyncSQLAlchemyKeyStore(db.engine, api_keys)
     try:
         recorded = await store.recorded_leases()
-    except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
-        raise StoreUnavailable from error
+    except STORE_FAILURES as error:
+        raise_if_outage(error)
+        raise
     finally:
         await store.aclose()
     lengths = sorted({lease.duration // _MILLISECOND for lease in recorded})

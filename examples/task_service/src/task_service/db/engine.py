@@ -55,8 +55,8 @@ _REFUSALS: Final = (
     exc.NotSupportedError,
 )
 
-# What a prepared statement raises if it fails.
-_FAILURES: Final = (exc.DBAPIError, exc.TimeoutError, OSError)
+# What the library's store raises if it fails, and what a prepared statement does.
+STORE_FAILURES: Final = (exc.DBAPIError, exc.TimeoutError, OSError)
 
 _WRITES: Final = "task_service_writes"
 
@@ -194,8 +194,8 @@ class Database:
                 prepared = self._store.prepare(statement)
             try:
                 return await prepared(**values)
-            except _FAILURES as error:
-                _raise_if_outage(error)
+            except STORE_FAILURES as error:
+                raise_if_outage(error)
                 raise
 
         return read
@@ -218,8 +218,8 @@ class Database:
                 look_up = self._store.prepare_by_id(statement)
             try:
                 return await look_up(row_id)
-            except _FAILURES as error:
-                _raise_if_outage(error)
+            except STORE_FAILURES as error:
+                raise_if_outage(error)
                 raise
 
         return find
@@ -281,8 +281,8 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, exc.DBAPIError | exc.TimeoutError)
 
 
-def _raise_if_outage(error: Exception) -> None:
-    """Raise StoreUnavailable for an error of a prepared statement, if it means that the database cannot answer."""
+def raise_if_outage(error: Exception) -> None:
+    """Raise StoreUnavailable for one of :data:`STORE_FAILURES`, if it means that the database cannot answer."""
     if isinstance(error, OSError) or is_outage(error):
         raise _unavailable(error) from error
 
