@@ -31,6 +31,7 @@ from msk_auth import (
     KeyRevoked,
     KeyUnknown,
     LastRequest,
+    LoginTooOld,
     Owner,
     OwnerDisabled,
     PermissionDenied,
@@ -615,9 +616,10 @@ def test_who_acts_for_an_owner_reads_what_their_keys_did(make_world: MakeWorld) 
     assert found.days == (DailyRequests(TODAY, 1, 0),)
 
 
-def admin_of(site: Site) -> Callable[..., Any]:
+def admin_of(site: Site, max_age: timedelta | None = None) -> Callable[..., Any]:
     world = site.world
-    keys: Any = (AsyncAdminKeys if world.driver == "async" else AdminKeys)(world.auth, "keys:admin")
+    kind: Any = AsyncAdminKeys if world.driver == "async" else AdminKeys
+    keys = kind(world.auth, "keys:admin", max_age=max_age)
 
     def read(principal: Principal[Any], key_id: str, **options: Any) -> Any:
         found = keys.key_activity(principal, key_id, **options)
@@ -637,8 +639,21 @@ def test_an_administrator_reads_what_any_key_did(site: Site) -> None:
     for unknown in ("unknown", "AAAAAAAAAAAA", "\x00"):
         with pytest.raises(KeyNotFound):
             read(root, unknown)
+    site.world.forget_calls()
+    with pytest.raises(KeyNotFound):
+        read(root, "\x00")
+    assert site.world.store.calls == []
     with pytest.raises(PermissionDenied):
         read(site.world.login(), site.key_id)
+
+
+def test_an_administrator_whose_login_is_too_old_reads_nothing(site: Site) -> None:
+    site.world.owners["root"] = Owner("root", {"keys:admin"}, "Root")
+    old = replace(site.world.login("root"), authenticated_at=NOW - 2 * DAY)
+    site.world.forget_calls()
+    with pytest.raises(LoginTooOld):
+        admin_of(site, max_age=DAY)(old, site.key_id)
+    assert site.world.store.calls == []
 
 
 def test_an_administrator_reads_nothing_where_nothing_is_counted(make_world: MakeWorld) -> None:
