@@ -614,6 +614,9 @@ def test_who_acts_for_an_owner_reads_what_their_keys_did(make_world: MakeWorld) 
     found = site.world.call("key_activity", site.world.login(), site.key_id, on_behalf_of="bob")
     assert found == site.found()
     assert found.days == (DailyRequests(TODAY, 1, 0),)
+    ended = replace(site.world.login(), expires_at=NOW)
+    with pytest.raises(TokenExpired):
+        site.world.call("key_activity", ended, site.key_id, on_behalf_of="bob")
 
 
 def admin_of(site: Site, max_age: timedelta | None = None) -> Callable[..., Any]:

@@ -300,11 +300,27 @@ def test_no_key_is_made_for_a_person_who_may_not_any_more(
     assert team.world.store.get(created.record.id) == created.record
 
 
-def test_a_login_that_has_ended_since_acts_for_no_one(team: Team) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_a_login_that_has_ended_since_acts_for_no_one(team: Team, method: str) -> None:
+    created = team.create()
+    team.forget()
     caller = replace(team.world.login(), expires_at=NOW + SECOND)
     team.world.clock.advance(SECOND)
+    args, options = METHODS[method](created.record.id)
     with pytest.raises(TokenExpired):
-        team.call("list_keys", by=caller)
+        team.call(method, *args, by=caller, **options)
+    assert (team.asked, team.world.store.calls) == ([], [])
+
+
+@pytest.mark.parametrize("method", MAKING)
+def test_no_key_is_made_by_a_login_that_ends_meanwhile(team: Team, method: str) -> None:
+    created = team.create()
+    team.forget()
+    caller = replace(team.world.login(), expires_at=NOW + DAY)
+    args, options = METHODS[method](created.record.id)
+    # The time of the operation is the one at which it began.
+    team.meanwhile = lambda: team.world.clock.advance(DAY)
+    assert team.call(method, *args, by=caller, **options).record.created_at == NOW
 
 
 def test_a_disabled_account_gets_no_key_and_loses_those_it_has(team: Team) -> None:

@@ -335,6 +335,14 @@ def test_a_policy_for_keys_and_for_logins_is_refused_at_start() -> None:
         Policy(key=True, interactive=True)
 
 
+def test_a_guard_for_keys_needs_the_permissions_that_it_names() -> None:
+    # Made here, for the same reason.
+    require_key("read").check(SCOPED, NOW)
+    with pytest.raises(PermissionDenied) as caught:
+        require_key("read", "write").check(SCOPED, NOW)
+    assert caught.value.required == ("read", "write")
+
+
 def test_a_guard_for_keys_is_not_bare_so_that_no_other_guard_replaces_it() -> None:
     assert not require_key().is_bare
     assert named_first([ANY, KEY]) == [KEY, ANY]

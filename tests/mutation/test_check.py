@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -52,6 +54,33 @@ def test_each_module_has_its_tests() -> None:
     for selected in TESTS.values():
         named = [each.split("::")[0] for tests in selected.values() for each in tests]
         assert [each for each in named if not (ROOT / each).is_file()] == []
+
+
+COLLECT_TWICE = """
+import sys, pytest
+
+class Names:
+    def pytest_collection_modifyitems(self, items):
+        self.found = [each.nodeid for each in items]
+
+twice = Names(), Names()
+for names in twice:
+    pytest.main([*sys.argv[1:], "--collect-only", "-qqq", "-p", "no:cacheprovider"], plugins=[names])
+first, second = (names.found for names in twice)
+assert first
+print("different:", sorted({*second} - {*first}))
+"""
+
+
+def test_each_test_keeps_its_name() -> None:
+    """mutmut collects tests, and finds them by name in the same process: one that it does not find kills every mutant.
+
+    What an `ids` function returns, pytest escapes once more each time: it must not have a backslash.
+    """
+    every = {each for tests in TESTS.values() for each in tests["tests"]}
+    command = [sys.executable, "-c", COLLECT_TWICE, *sorted(every)]
+    collected = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert collected.stdout.endswith("different: []\n"), collected.stdout
 
 
 def test_each_accepted_survivor_is_of_the_code_as_it_is_and_has_a_reason() -> None:
