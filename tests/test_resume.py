@@ -337,6 +337,9 @@ def test_the_token_of_another_issuer_gets_no_more_than_it_had(world: World) -> N
     )
     resumed = world.call("resume", world.auth.reference(principal))
     assert resumed.permissions == {"tasks:read"}
+    assert resumed.scopes == {"tasks:read", "tasks:gone"}
+    flow = authentication.verify_again(world.auth.rules, resumed, world.clock.moment)
+    assert driven(world, flow) == resumed
     with pytest.raises(PermissionDenied):
         world.auth.authorize(resumed, require("tasks:run"))
 

@@ -180,7 +180,11 @@ def test_answers_have_what_they_were_made_with() -> None:
     denied = PermissionDenied({"b", "a"})
     assert denied.required == ("a", "b")
     assert denied.challenge() == {"error": "insufficient_scope", "scope": "a b"}
+    assert denied.detail == "This operation needs the permission a and b."
     assert PermissionDenied(()).challenge() == {"error": "insufficient_scope"}
+    assert PermissionDenied(()).detail.startswith("This key is limited to scopes of its own")
+    assert PermissionDenied({"a"}, "Not on Sundays.").detail == "Not on Sundays."
+    assert AddressNotAllowed(key_id="k").key_id == "k"
     assert LoginTooOld(timedelta(minutes=5)).max_age == timedelta(minutes=5)
     assert KeyLimitReached(5).limit == 5
     assert SigningKeysUnavailable(60).retry_after == 60

@@ -92,6 +92,14 @@ class Lazy:
     value: object = field(default=None, init=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """One whose first slot is empty."""
+
+    cached: object = field(init=False)
+    value: object = None
+
+
 class Plain:
     def __init__(self, **attributes: object) -> None:
         self.__dict__.update(attributes)
@@ -124,6 +132,16 @@ class ModelLike:
 
     __pydantic_fields__: ClassVar[dict[str, object]] = {}
     model_config: ClassVar[dict[str, object]] = {}
+
+
+class SettingsLike:
+    """It is no model: something else reads its configuration, or nothing."""
+
+    model_config: ClassVar[dict[str, object]] = {"frozen": True}
+
+
+class FieldsLike:
+    __pydantic_fields__: ClassVar[dict[str, object]] = {}
 
 
 class FrozenModelLike(ModelLike):
@@ -180,6 +198,7 @@ def with_attribute(value: Any) -> Any:
         Declared(),
         (Declared(), Frozen("ann", Declared())),
         Owner("ann", {"read"}, Frozen()),
+        Unset("ann"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -216,6 +235,9 @@ def test_what_cannot_change_may_be_shared(value: object) -> None:
         (with_attribute(SlottedText("ann")), "user", "SlottedText"),
         (OfDeclared(), "user", "OfDeclared"),
         (Owner("ann", (), Thawed()), r"user\.user", "Thawed"),
+        (Unset([]), r"user\.value", "list"),
+        (SettingsLike(), "user", "SettingsLike"),
+        (FieldsLike(), "user", "FieldsLike"),
     ],
     ids=lambda value: value.replace("\\", "") if isinstance(value, str) else type(value).__name__,
 )

@@ -583,6 +583,11 @@ def test_labels_are_kept_as_they_are(world: World, label: str) -> None:
     assert world.create(labels=[label]).record.labels == {label}
 
 
+def test_twenty_labels_are_not_too_many(world: World) -> None:
+    labels = {f"a{number}" for number in range(20)}
+    assert world.create(labels=labels).record.labels == labels
+
+
 @pytest.mark.parametrize(
     "description", ["x" * 501, "a\nb", "a\x00b", "\u202ea", "\ud800", "\u3164"]
 )
@@ -602,6 +607,7 @@ def test_an_edit_of_nothing_is_refused(world: World) -> None:
 def test_everything_wrong_with_an_edit_is_reported(world: World) -> None:
     errors = wrong_fields(world, "update_key", "\x00", name="", description="\x00", labels=["A"])
     assert [error.field for error in errors] == ["name", "description", "labels"]
+    assert errors[2].message.startswith("A label has 1 to 50 lower-case letters")
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,22 @@ def test_networks_that_mean_nothing_are_refused(world: World, networks: Any) -> 
     assert world.store.calls == []
 
 
+@pytest.mark.parametrize(
+    ("networks", "message"),
+    [
+        ([], "Give 1 to 50 networks, or none at all"),
+        (["everywhere"], "This is not a network. Write a network such as 203.0.113.0/24"),
+        (["203.0.113.7/24"], "Write 203.0.113.0/24 for the whole network"),
+    ],
+)
+def test_the_refusal_says_what_to_write(world: World, networks: Any, message: str) -> None:
+    with pytest.raises(InputInvalid) as invalid:
+        world.create(networks=networks)
+    (error,) = invalid.value.errors
+    assert error.field == "networks"
+    assert message in error.message
+
+
 def test_fifty_networks_are_accepted(world: World) -> None:
     given = {f"10.0.0.{number}/32" for number in range(50)}
     assert world.create(networks=given).record.networks == given

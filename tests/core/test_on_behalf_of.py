@@ -199,10 +199,11 @@ def test_what_cannot_be_an_id_is_looked_up_nowhere(team: Team, owner_id: str) ->
     assert (team.asked, team.world.asked_owners) == ([], ["ann"])
 
 
-def test_the_longest_id_is_looked_up(team: Team) -> None:
+@pytest.mark.parametrize("length", [1, 255])
+def test_the_shortest_and_the_longest_id_are_looked_up(team: Team, length: int) -> None:
     with pytest.raises(PermissionDenied):
-        team.world.call("list_keys", team.world.login(), on_behalf_of="A" * 255)
-    assert team.world.asked_owners == ["ann", "A" * 255]
+        team.world.call("list_keys", team.world.login(), on_behalf_of="A" * length)
+    assert team.world.asked_owners == ["ann", "A" * length]
 
 
 def test_the_rule_gets_the_person_as_they_are_now(team: Team) -> None:
@@ -298,6 +299,13 @@ def test_no_key_is_made_for_a_person_who_may_not_any_more(
         team.call(method, *args, by=caller, **options)
     assert (team.written(), team.world.events) == ([], [])
     assert team.world.store.get(created.record.id) == created.record
+
+
+def test_the_refusal_names_the_scopes_of_the_key_that_was_not_made(team: Team) -> None:
+    team.meanwhile = lambda: team.handed.update(ann={READ})
+    with pytest.raises(PermissionDenied) as refused:
+        team.create(scopes=[RUN, READ])
+    assert refused.value.required == (READ, RUN)
 
 
 @pytest.mark.parametrize("method", METHODS)

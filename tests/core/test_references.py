@@ -69,10 +69,7 @@ def test_a_reference_is_small_and_holds_its_ids_only() -> None:
     text = references.sign(PEPPERS, reference_to(BY_KEY))
     assert len(text) < 160
     payload = text.split(":")[2]
-    assert json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))) == {
-        "owner": "ann",
-        "key": "AAAAAAAAAAAA",
-    }
+    assert base64.urlsafe_b64decode(payload + "==") == b'{"owner":"ann","key":"AAAAAAAAAAAA"}'
 
 
 @given(st.text() | st.from_regex(references._FORM, fullmatch=True))
@@ -196,7 +193,9 @@ def test_a_reference_does_not_renew_itself() -> None:
 
 
 def test_a_reference_that_would_be_too_long_is_not_made() -> None:
-    reference = Reference("x" * 6000)
-    assert references.read(PEPPERS, references.sign(PEPPERS, reference)) == reference
+    longest = Reference("x" * 6073)
+    text = references.sign(PEPPERS, longest)
+    assert len(text) == MAX_LENGTH
+    assert references.read(PEPPERS, text) == longest
     with pytest.raises(ConfigurationError, match=f"longer than {MAX_LENGTH} characters"):
-        references.sign(PEPPERS, Reference("x" * 6100))
+        references.sign(PEPPERS, Reference("x" * 6074))
