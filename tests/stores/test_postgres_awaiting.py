@@ -107,7 +107,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def execute(store: AsyncSQLAlchemyKeyStore, statement: str, **values: Any) -> Any:
-    async with store._write_engine.begin() as connection:
+    async with store._awaiting_engine.begin() as connection:
         result = await connection.execute(text(statement), values)
         return result.all() if result.returns_rows else None
 
@@ -150,7 +150,7 @@ async def test_an_impossible_id_finds_what_sqlalchemy_finds(
 async def test_it_sees_each_commit_and_nothing_before_one(store: AsyncSQLAlchemyKeyStore) -> None:
     for number in range(50):
         name = f"name {number}"
-        async with store._write_engine.begin() as connection:
+        async with store._awaiting_engine.begin() as connection:
             await connection.execute(
                 text("UPDATE msk_auth_api_keys SET name = :name WHERE id = 'K1'"), {"name": name}
             )
@@ -168,7 +168,7 @@ async def test_it_is_in_no_transaction_whatever_the_application_uses(
     postgres_url: URL, isolation: str
 ) -> None:
     async with store_on(postgres_url, isolation_level=isolation) as store:
-        engine = store._write_engine.sync_engine
+        engine = store._awaiting_engine.sync_engine
 
         @event.listens_for(engine.pool, "checkout")
         def _leave_one_open(connection: Any, _record: object, _proxy: object) -> None:
@@ -248,7 +248,7 @@ async def test_when_the_connection_ends_during_a_read_sqlalchemy_answers(
 ) -> None:
     assert await store.find("k1") == FULL
     pid = pid_of(idle(store))
-    async with store._write_engine.begin() as connection:
+    async with store._awaiting_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         reading = asyncio.create_task(store.find("k1"))
         await until_waiting_for_a_lock(store, 1)
@@ -280,7 +280,7 @@ async def test_when_every_connection_ended_the_next_look_up_has_its_answer(
     await asyncio.gather(*(read_through_sqlalchemy(store, "k1") for _ in range(4)))
     assert await store.find("k1") == FULL
     other = create_async_engine(
-        store._write_engine.url, isolation_level="AUTOCOMMIT", poolclass=NullPool
+        store._awaiting_engine.url, isolation_level="AUTOCOMMIT", poolclass=NullPool
     )
     async with other.connect() as connection:
         await connection.execute(
@@ -301,7 +301,7 @@ async def test_a_server_that_does_not_answer_in_time_gets_a_cancel_request(
     assert await store.find("k1") == FULL
     held = idle(store)
     monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
-    async with store._write_engine.begin() as connection:
+    async with store._awaiting_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         for read in (
             store.find("k1"),
@@ -321,7 +321,7 @@ async def test_a_write_that_is_not_answered_in_time_fails(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.2)
-    engine = create_async_engine(store._write_engine.url, poolclass=NullPool)
+    engine = create_async_engine(store._awaiting_engine.url, poolclass=NullPool)
     async with engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(TimeoutError, match="did not answer in time"):
@@ -360,7 +360,7 @@ async def test_a_cancelled_look_up_returns_at_once_and_its_connection_is_bounded
     assert await store.find("k1") == FULL
     held = idle(store)
     monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
-    async with store._write_engine.begin() as connection:
+    async with store._awaiting_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         reading = asyncio.create_task(store.find("k1"))
         await asyncio.sleep(0)
@@ -396,7 +396,7 @@ async def test_a_stalled_read_delays_no_other(
 
 
 async def test_the_number_of_connections_is_bounded(store: AsyncSQLAlchemyKeyStore) -> None:
-    async with store._write_engine.begin() as connection:
+    async with store._awaiting_engine.begin() as connection:
         await connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         reads = [asyncio.create_task(find_held(store, "k1")) for _ in range(_postgresql.MAX_HELD)]
         await until_waiting_for_a_lock(store, len(reads))
@@ -578,7 +578,7 @@ async def test_a_forked_child_does_not_use_the_connections_of_its_parent(
 async def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
     store: AsyncSQLAlchemyKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = store._write_engine.pool
+    pool = store._awaiting_engine.pool
 
     @event.listens_for(pool, "checkout")
     def _leave_a_block_open(connection: Any, _record: object, _proxy: object) -> None:

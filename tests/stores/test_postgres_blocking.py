@@ -66,7 +66,7 @@ def find_held(store: SQLAlchemyKeyStore, key_id: str) -> ApiKey | None:
 
 
 def execute(store: SQLAlchemyKeyStore, statement: str, **values: Any) -> Any:
-    with store._for_writing.begin() as connection:
+    with store._derived.begin() as connection:
         result = connection.execute(text(statement), values)
         return result.all() if result.returns_rows else None
 
@@ -100,7 +100,7 @@ def waiting_for_a_lock(store: SQLAlchemyKeyStore, but_not: int = 0) -> int:
 @contextmanager
 def locked(store: SQLAlchemyKeyStore) -> Iterator[None]:
     """No other connection can read the table."""
-    with store._for_writing.begin() as connection:
+    with store._derived.begin() as connection:
         connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
         yield
 
@@ -133,7 +133,7 @@ def test_an_impossible_id_finds_what_sqlalchemy_finds(
 def test_it_sees_each_commit_and_nothing_before_one(store: SQLAlchemyKeyStore) -> None:
     for number in range(50):
         name = f"name {number}"
-        with store._for_writing.begin() as connection:
+        with store._derived.begin() as connection:
             connection.execute(
                 text("UPDATE msk_auth_api_keys SET name = :name WHERE id = 'K1'"), {"name": name}
             )
@@ -151,7 +151,7 @@ def test_it_is_in_no_transaction_whatever_the_application_uses(
     postgres_url: URL, isolation: str
 ) -> None:
     with store_on(postgres_url, isolation_level=isolation) as store:
-        pool = store._for_writing.pool
+        pool = store._derived.pool
 
         @event.listens_for(pool, "checkout")
         def _leave_one_open(connection: Any, _record: object, _proxy: object) -> None:
@@ -278,9 +278,9 @@ def test_when_every_connection_ended_the_next_look_up_has_its_answer(
     store: SQLAlchemyKeyStore,
 ) -> None:
     """A restart of the server takes those of the pool as well: they cost one retry, not an outage."""
-    with store._for_reading.connect(), store._for_reading.connect():
+    with store._derived.connect(), store._derived.connect():
         assert store.find("k1") == FULL
-    other = create_engine(store._for_writing.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    other = create_engine(store._derived.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with other.connect() as connection:
         connection.execute(
             text(
@@ -387,7 +387,7 @@ def test_poolers_without_prepared_statements_get_unprepared_ones(
 def test_a_connection_that_cannot_be_prepared_for_reading_is_not_used(
     store: SQLAlchemyKeyStore,
 ) -> None:
-    pool = store._for_writing.pool
+    pool = store._derived.pool
 
     @event.listens_for(pool, "checkout")
     def _leave_a_block_open(connection: Any, _record: object, _proxy: object) -> None:
@@ -434,7 +434,7 @@ def test_a_forked_process_uses_connections_of_its_own(store: SQLAlchemyKeyStore)
 
     def read() -> tuple[bool, bool]:
         # As SQLAlchemy asks of a program that forks: what the parent's pool holds is the parent's.
-        store._for_writing.dispose(close=False)
+        store._derived.dispose(close=False)
         is_found = find_held(store, "k1") == FULL
         own = pid_of(idle(store))
         store.close()

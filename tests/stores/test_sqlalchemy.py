@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import (
@@ -21,6 +23,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     NullPool,
+    QueuePool,
     String,
     Table,
     Text,
@@ -32,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
 from sqlalchemy.exc import IntegrityError
+from tests.cases import case
 from tests.stores.support import OnEngine, async_engine_on, engine_on, sqlite_url
 
 from msk_auth import (
@@ -199,6 +203,35 @@ async def test_a_cancelled_writer_releases_its_turn(tmp_path: Path) -> None:
     await engine.dispose()
 
 
+@pytest.mark.anyio
+async def test_a_cancelled_call_returns_its_connection(
+    url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when clients hang up: the application's pool is not one connection short until garbage is collected."""
+    # psycopg lets other tasks run now and then, also where it waits for nothing: here, each time.
+    monkeypatch.setattr("psycopg.waiting.MAX_BUSY_TIME", 0.0)
+    engine = async_engine_on(url, pool_size=1, max_overflow=0, pool_timeout=1)
+    store = AsyncSQLAlchemyKeyStore(engine)
+    calls = {
+        "read": partial(store.list, KeyQuery(OWNER, NOW)),
+        "write": partial(store.touch, {"k1": NOW}),
+    }
+    for (name, call), turns in itertools.product(calls.items(), range(25)):
+        # It opens a connection if the last one was closed, since it was cancelled within a statement.
+        await store.list(KeyQuery(OWNER, NOW))
+        task = asyncio.ensure_future(call())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        with case(name, turns):
+            async with asyncio.timeout(5):
+                while cast("QueuePool", engine.pool).checkedout():  # noqa: ASYNC110 - the pool has no event
+                    await asyncio.sleep(0)
+    await store.aclose()
+    await engine.dispose()
+
+
 def test_counting_stops_at_the_limit(tmp_path: Path) -> None:
     with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
         for number in range(12):
@@ -361,7 +394,7 @@ def test_closed_connections_of_mariadb_cost_a_read_one_retry(mysql_url: URL) -> 
     with engine_on(mysql_url) as engine:
         store = SQLAlchemyKeyStore(engine)
         store.insert(make_record("k1"), max_active=None, now=NOW)
-        with store._for_reading.connect(), store._for_reading.connect():
+        with store._derived.connect(), store._derived.connect():
             assert store.find("k1") == make_record("k1")
         with other.connect() as connection:
             end_all_but_this(connection)

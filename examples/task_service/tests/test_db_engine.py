@@ -132,6 +132,37 @@ async def test_a_cancelled_write_leaves_nothing_and_blocks_no_other(db: Database
     assert await _value(db) == 1
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_cancelled_block_returns_its_connection(
+    db: Database, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # psycopg lets other tasks run now and then, also where it waits for nothing: here, each time.
+    monkeypatch.setattr("psycopg.waiting.MAX_BUSY_TIME", 0.0)
+
+    async def read() -> None:
+        async with db.read() as connection:
+            await connection.execute(select(COUNTERS))
+
+    async def write() -> None:
+        async with db.write() as connection:
+            await connection.execute(update(COUNTERS).values(n=5))
+
+    async def execute() -> None:
+        await db.execute(update(COUNTERS).values(n=5).returning(COUNTERS.c.n))
+
+    for block in (read, write, execute):
+        # A connection is open before.
+        await read()
+        task = asyncio.create_task(block())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        async with asyncio.timeout(5):
+            while db.connections_in_use():  # noqa: ASYNC110 - the pool has no event
+                await asyncio.sleep(0)
+
+
 async def test_a_reader_does_not_wait_for_a_writer_and_sees_what_was_committed(
     db: Database,
 ) -> None:

@@ -121,7 +121,6 @@ class _Shared:
     def _prepare(self, engine: Engine) -> None:
         self._bound_operations = KeyOperations(self._table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
-        self._is_mysql = engine.dialect.name in {"mysql", "mariadb"}
         # A database in memory is one connection for all: a reader that ends its transaction ends that of a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = (
@@ -131,8 +130,9 @@ class _Shared:
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         if self._is_sqlite:
             note_file(engine)
-        self._for_reading = self._derive(engine, None if self._is_mysql else "AUTOCOMMIT")
-        self._for_writing = self._derive(engine, "READ COMMITTED")
+        self._derived = engine.execution_options()
+        # Errors are logged, and the parameters of these statements are digests and names.
+        self._derived.hide_parameters = True
 
     def _leave_the_parents_pool(self) -> None:
         engine = self._engine
@@ -143,14 +143,17 @@ class _Shared:
         abandon(engine.pool)
         engine.dispose(close=False)
 
-    def _derive(self, engine: Engine, isolation: str | None) -> Engine:
+    def _isolate(self, connection: Connection, level: str) -> None:
         # On SQLite the driver's mode stays as the application set it: `begin_immediate` copes with all of them.
-        derived = engine.execution_options(
-            **({} if self._is_sqlite or isolation is None else {"isolation_level": isolation})
-        )
-        # Errors are logged, and the parameters of these statements are digests and names.
-        derived.hide_parameters = True
-        return derived
+        if self._is_sqlite:
+            return
+        # Not by an option of the engine: what ends a checkout while the engine's options are applied, an error or the
+        # cancellation of a request, leaves the connection to the garbage collector, and the pool is one connection short.
+        try:
+            connection.execution_options(isolation_level=level)
+        except Exception:
+            connection.invalidate()
+            raise
 
     def _read_on(
         self,
@@ -160,8 +163,7 @@ class _Shared:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        if self._is_mysql:
-            _set_autocommit(connection)
+        self._isolate(connection, "AUTOCOMMIT")
         if self._is_sqlite:
             check_file(connection)
         answer = work(connection, *args, **kwargs)
@@ -188,8 +190,8 @@ class _Shared:
         """Whether a pooled connection turned out to be closed. It is not in the pool any more."""
         if isinstance(error, DBAPIError):
             return error.connection_invalidated
-        # Of `_set_autocommit`, where SQLAlchemy lets the driver's error through.
-        dialect = self._for_reading.dialect
+        # Of `_isolate`, where SQLAlchemy lets the driver's error through.
+        dialect = self._derived.dialect
         kinds = getattr(dialect.loaded_dbapi, "Error", ())
         return isinstance(error, kinds) and dialect.is_disconnect(cast("Any", error), None, None)
 
@@ -505,7 +507,7 @@ class SQLAlchemyKeyStore(_Shared):
     ) -> T:
         with (
             self._turns(self._is_one_connection),
-            self._for_reading.connect() as connection,
+            self._derived.connect() as connection,
             self._bounded(connection, deadline),
         ):
             return self._read_on(connection, work, *args, **kwargs)
@@ -525,9 +527,10 @@ class SQLAlchemyKeyStore(_Shared):
         deadline = CLOCK.monotonic() + seconds
         with (
             self._turns(self._is_sqlite),
-            self._for_writing.connect() as connection,
+            self._derived.connect() as connection,
             self._bounded(connection, deadline),
         ):
+            self._isolate(connection, "READ COMMITTED")
             # Closing the connection rolls back what was not committed, unless the server fell silent.
             transaction = connection.begin()
             answer = self._write_on(connection, work, *args, **kwargs)
@@ -863,8 +866,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
             if engine.sync_engine is self._engine:
                 return
             self._prepare(engine.sync_engine)
-            self._read_engine = AsyncEngine(self._for_reading)
-            self._write_engine = AsyncEngine(self._for_writing)
+            self._awaiting_engine = AsyncEngine(self._derived)
             self._postgres = (
                 AwaitingReader(engine, self._table) if self._is_plain_postgresql else None
             )
@@ -916,7 +918,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     ) -> T:
         async with (
             self._turns(self._is_one_connection),
-            self._read_engine.connect() as connection,
+            self._awaiting_engine.connect() as connection,
         ):
             return await connection.run_sync(self._read_on, work, *args, **kwargs)
 
@@ -937,8 +939,18 @@ class AsyncSQLAlchemyKeyStore(_Shared):
     async def _write_once(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        async with self._turns(self._is_sqlite), self._write_engine.begin() as connection:
+        async with self._transaction() as connection:
             return await connection.run_sync(self._write_on, work, *args, **kwargs)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[AsyncConnection]:
+        async with (
+            self._turns(self._is_sqlite),
+            self._awaiting_engine.connect() as connection,
+        ):
+            await connection.run_sync(self._isolate, "READ COMMITTED")
+            async with connection.begin():
+                yield connection
 
     async def _change(
         self,
@@ -953,7 +965,7 @@ class AsyncSQLAlchemyKeyStore(_Shared):
         events_of = require_change(change)
 
         async def work_and_hook() -> ApiKey | None:
-            async with self._turns(self._is_sqlite), self._write_engine.begin() as connection:
+            async with self._transaction() as connection:
                 written = await connection.run_sync(self._write_on, work, *args, **kwargs)
                 if written.is_changed and written.record is not None:
                     for event in events_of(written.record):
@@ -1005,13 +1017,3 @@ def _batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, 
     ordered = sorted(last_used.items())
     for start in range(0, len(ordered), _TOUCHES_AT_ONCE):
         yield ordered[start : start + _TOUCHES_AT_ONCE]
-
-
-def _set_autocommit(connection: Connection) -> None:
-    # A round trip on MariaDB and MySQL. The engine's option would leave a connection that turns out to be closed by it to
-    # the garbage collector.
-    try:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-    except Exception:
-        connection.invalidate()
-        raise

@@ -98,11 +98,6 @@ class Database:
         self._is_sqlite = engine.dialect.name == "sqlite"
         # asyncio.Lock is fair: it wakes its waiters in order.
         self._write_lock = asyncio.Lock()
-        # Reads and single statements need no transaction on either database: each sees the newest committed state. On
-        # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
-        self._autocommit = (
-            engine if self._is_sqlite else engine.execution_options(isolation_level="AUTOCOMMIT")
-        )
         self._writer = engine.execution_options(**{_WRITES: True})
         self._store: AsyncSQLAlchemyKeyStore | None = None
 
@@ -129,7 +124,18 @@ class Database:
         Raises:
             StoreUnavailable: The database cannot answer, or not in time.
         """
-        async with self._bounded(), self._autocommit.connect() as connection:
+        async with self._bounded(), self._autocommit() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _autocommit(self) -> AsyncGenerator[AsyncConnection]:
+        # Reads and single statements need no transaction on either database: each sees the newest committed state. On
+        # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
+        async with self.engine.connect() as connection:
+            if not self._is_sqlite:
+                # As an option of the engine it would be applied during the checkout, and SQLAlchemy leaves a connection to
+                # the garbage collector when its checkout is cancelled just then.
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
     @asynccontextmanager
@@ -165,7 +171,7 @@ class Database:
             await stack.enter_async_context(self._bounded())
             if self._is_sqlite:
                 await stack.enter_async_context(self._write_lock)
-            connection = await stack.enter_async_context(self._autocommit.connect())
+            connection = await stack.enter_async_context(self._autocommit())
             rows: Sequence[Any] = (await connection.execute(statement, values)).all()
             return rows
 
