@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,7 @@ class World:
         self.fails: Exception | None = None
         self.takes = timedelta(0)
         self.while_waiting: Callable[[], object] = lambda: None
+        self.principal = ANN
         self.outcome = Authenticated(ANN, None)
 
     def recorded_leases(self) -> list[RecordedLease]:
@@ -108,7 +110,7 @@ class World:
     def verify(self) -> list[object]:
         """What verifying the key did."""
         self.calls.clear()
-        assert self.run(self.verification()) is ANN
+        assert self.run(self.verification()) is self.principal
         return list(self.calls)
 
     def wait(self) -> list[object]:
@@ -123,7 +125,7 @@ class World:
 
     def fill(self, header: str, *, began: float = 0.0, until: datetime | None = None) -> None:
         assert self.cache is not None
-        self.cache.fill(self.cache.fingerprint(header), began, ANN, until)
+        self.cache.fill(self.cache.fingerprint(header), began, self.principal, until)
 
 
 @pytest.fixture
@@ -264,8 +266,13 @@ def test_nothing_is_kept_while_the_register_is_out_of_reach(world: World) -> Non
     assert len(world.cache or ()) == 0
 
 
-def test_a_request_waits_for_another_one_and_takes_its_outcome(world: World) -> None:
+@pytest.mark.parametrize("networks", [None, frozenset({"203.0.113.0/24"})])
+def test_a_request_waits_for_another_one_and_takes_its_outcome(
+    world: World, networks: frozenset[str] | None
+) -> None:
     assert world.cache is not None
+    # The address of each request is checked later.
+    world.principal = replace(ANN, networks=networks)
     fingerprint = world.cache.fingerprint(usual_header(KEY))
     other = world.flights.join(fingerprint.digest)
     world.while_waiting = lambda: world.fill(usual_header(KEY))
