@@ -129,8 +129,18 @@ class Deployment:
 
     @asynccontextmanager
     async def machine(
-        self, *, concurrency: int = 2, poll: timedelta = NEVER, is_notified: bool = True
+        self,
+        *,
+        concurrency: int = 2,
+        poll: timedelta = NEVER,
+        is_notified: bool = True,
+        looks: bool = True,
     ) -> AsyncIterator[Machine]:
+        """A machine that works; without `looks` it executes what it is notified of, and finds nothing by itself."""
+
+        async def should_acquire() -> bool:
+            return looks
+
         db = Database.open(self.url)
         runner = Runner(
             db,
@@ -141,6 +151,7 @@ class Deployment:
             concurrency=concurrency,
             poll=poll,
             notifier=QueueNotifier(self.url),
+            should_acquire=should_acquire,
         )
         machine = Machine(runner)
 
@@ -239,7 +250,7 @@ async def test_a_queue_that_cannot_be_written_to_queues_no_run(deployment: Deplo
 
 async def test_a_notification_wakes_a_worker_in_another_process(deployment: Deployment) -> None:
     executed = work()
-    async with deployment.machine() as machine:
+    async with deployment.machine(looks=False) as machine:
         run = await deployment.request()
         over = await deployment.until_over(run)
         assert (over.state, over.attempt) == (RunState.SUCCEEDED, 1)
@@ -329,10 +340,10 @@ async def test_a_worker_without_room_leaves_jobs_to_others(deployment: Deploymen
         return HandlerResult(0)
 
     work(wait)
-    async with deployment.machine(concurrency=1) as busy:
+    async with deployment.machine(concurrency=1, looks=False) as busy:
         first = await deployment.request()
         await asyncio.wait_for(began.wait(), 60)
-        async with deployment.machine(concurrency=1) as idle:
+        async with deployment.machine(concurrency=1, looks=False) as idle:
             began.clear()
             second = await deployment.request()
             await asyncio.wait_for(began.wait(), 60)
