@@ -35,7 +35,7 @@ READ = (
     f" replaced_by, deleted_at, description, labels, networks, announced_days FROM {TABLE} WHERE id = "
 )
 SQLITE_READ = "SQLite driver's read"
-SQLITE_LEAST = "SQLite driver's read, and the least work"
+SQLITE_LEAST = "SQLite driver's read, and least work"
 POSTGRES_READ = "PostgreSQL driver's read"
 POSTGRES_READ_AWAITED = "PostgreSQL driver's read, awaited"
 

@@ -74,7 +74,7 @@ ROWS = {
     "authoritative": {
         "SQLite": [
             "SQLite driver's read",
-            "SQLite driver's read, and the least work",
+            "SQLite driver's read, and least work",
             "verification",
             "verification awaited",
         ],

@@ -34,6 +34,14 @@ def test_a_chart_is_that_of_its_result(name: str) -> None:
     assert (ASSETS / f"{name}.svg").read_text("utf-8") == draw(result)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chart_has_room_for_its_names(name: str) -> None:
+    # A character is about 6.65 units wide, and left of the bars there are 250.
+    result = Result.from_json((ASSETS / f"{name}.json").read_text("utf-8"))
+    drawn = [row.name for row in result.rows if result.chart.column in row.cells]
+    assert [each for each in drawn if len(each) > 37 and result.chart.kind == "bars"] == []
+
+
 def test_the_page_has_no_figure_of_its_own() -> None:
     text = PAGE.read_text("utf-8")
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
