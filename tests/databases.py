@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, create_engine, exc, make_url
+from tests.ports import free_port
 
 POSTGRES = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 MYSQL = "mariadb+pymysql://root@127.0.0.1:3306/"
@@ -172,7 +173,7 @@ def _temporary_postgres() -> Iterator[URL]:
     as_user = {"user": user.pw_uid, "group": user.pw_gid, "cwd": folder, "start_new_session": True}
     if user.pw_uid == os.geteuid():
         as_user = {"cwd": folder, "start_new_session": True}
-    port = _free_port()
+    port = free_port()
     try:
         data = folder / "data"
         initdb = [
@@ -236,9 +237,3 @@ def _server_user() -> pwd.struct_passwd | None:
         except KeyError:
             continue
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 from tests.integrations.adapters import ADAPTERS
 from tests.integrations.raw_websocket import Talk, talk
+from tests.ports import free_port
 
 from msk_auth.testing.adapter import CASES, Case, fill
 
@@ -171,9 +172,7 @@ def started(
     is_loaded: Callable[[], bool] = lambda: True,
 ) -> Iterator[int]:
     """A running server, as its port."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     command = COMMANDS[server].format(host=HOST, port=port, app=app, interface=interface)
     process = subprocess.Popen(
         [sys.executable, "-m", *command.split()],

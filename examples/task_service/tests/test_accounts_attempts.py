@@ -17,6 +17,7 @@ from examples.task_service.tests.runs_support import migrated
 from limits.aio.storage import MemoryStorage, Storage
 from redis.asyncio import Redis
 from sqlalchemy import select
+from tests.ports import free_port
 
 from msk_auth import ConfigurationError, StoreUnavailable, TooManyAttempts
 from msk_auth.testing import FrozenClock
@@ -194,12 +195,6 @@ async def test_what_cannot_be_counted_is_not_tried(tmp_path: Path, clock: Frozen
 # Redis
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def _redis_server(port: int, folder: Path) -> Iterator[None]:
     try:
@@ -224,7 +219,7 @@ def _redis_server(port: int, folder: Path) -> Iterator[None]:
 
 @pytest.fixture
 async def port() -> int:
-    return _free_port()
+    return free_port()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from examples.task_service.tests.test_cli import serving
-from tests.databases import _free_port
+from tests.ports import free_port
 
 from task_service.cli import main
 from task_service.doctor import CONNECTIONS_OF_A_PROCESS
@@ -160,7 +160,7 @@ def test_the_images_settings_are_settings_and_its_health_check_checks(
         monkeypatch.delenv(name)
     program, *words = health_check()
     assert program == "python"
-    port = str(_free_port())
+    port = str(free_port())
     # As in the image, except for the address: tests listen on this machine only.
     with serving(tmp_path / "data", PORT=port, BASE_URL="https://tasks.example") as service:
         monkeypatch.setenv("TASK_SERVICE_PORT", port)

@@ -10,7 +10,7 @@ from typing import Any
 from examples.task_service.tests.faults.clients import Client, NoAnswer
 from examples.task_service.tests.faults.nursery import Nursery, Process, until
 from examples.task_service.tests.service_support import ADMIN_PASSWORD
-from tests.databases import _free_port
+from tests.ports import free_port
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Deployment:
         return api
 
     def begin_to_serve(self, port: int | None = None, **settings: str) -> Api:
-        port = _free_port() if port is None else port
+        port = free_port() if port is None else port
         given = {**self.settings, "port": str(port), **settings}
         return Api(self._nursery.start("serve", **given), port)
 

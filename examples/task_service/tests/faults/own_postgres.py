@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from examples.task_service.tests.faults.nursery import until
 from sqlalchemy import make_url
-from tests.databases import _answers, _free_port, _postgres_binaries, _server_user
+from tests.databases import _answers, _postgres_binaries, _server_user
+from tests.ports import free_port
 
 
 class OwnPostgres:
@@ -33,7 +34,7 @@ class OwnPostgres:
         self._folder = folder
         self.binaries = binaries
         self.as_user = as_user
-        self.port = _free_port()
+        self.port = free_port()
         self.url = make_url(f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres")
         more = [word for name in settings for word in ("-c", f"{name}={settings[name]}")]
         self._command = [
