@@ -1,16 +1,19 @@
-"""Processes that open a SQLite file together: none of them fails because it is locked while they change its journal mode."""
+"""How connections of SQLite are set up: processes that open a file together, and connections closed within a statement."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from msk_auth.stores.sqlalchemy import _sqlite, prepare_sqlite
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, _sqlite, prepare_sqlite
 
 
 def test_processes_can_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
@@ -83,3 +86,42 @@ def test_retries_of_a_busy_database_are_bounded(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
     assert 1 < connection.tries < 10
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("set_up", [prepare_sqlite, AsyncSQLAlchemyKeyStore])
+async def test_a_connection_that_is_closed_within_a_statement_keeps_no_lock(
+    set_up: Callable[[AsyncEngine], object], tmp_path: Path
+) -> None:
+    """As a cancelled request leaves it: the cursor is there until garbage is collected."""
+    path = tmp_path / "some.sqlite3"
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    set_up(engine)
+    async with engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        await driver.execute("CREATE TABLE something (a)")
+        await driver.execute("INSERT INTO something VALUES (1), (2)")
+        await driver.commit()
+        cursor = await driver.cursor()
+        await cursor.execute("UPDATE something SET a = 3 RETURNING a")
+        await connection.invalidate()
+
+    with closing(sqlite3.connect(path, timeout=0)) as another:
+        another.execute("INSERT INTO something VALUES (4)")
+        assert another.execute("SELECT a FROM something").fetchall() == [(1,), (2,), (4,)]
+    del cursor
+    await engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_an_applications_own_class_of_connections_is_kept(tmp_path: Path) -> None:
+    class Own(sqlite3.Connection):
+        pass
+
+    path = tmp_path / "some.sqlite3"
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"factory": Own})
+    prepare_sqlite(engine)
+    async with engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        assert type(driver._conn) is Own
+    await engine.dispose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -132,9 +133,8 @@ async def test_a_cancelled_write_leaves_nothing_and_blocks_no_other(db: Database
     assert await _value(db) == 1
 
 
-@pytest.mark.parametrize("turns", range(12))
 async def test_a_cancelled_block_returns_its_connection(
-    db: Database, turns: int, monkeypatch: pytest.MonkeyPatch
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # psycopg lets other tasks run now and then, also where it waits for nothing: here, each time.
     monkeypatch.setattr("psycopg.waiting.MAX_BUSY_TIME", 0.0)
@@ -150,8 +150,9 @@ async def test_a_cancelled_block_returns_its_connection(
     async def execute() -> None:
         await db.execute(update(COUNTERS).values(n=5).returning(COUNTERS.c.n))
 
-    for block in (read, write, execute):
+    for block, turns in itertools.product((read, write, execute), range(12)):
         # A connection is open before.
+        print(block.__name__, turns, flush=True)
         await read()
         task = asyncio.create_task(block())
         for _ in range(turns):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import sqlite
@@ -49,6 +50,46 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
         _retry_while_busy(connection, _PRAGMAS)
 
     del _set_up  # the event holds it
+    end_statements_on_close(_sync(engine))
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that ends its statements when it is closed.
+
+    A cancelled request ends between the steps of a statement, and SQLAlchemy closes its connection. Python leaves the
+    statement to the garbage collector, and SQLite keeps the connection and its locks until then: the next write would
+    wait for garbage.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        cursor = super().cursor(*args, **kwargs)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().close()
+
+
+def end_statements_on_close(engine: Engine) -> None:
+    """Have the connections that an asynchronous engine will make end their statements when they are closed.
+
+    Those of an engine with `async_creator` are the application's to make, and stay as it makes them.
+    """
+    # Once for all stores on the engine.
+    if engine.driver == "aiosqlite" and not event.contains(engine, "do_connect", _choose_class):
+        event.listen(engine, "do_connect", _choose_class)
+
+
+def _choose_class(
+    _dialect: object, _record: object, _args: object, options: dict[str, Any]
+) -> None:
+    options.setdefault("factory", _Connection)
 
 
 def _retry_while_busy(connection: Any, pragmas: str) -> None:

@@ -59,7 +59,13 @@ from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
 from ._prepared import AsyncPreparedLookUp, AsyncPreparedRead, PreparedRead, Statement, id_of
 from ._rows import FastPathUnavailable
 from ._schema import api_key_table
-from ._sqlite import SQLiteReader, begin_immediate, check_file, note_file
+from ._sqlite import (
+    SQLiteReader,
+    begin_immediate,
+    check_file,
+    end_statements_on_close,
+    note_file,
+)
 from ._standby import check_primary_of
 
 P = ParamSpec("P")
@@ -130,6 +136,7 @@ class _Shared:
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         if self._is_sqlite:
             note_file(engine)
+            end_statements_on_close(engine)
         self._derived = engine.execution_options()
         # Errors are logged, and the parameters of these statements are digests and names.
         self._derived.hide_parameters = True
