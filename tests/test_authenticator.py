@@ -881,7 +881,7 @@ class Measured(MemoryKeyStore):
 @pytest.mark.parametrize("store", [Proxy(MemoryKeyStore()), Measured(), Proxy(Measured())])
 def test_a_store_behind_a_proxy_can_record_leases(store: Any) -> None:
     auth: Authenticator[str] = Authenticator(
-        store, find_owner=World("sync").owners.get, lease=LEASE
+        store, find_owner=World("sync").owners.get, lease=LEASE, clock=FrozenClock()
     )
     created = auth.create_key(World("sync").login(), name="ci")
     header = [f"Bearer {created.value.reveal()}"]
@@ -991,7 +991,10 @@ def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failu
 ) -> None:
     store = SlowToAnswer()
     store.fails_first = fails
-    auth = Authenticator(store, find_owner=World("sync").owners.get, lease=LEASE)
+    # A lease would end while threads wait on a loaded machine.
+    auth = Authenticator(
+        store, find_owner=World("sync").owners.get, lease=LEASE, clock=FrozenClock()
+    )
     created = auth.create_key(World("sync").login(), name="ci")
     header = [f"Bearer {created.value.reveal()}"]
 

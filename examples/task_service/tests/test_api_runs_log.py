@@ -207,7 +207,7 @@ async def test_a_user_cannot_follow_the_log_of_another(service: Service, admin: 
 
 async def test_a_command_reports_its_progress(service: Service, user: Caller) -> None:
     run_id = await start(
-        user, "echo ::progress 40 Copying; echo copied; while [ ! -e stop ]; do sleep 0.1; done"
+        user, "echo copied; echo ::progress 40 Copying; while [ ! -e stop ]; do sleep 0.1; done"
     )
     async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
         seen = events(response)
