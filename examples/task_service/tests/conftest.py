@@ -39,7 +39,8 @@ def _patient_databases() -> Iterator[None]:
     with (
         mock.patch.object(engine_module, "_BLOCK_SECONDS", _PATIENCE),
         mock.patch.object(engine_module, "_WAIT_SECONDS", _PATIENCE),
-        mock.patch.dict(engine_module._POOL, pool_timeout=_PATIENCE),
+        # Few connections for each of many databases, so that two runs of the tests fit on a server of PostgreSQL (100).
+        mock.patch.dict(engine_module._POOL, pool_timeout=_PATIENCE, pool_size=3, max_overflow=1),
         mock.patch.dict(engine_module.POSTGRES_CONNECT, connect_timeout=_PATIENCE),
     ):
         yield
