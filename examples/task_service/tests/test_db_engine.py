@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from examples.task_service.tests.accounts_support import KINDS, database_url
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, exc, insert, select, text, update
+from tests.cases import case
 from tests.databases import postgres_database
 
 from msk_auth import ConfigurationError, StoreUnavailable
@@ -152,16 +153,16 @@ async def test_a_cancelled_block_returns_its_connection(
 
     for block, turns in itertools.product((read, write, execute), range(12)):
         # A connection is open before.
-        print(block.__name__, turns, flush=True)
         await read()
         task = asyncio.create_task(block())
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        async with asyncio.timeout(5):
-            while db.connections_in_use():  # noqa: ASYNC110 - the pool has no event
-                await asyncio.sleep(0)
+        with case(block.__name__, turns):
+            async with asyncio.timeout(5):
+                while db.connections_in_use():  # noqa: ASYNC110 - the pool has no event
+                    await asyncio.sleep(0)
 
 
 async def test_a_reader_does_not_wait_for_a_writer_and_sees_what_was_committed(
