@@ -16,6 +16,7 @@ from examples.task_service.tests.service_support import (
     secrets_in,
     wrong_fields,
 )
+from examples.task_service.tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -157,10 +158,12 @@ async def test_the_system_reports_versions_database_queue_and_leases(
     task = await user.new_task(params={"argv": ["sleep", "30"]})
     started = [expect(await user.post(f"/api/tasks/{task['id']}/run"), 202) for _ in range(5)]
     concurrency = idle["worker"]["concurrency"]
-    for _ in range(200):
-        busy = expect(await admin.get("/api/admin/system"), 200)
-        if busy["queue"]["running"] == concurrency:
-            break
+
+    async def is_busy() -> bool:
+        return expect(await admin.get("/api/admin/system"), 200)["queue"]["running"] == concurrency
+
+    await eventually(is_busy)
+    busy = expect(await admin.get("/api/admin/system"), 200)
     assert busy["queue"]["queued"] == 5 - concurrency
     assert busy["queue"]["oldest_queued_at"] == started[concurrency]["created_at"]
     assert [lease["run_id"] for lease in busy["leases"]] == [

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 import pytest
+from examples.task_service.tests.waiting import eventually
 from starlette.types import Message, Receive, Scope, Send
 
 from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
@@ -108,12 +109,6 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not happened():  # noqa: ASYNC110 - uvicorn sets a flag
-            await asyncio.sleep(0.01)
 
 
 async def everything(reader: asyncio.StreamReader) -> bytes:
@@ -253,7 +248,7 @@ async def test_one_address_cannot_hold_all_connections(monkeypatch: pytest.Monke
             assert (status, code_of(answered)) == (429, "too_many_requests")
             assert b"retry-after: 5" in answered
             assert (await ask(it.port, source="127.0.0.2"))[0] == 200
-        await until(lambda: not it.server.server_state.connections)
+        await eventually(lambda: not it.server.server_state.connections)
         assert (await ask(it.port))[0] == 200
 
 
@@ -286,7 +281,7 @@ async def test_what_is_kept_for_health_checks_cannot_be_held_by_one_address(
             async with connected(it.port) as (reader, _):
                 assert code_of(await everything(reader)) == "service_unavailable"
             assert (await ask(it.port, "/healthz", "127.0.0.2"))[0] == 200
-        await until(lambda: len(it.server.server_state.connections) == 1)
+        await eventually(lambda: len(it.server.server_state.connections) == 1)
         monkeypatch.setattr(server_module, "RESERVED_HEAD_SECONDS", 0.1)
         async with connected(it.port) as (silent, _):
             assert await everything(silent) == b""
@@ -342,7 +337,7 @@ async def test_a_client_that_does_not_read_loses_its_connection(
         client = Ask(it.port)
         client.send("/long")
         await it.app.began.wait()
-        await until(lambda: not it.server.server_state.connections)
+        await eventually(lambda: not it.server.server_state.connections)
         client.close()
 
 
@@ -371,7 +366,7 @@ async def test_stopping_is_announced_first_and_accepted_requests_are_finished() 
         writer.write(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
         await it.app.began.wait()
         it.server.should_exit = True
-        await until(lambda: bool(it.stopping))
+        await eventually(lambda: bool(it.stopping))
         it.app.finish.set()
         assert (await everything(reader)).endswith(b"ok")
     assert it.stopping == ["now"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
 from examples.task_service.tests.runs_support import fresh_postgres
+from examples.task_service.tests.waiting import eventually
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
@@ -58,12 +59,6 @@ async def open_transaction(url: str, statement: str) -> AsyncIterator[None]:
     async with await psycopg.AsyncConnection.connect(url) as connection:
         await connection.execute(statement)
         yield
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not happened():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.02)
 
 
 async def test_an_index_is_built_while_others_write(db: Database, url: str) -> None:
@@ -137,7 +132,7 @@ async def test_a_table_in_use_is_retried_and_other_statements_pass_meanwhile(
     monkeypatch.setattr(migrate_postgresql, "_queue_scripts", lambda: newer)
     async with open_transaction(url, "SELECT count(*) FROM procrastinate_jobs"):
         migrating = asyncio.create_task(migrate(db))
-        await until(lambda: caplog.text.count("the migration will be retried") >= 2)
+        await eventually(lambda: caplog.text.count("the migration will be retried") >= 2)
         async with asyncio.timeout(60), db.read() as connection:
             await connection.exec_driver_sql("SELECT count(*) FROM procrastinate_jobs")
         assert not migrating.done()
@@ -163,7 +158,7 @@ async def test_a_process_that_waits_for_another_to_migrate_does_not_delay_it(
         url, f"SELECT pg_advisory_lock({migrate_postgresql._ADVISORY_LOCK})"
     ):
         migrating = asyncio.create_task(migrate(db))
-        await until(lambda: "another process that migrates" in caplog.text)
+        await eventually(lambda: "another process that migrates" in caplog.text)
         # An index that the other one builds concurrently would wait for every snapshot.
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
             await other.execute("SET lock_timeout = '5s'")

@@ -9,11 +9,11 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.task_service.tests.waiting import eventually
 from pydantic import ValidationError
 
 from msk_auth import InputInvalid, SystemClock
@@ -80,12 +80,6 @@ async def run(
     lease = RunLease() if lease is None else lease
     context = RunContext("run_1", 1, SystemClock(), log, lease=lease)
     return await command().run(CommandParams(argv=list(argv)), context), log
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the kernel sets no events
-            await asyncio.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

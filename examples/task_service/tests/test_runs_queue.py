@@ -24,6 +24,7 @@ from examples.task_service.tests.runs_support import (
     migrated,
     registry,
 )
+from examples.task_service.tests.waiting import eventually
 from procrastinate.exceptions import ConnectorException
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
@@ -55,14 +56,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 NEVER = timedelta(hours=1)
 LEASE = timedelta(seconds=15)
-
-
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if await check():
-                return
-            await asyncio.sleep(0.02)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from examples.task_service.tests.runs_support import (
     read_log,
     registry,
 )
+from examples.task_service.tests.waiting import eventually
 from sqlalchemy import event, update
 
 from msk_auth import Clock, StoreUnavailable, SystemClock
@@ -180,18 +181,6 @@ class Blocker:
 
 async def within(event: asyncio.Event) -> None:
     await asyncio.wait_for(event.wait(), LIMIT)
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until a function or a coroutine returns what is true."""
-
-    async def holds() -> object:
-        found = condition()
-        return await found if isinstance(found, Awaitable) else found
-
-    async with asyncio.timeout(LIMIT):
-        while not await holds():  # noqa: ASYNC110 - a database sets no events
-            await asyncio.sleep(0.01)
 
 
 # Executing
