@@ -21,14 +21,14 @@ from msk_auth import (
     Login,
     Owner,
     Principal,
-    SystemClock,
     Users,
     local_principal,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import FrozenClock
 from msk_auth.testing.adapter import Reply
 
-TOMORROW = SystemClock().now() + timedelta(days=1)
+TOMORROW = FrozenClock().now() + timedelta(days=1)
 
 
 class Base(DeclarativeBase):
@@ -96,6 +96,8 @@ class Site:
         self, adapter: str, engine: Engine, lease: timedelta | None = None, *, awaits: bool
     ) -> None:
         self.engine = engine
+        # By the real one a request that is slow for once is granted no lease.
+        self.clock = FrozenClock()
         self.queries: list[str] = []
         self.sessions: list[Any] = []
         self.entered: Callable[[], None] = lambda: None
@@ -127,6 +129,7 @@ class Site:
             issuers=[StubIssuer()],
             logins=[find_login],
             lease=lease,
+            clock=self.clock,
         )
 
     def _async_authenticator(self, lease: timedelta | None) -> Any:
@@ -138,6 +141,7 @@ class Site:
             issuers=[StubIssuer()],
             logins=[find_login],
             lease=lease,
+            clock=self.clock,
         )
 
     def open(self) -> Any:
@@ -167,7 +171,7 @@ class Site:
     async def key(self, owner_id: str) -> str:
         with Session(self.engine) as session:
             owner = owner_of(session.get_one(User, owner_id))
-        principal = local_principal(owner, at=self.given.clock.now(), interactive=True)
+        principal = local_principal(owner, at=self.clock.now(), interactive=True)
         created = self.given.create_key(principal, name="a script")
         key: str = (created if self.async_engine is None else await created).value.reveal()
         self.queries.clear()
