@@ -409,8 +409,14 @@ async def test_commands_end_with_a_killed_service(trap: str) -> None:
 ESCAPE = "(setsid sh -c 'sleep 600 & sleep 600 & echo $! $$; wait' 2>/dev/null &)"
 
 
-@pytest.mark.parametrize("generations", [1, 2], ids=["supervisor", "guard"])
-async def test_no_grandchild_survives_a_killed_supervisor_or_guard(generations: int) -> None:
+@pytest.mark.parametrize(
+    ("generations", "number"),
+    [(1, signal.SIGKILL), (1, signal.SIGSTOP), (2, signal.SIGKILL)],
+    ids=["supervisor", "stopped supervisor", "guard"],
+)
+async def test_no_grandchild_survives_a_killed_supervisor_or_guard(
+    generations: int, number: signal.Signals
+) -> None:
     log = Log()
     script = f"{ESCAPE}; sleep 600 & echo $! $$ ready; wait"
     task = asyncio.create_task(run(SH, "-c", script, log=log))
@@ -423,18 +429,20 @@ async def test_no_grandchild_survives_a_killed_supervisor_or_guard(generations: 
     victim = command
     for _ in range(generations):
         victim = parent_of(victim)
-    os.kill(victim, signal.SIGKILL)
+    os.kill(victim, number)
     result, _ = await asyncio.wait_for(task, 60)
     assert result.error is not None
     await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
-async def test_a_stopped_supervisor_ends_its_command_when_cancelled() -> None:
+async def test_a_stopped_guard_and_supervisor_end_their_command_when_cancelled() -> None:
     log = Log()
     script = f"{ESCAPE}; echo $$ $PPID ready; exec sleep 600"
     task = asyncio.create_task(run(SH, "-c", script, log=log))
     await log.until("ready")
-    os.kill(int(log.text().split("ready")[0].split()[-1]), signal.SIGSTOP)
+    supervisor = int(log.text().split("ready")[0].split()[-1])
+    os.kill(parent_of(supervisor), signal.SIGSTOP)
+    os.kill(supervisor, signal.SIGSTOP)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 30)

@@ -26,11 +26,12 @@ which starts the command.
 
 - Both are subreapers (Linux): a descendant that left the process group, the session and its parent (double fork and
   `setsid`) becomes a child of the supervisor, or of the guard once the supervisor is gone, and is killed there.
-- If the supervisor is killed, the kernel kills the command (parent-death signal) and the guard kills the rest.
+- If the supervisor is killed, the kernel kills the command (parent-death signal) and the guard kills the rest. The guard kills
+  a supervisor that is stopped (SIGSTOP), since it no longer ends the command in time.
 - If the guard is killed, the supervisor reads the end of a pipe and kills everything at once.
 
 On systems other than Linux, a descendant that leaves the process group survives. Without RULES nothing prevents a command
-from killing guard and supervisor in the same instant, or from becoming another user (`sudo`).
+from killing or stopping both guard and supervisor in the same instant, or from becoming another user (`sudo`).
 
 It starts for every command and so imports little: not even `typing`.
 """
@@ -82,7 +83,7 @@ def main(folder: str, until: float, rules: int | None, program: str, argv: list[
         return _supervise(folder, until, rules, program, argv, guard_alive=guard_alive, group=group)
     os.close(guard_alive)
     os.close(group)
-    code = _wait_for(supervisor)
+    code = _wait_for(supervisor, kill_stopped=True)
     # The supervisor has done this already, unless it was killed.
     command = os.read(groups, 32)
     if command:
@@ -220,12 +221,16 @@ def _now() -> float:  # pragma: no cover - as above
     return time.monotonic()  # noqa: TID251 - a program has no injected clock
 
 
-def _wait_for(child: int) -> int:
+def _wait_for(child: int, *, kill_stopped: bool = False) -> int:
     """Its exit status, -N for signal N; reaps the orphans that end before it."""
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if pid != child:
+            continue
+        if not os.WIFSTOPPED(status):
             return os.waitstatus_to_exitcode(status)
+        if kill_stopped:
+            os.kill(child, signal.SIGKILL)
 
 
 def exit_status(code: int) -> int:
