@@ -26,10 +26,15 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class App:
-    """Answers early at /early, waits for `finish` at /slow and within /begun, and reads the body anywhere else."""
+    """Answers early at /early, waits for `finish` at /slow and within /begun, and reads the body anywhere else.
+
+    `began` is set when a request waits, or a part of its body was read.
+    """
 
     finish: asyncio.Event = field(default_factory=asyncio.Event)
     began: asyncio.Event = field(default_factory=asyncio.Event)
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """Those of the latest request, once its body was read."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -60,6 +65,8 @@ class App:
             message: Message = {"more_body": True}
             while message.get("more_body"):
                 message = await receive()
+                self.began.set()
+            self.headers = dict(scope["headers"])
         headers = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
@@ -164,6 +171,44 @@ async def test_an_endless_head_is_refused_before_it_fills_the_memory() -> None:
     async with running() as it, connected(it.port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES + 1))
         assert (await everything(reader)).startswith(b"HTTP/1.1 431 ")
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"0\r\n" + b"a: b\r\n" * 1000, b"0\r\na: ", b"1;a="],
+    ids=["trailer", "field of a trailer", "chunk extension"],
+)
+async def test_what_is_endless_beside_a_body_is_refused_before_it_fills_the_memory(
+    start: bytes,
+) -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(CHUNKED + b"1\r\n{\r\n")
+        await it.app.began.wait()
+        writer.write(start.ljust(MAX_HEAD_BYTES + 1, b"b"))
+        assert (await everything(reader)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_body_of_many_chunks_and_a_trailer_are_read() -> None:
+    """More bytes beside the body than a head may have, but never at a stretch. The trailer adds no header."""
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(CHUNKED + b"1\r\na\r\n" * MAX_HEAD_BYTES)
+        writer.write(b"0\r\nAuthorization: Bearer a\r\nHost: b\r\n\r\n")
+        writer.write(b"GET /early HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert (await everything(reader)).count(b"HTTP/1.1 200 ") == 2
+        assert it.app.headers == {b"host": b"a", b"transfer-encoding": b"chunked"}
+
+
+async def test_a_refusal_is_not_written_into_a_response() -> None:
+    async with running() as it, connected(it.port) as (reader, writer):
+        writer.write(b"GET /begun HTTP/1.1\r\nHost: a\r\n\r\n")
+        await it.app.began.wait()
+        writer.write(b"BREW / HTCPCP/1.0\r\n\r\n")
+        answer = await everything(reader)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
 
 
 async def test_what_is_not_http_gets_a_problem_document() -> None:

@@ -59,7 +59,7 @@ HEAD_SECONDS: Final = 10.0
 """How long a client may take to send a request's line and headers."""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""The largest request line and headers together."""
+"""The largest request line and headers together, and the largest trailer."""
 
 LINGER_SECONDS: Final = 1.0
 """How long an idle connection is kept for a request while the service stops."""
@@ -308,7 +308,7 @@ class TimeoutProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._deadline: TimerHandle | None = None
         self._in_head = True
-        self._head_bytes = 0
+        self._bytes_beside_body = 0
         self._received = b""
         self._beyond: _Refusal | None = None
         self._stalled: TimerHandle | None = None
@@ -349,17 +349,21 @@ class TimeoutProtocol(HttpToolsProtocol):
             self._stalled = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data, unless the head is too large."""
-        if self._in_head:
-            self._head_bytes += len(data)
-            # Any data ends the keep-alive time, so even a blank line before a request starts this deadline.
-            if self._deadline is None:
-                self._expect()
+        """Parse the data, unless the head is too large, or what comes between the parts of a body and after them."""
+        self._bytes_beside_body += len(data)
+        # Any data ends the keep-alive time, so even a blank line before a request starts this deadline.
+        if self._in_head and self._deadline is None:
+            self._expect()
         self._received = data
         super().data_received(data)
         self._received = b""
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+        if self._bytes_beside_body > MAX_HEAD_BYTES:
             self._refuse(_HEAD_TOO_LARGE)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body; :class:`~task_service.middleware.BodyLimit` counts these."""
+        self._bytes_beside_body = 0
+        super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed; a malformed credential gets a challenge."""
@@ -371,10 +375,15 @@ class TimeoutProtocol(HttpToolsProtocol):
         self._expect()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head. Those of a trailer, which uvicorn would add to them, are ignored (RFC 9110, section 6.5.1)."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._in_head = False
-        self._head_bytes = 0
+        self._bytes_beside_body = 0
         self._satisfied()
         if self._beyond is not None and self.url.partition(b"?")[0] not in _HEALTH:
             self.app = self._beyond
@@ -385,6 +394,7 @@ class TimeoutProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The body is complete too; another head follows."""
         self._in_head = True
+        self._bytes_beside_body = 0
         self._satisfied()
         super().on_message_complete()
 
@@ -413,7 +423,7 @@ class TimeoutProtocol(HttpToolsProtocol):
 
     def _linger(self) -> None:
         """Close the connection if no request begins within :data:`LINGER_SECONDS`."""
-        if self._in_head and self._head_bytes == 0:
+        if self._in_head and self._bytes_beside_body == 0:
             self._satisfied()
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -433,7 +443,9 @@ class TimeoutProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: _Refusal) -> None:
         if not self.transport.is_closing():
-            self.transport.write(refusal.written)
+            # Not into another response.
+            if self._is_idle or not self.cycle.response_started:
+                self.transport.write(refusal.written)
             self.transport.close()
 
     def _too_late(self) -> None:
