@@ -105,7 +105,9 @@ async def test_a_change_does_not_overwrite_a_reset_that_was_acknowledged_meanwhi
     await assert_password(it, OTHER_PASSWORD)
 
 
-@pytest.mark.parametrize("how", ["logged out", "ended elsewhere", "disabled"])
+@pytest.mark.parametrize(
+    "how", ["logged out", "ended elsewhere", "disabled", "outlived a limit that was shortened"]
+)
 async def test_a_change_needs_its_session_to_be_open_still(
     it: World, during: During, how: str
 ) -> None:
@@ -117,6 +119,9 @@ async def test_a_change_needs_its_session_to_be_open_still(
             await it.login.log_out(attacker)
         elif how == "ended elsewhere":
             await it.sessions.end_all(user.id, by=owner, keep=owner.session_id)
+        elif how == "outlived a limit that was shortened":
+            it.clock.sleep(600)
+            await it.config.update({"session_lifetime_minutes": 10, "session_idle_minutes": 10})
         else:
             await it.users.change(user.id, disabled=True)
 

@@ -33,6 +33,7 @@ from msk_auth import (
     LeakedKey,
     LeakLocation,
     Owner,
+    PermissionDenied,
     Principal,
     StoreUnavailable,
     TokenRevoked,
@@ -120,10 +121,11 @@ async def test_an_entry_of_a_key_of_another_owner_names_the_person_and_the_owner
     keys: Keys,
 ) -> None:
     account = str((await keys.it.user("deploy")).id)
+    root = await keys.it.logged_in(await keys.it.user("root", "admin"))
     created = await keys.authenticator.create_key(
-        keys.ann, name="CI", scopes=["tasks:run"], on_behalf_of=account
+        root, name="CI", scopes=["tasks:run"], on_behalf_of=account
     )
-    await keys.authenticator.revoke_key(keys.ann, created.record.id, on_behalf_of=account)
+    await keys.authenticator.revoke_key(root, created.record.id, on_behalf_of=account)
     assert await keys.trail() == [
         (
             "key.created",
@@ -136,7 +138,7 @@ async def test_an_entry_of_a_key_of_another_owner_names_the_person_and_the_owner
             {"name": "CI", "cause": "delegate", "owner_id": account},
         ),
     ]
-    assert {entry.actor_id for entry in await keys.entries()} == {keys.ann.owner.id}
+    assert {entry.actor_id for entry in await keys.entries()} == {root.owner.id}
 
 
 async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> None:
@@ -247,9 +249,11 @@ async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
     assert actions == ["key.revoked"]
 
 
-async def test_no_key_is_created_for_a_login_that_has_ended_meanwhile(keys: Keys) -> None:
+async def test_no_key_is_created_or_edited_for_a_login_that_has_ended_meanwhile(
+    keys: Keys,
+) -> None:
     it, authenticator, ann = keys.it, keys.authenticator, keys.ann
-    made = (await authenticator.create_key(ann, name="CI")).record
+    made = (await authenticator.create_key(ann, name="CI", networks=["192.0.2.0/24"])).record
     before = await keys.records(), await keys.trail()
     # As a request finds it that was authenticated a moment before.
     link = await it.invitations.create(ann.owner.id)
@@ -257,9 +261,38 @@ async def test_no_key_is_created_for_a_login_that_has_ended_meanwhile(keys: Keys
     for deed in (
         authenticator.create_key(ann, name="of an attacker"),
         authenticator.rotate_key(ann, made.id),
+        authenticator.update_key(ann, made.id, networks=None),
     ):
         with pytest.raises(TokenRevoked):
             await deed
+
+    assert (await keys.records(), await keys.trail()) == before
+    assert (await keys.store.find(made.id)).networks == made.networks  # type: ignore[union-attr]
+
+
+async def test_a_former_administrator_changes_no_key_of_another_owner(keys: Keys) -> None:
+    """One who is demoted after the request was authorized, at the moment in which the key is written."""
+    it = keys.it
+    account = (await it.user("deploy")).id
+    await it.user("root", "admin")
+    attacker = await it.logged_in(await it.user("attacker", "admin"))
+    made = await keys.authenticator.create_key(
+        attacker, name="CI", scopes=["tasks:run"], on_behalf_of=account
+    )
+    before = await keys.records(), await keys.trail()
+    await it.users.change(attacker.owner.id, roles=["user"])
+    deeds: list[Awaitable[object]] = [
+        keys.authenticator.create_key(
+            attacker, name="x", scopes=["tasks:run"], on_behalf_of=account
+        ),
+        keys.authenticator.rotate_key(attacker, made.record.id, on_behalf_of=account),
+        keys.authenticator.update_key(attacker, made.record.id, name="x", on_behalf_of=account),
+        keys.authenticator.revoke_key(attacker, made.record.id, on_behalf_of=account),
+    ]
+    for deed in deeds:
+        with pytest.raises(PermissionDenied) as denied:
+            await deed
+        assert denied.value.required == ("admin:keys",)
 
     assert (await keys.records(), await keys.trail()) == before
 

@@ -21,6 +21,7 @@ from msk_auth import (
     KeyRevocation,
     KeyRotated,
     KeyUpdated,
+    PermissionDenied,
     Principal,
     RevocationCause,
     StoreUnavailable,
@@ -32,8 +33,9 @@ from task_service.tasks.run_keys import KEY_LEAKED, of_key
 from task_service.tasks.runs import cancel_runs
 
 from .audit import Audit
-from .roles import RECENT_LOGIN
+from .roles import MANAGE_KEYS, RECENT_LOGIN
 from .sessions import require_open
+from .users import read_user
 
 MAX_LEAKS: Final = 100
 """How many places of one leaked key are recorded."""
@@ -56,9 +58,10 @@ class KeyAudit:
         self._audit = audit
 
     async def on_change(self, connection: AsyncConnection, event: KeyEvent) -> None:
-        """The hook of the key store. A key is created only while the login that creates it is open.
+        """The hook of the key store. It checks again what may have ended since the request was authenticated.
 
-        A person changes the key of another owner, such as a service account, only with a recent login.
+        A key is created, replaced or edited only while the login that does it is open. A person changes the key of another
+        owner, such as a service account, only with a recent login and while an administrator.
 
         Args:
             connection: In the transaction of the change.
@@ -67,10 +70,11 @@ class KeyAudit:
         Raises:
             LoginTooOld: The key is another owner's, and the login of the principal is older than :data:`RECENT_LOGIN`.
             TokenRevoked: The login of the principal has ended since its request was authenticated.
+            PermissionDenied: The key is another owner's, and the principal administers keys no more.
         """
         principal = None if isinstance(event, KeyLeaked | KeyExpiring) else event.principal
-        if principal is not None and principal.owner.id != event.record.owner_id:
-            _RECENT.check(principal, event.at)
+        if principal is not None:
+            await _confirm(connection, principal, event)
         match event:
             case KeyCreated(principal=principal, record=record):
                 await self._created(connection, event, principal, record)
@@ -124,9 +128,6 @@ class KeyAudit:
         record: ApiKey,
         **details: Any,
     ) -> None:
-        # Code inside the process may create keys for a user without a login.
-        if principal.session_id is not None:
-            await require_open(connection, principal, event.at)
         scopes = None if record.scopes is None else sorted(record.scopes)
         if record.networks is not None:
             details["networks"] = sorted(record.networks)
@@ -170,6 +171,22 @@ class KeyAudit:
             details={"name": key.name, **details},
             connection=connection,
         )
+
+
+async def _confirm(connection: AsyncConnection, principal: Principal[Any], event: KeyEvent) -> None:
+    is_own = principal.owner.id == event.record.owner_id
+    if not is_own:
+        _RECENT.check(principal, event.at)
+    # An own key may be ended by a login that has just ended. Code inside the process may have no login.
+    if principal.session_id is not None and (
+        not is_own or isinstance(event, KeyCreated | KeyRotated | KeyUpdated)
+    ):
+        await require_open(connection, principal, event.at)
+    if (
+        not is_own
+        and MANAGE_KEYS not in (await read_user(connection, principal.owner.id)).permissions
+    ):
+        raise PermissionDenied([MANAGE_KEYS])
 
 
 def _edited(record: ApiKey, fields: tuple[str, ...]) -> dict[str, Any]:

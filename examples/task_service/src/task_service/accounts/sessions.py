@@ -428,17 +428,15 @@ class Sessions:
             await self.flush()
 
     def _session(self, row: Row[Any]) -> LoginSession:
-        lifetime = _minutes(row.session_lifetime_minutes, _DEFAULTS.session_lifetime_minutes)
         idle = _minutes(row.session_idle_minutes, _DEFAULTS.session_idle_minutes)
         last_seen = max(row.last_seen_at, self._seen.get(row.id, row.last_seen_at))
-        started_at = row.authenticated_at if row.started_at is None else row.started_at
         return LoginSession(
             id=row.id,
             user_id=row.user_id,
             authenticated_at=row.authenticated_at,
-            started_at=started_at,
+            started_at=_started_at(row),
             last_seen_at=last_seen,
-            expires_at=min(row.expires_at, started_at + lifetime, last_seen + idle),
+            expires_at=min(_lifetime_end(row), last_seen + idle),
             ended_at=row.ended_at,
             address=row.address,
             user_agent=row.user_agent,
@@ -458,18 +456,19 @@ async def require_open(
         now: The present.
 
     Raises:
-        TokenRevoked: The session has ended, or there is none.
+        TokenRevoked: The session has ended or outlived the present limit, or there is none.
     """
     await connection.execute(_locking(principal.owner.id))
-    session = await connection.scalar(
-        select(_SESSIONS.id).where(
+    found = await connection.execute(
+        _WITH_LIMITS.where(
             _SESSIONS.id == principal.session_id,
             _SESSIONS.user_id == principal.owner.id,
             _SESSIONS.ended_at.is_(None),
-            _SESSIONS.expires_at > now,
         )
     )
-    if session is None:
+    row = found.one_or_none()
+    # It is not idle: this request uses it.
+    if row is None or now >= _lifetime_end(row):
         raise TokenRevoked
 
 
@@ -549,6 +548,18 @@ def _locking(user_id: str) -> Select[Any]:
     """Locks a user, weakly enough for rows that refer to them, such as a new task."""
     users = schema.users.c
     return select(users.id).where(users.id == user_id).with_for_update(key_share=True)
+
+
+def _started_at(row: Row[Any]) -> datetime:
+    started_at: datetime = row.authenticated_at if row.started_at is None else row.started_at
+    return started_at
+
+
+def _lifetime_end(row: Row[Any]) -> datetime:
+    """When a session expires however often it is used, by the present limit."""
+    lifetime = _minutes(row.session_lifetime_minutes, _DEFAULTS.session_lifetime_minutes)
+    stored: datetime = row.expires_at
+    return min(stored, _started_at(row) + lifetime)
 
 
 def _minutes(stored: object, default: int) -> timedelta:
