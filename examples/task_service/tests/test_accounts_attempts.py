@@ -16,13 +16,13 @@ from examples.task_service.tests.accounts_support import KINDS, START
 from examples.task_service.tests.runs_support import migrated
 from limits.aio.storage import MemoryStorage, Storage
 from redis.asyncio import Redis
-from sqlalchemy import select
+from sqlalchemy import func, select
 from tests.ports import free_port
 
 from msk_auth import ConfigurationError, StoreUnavailable, TooManyAttempts
 from msk_auth.testing import FrozenClock
 from task_service.accounts.attempts import DatabaseAttempts, RedisAttempts
-from task_service.accounts.throttle import PER_PAIR, LoginThrottle, PublicThrottle
+from task_service.accounts.throttle import PER_ADDRESS, PER_PAIR, LoginThrottle, PublicThrottle
 from task_service.db.engine import Database
 from task_service.db.schema import login_attempts
 
@@ -165,6 +165,33 @@ async def test_a_refused_attempt_writes_nothing(
         with pytest.raises(TooManyAttempts):
             await throttle.attempt(name, address)
     assert await rows() == before
+
+
+async def test_refused_attempts_of_one_moment_write_no_names_and_use_up_no_address(
+    databases: tuple[Database, Database], clock: FrozenClock
+) -> None:
+    """All of them pass the test of the limits before the first one is counted."""
+    db, _ = databases
+    throttle = LoginThrottle(clock, DatabaseAttempts(db, clock), key=KEY)
+
+    async def admitted(*names: str) -> int:
+        results = await asyncio.gather(
+            *(throttle.attempt(name, HOME) for name in names), return_exceptions=True
+        )
+        assert {type(result) for result in results} == {type(None), TooManyAttempts}
+        return results.count(None)
+
+    async def rows() -> int | None:
+        async with db.read() as connection:
+            return await connection.scalar(select(func.count()).select_from(login_attempts))
+
+    assert await admitted(*["ann"] * (PER_PAIR + 5)) == PER_PAIR
+    # The account, the address and the pair.
+    assert await rows() == 3
+    # The five that were refused count for nothing at the address, which others share.
+    others = PER_ADDRESS - PER_PAIR
+    assert await admitted(*(f"other{number}" for number in range(others + 5))) == others
+    assert await rows() == 3 + 2 * others
 
 
 async def test_a_refused_request_without_a_login_writes_nothing(

@@ -67,16 +67,18 @@ class LoginThrottle:
         Raises:
             TooManyAttempts: There were too many. The caller must not verify the password.
         """
-        limits = self._limits(account, address)
-        by_pair, by_address, by_account = limits
-        # Read before anything is written, and the address first: a refused address is refused for every name.
-        for limit, identifiers in (by_address, by_pair, by_account):
+        by_pair, by_address, by_account = self._limits(account, address)
+        # The address first: a refused address is refused for every name, and writes none of them.
+        limits = (by_address, by_pair, by_account)
+        # Read before anything is written.
+        for limit, identifiers in limits:
             if not await self._limiter.test(limit, *identifiers):
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))
         # Parallel attempts may all have passed the test; counting decides.
-        for limit, identifiers in limits:
+        for number, (limit, identifiers) in enumerate(limits):
             if not await self._limiter.hit(limit, *identifiers):
-                # The remaining limits are not counted: a refused client must not use up the limits of others.
+                # A refused client must not use up the limits of others, such as that of its address.
+                await self._uncount(limits[:number])
                 raise TooManyAttempts(await self._seconds_left(limit, identifiers))
 
     async def succeeded(self, account: str, address: str | None) -> None:
