@@ -22,7 +22,7 @@ from tests.ports import free_port
 
 from task_service.cli import main
 from task_service.doctor import CONNECTIONS_OF_A_PROCESS
-from task_service.settings import Settings
+from task_service.settings import PREFIX, Settings
 from task_service.tasks.queue import QueueNotifier
 
 SERVICE = Path(__file__).parents[1]
@@ -293,7 +293,11 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
             assert (service["DynamicUser"], service["User"]) == ("yes", "task-service-worker")
             assert service["InaccessiblePaths"] == "-/var/lib/task-service"
             assert "StateDirectory" not in service
+            withheld = service["UnsetEnvironment"].split()
+            fields = {name.removeprefix(PREFIX).lower() for name in withheld}
+            assert fields == {"oidc_client_secret", "redis_url"} <= Settings.model_fields.keys()
         else:
+            assert service["InaccessiblePaths"] == "-/var/backups/task-service"
             assert service["User"] == "task-service"
             assert service["StateDirectory"] == "task-service"
         for number in ("create_ruleset", "add_rule", "restrict_self"):

@@ -15,6 +15,8 @@ from task_service.handlers import HandlerEnvironment, HandlerResult, RunContext,
 from task_service.handlers import sandbox as sandbox_module
 from task_service.handlers.command import Command, CommandParams, refuse_unconfined
 from task_service.handlers.sandbox import CommandSandbox, landlock_version
+from task_service.settings import Settings
+from task_service.worker import command_sandbox_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -65,6 +67,21 @@ async def test_a_command_cannot_read_the_secrets_file(data: Path, sandbox: Comma
     result, printed = await execute(sandbox, "cat", str(data / "secrets.json"))
     assert (result.exit_code, "Permission denied" in printed) == (1, True)
     assert SECRET not in printed
+
+
+@needs_landlock
+async def test_a_command_cannot_read_the_password_of_the_database(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pgpass").write_text(SECRET)
+    # As a composition mounts it: the name is a link.
+    (tmp_path / "link").symlink_to(tmp_path / "pgpass")
+    url = f"postgresql://ann@db/tasks?passfile={tmp_path}/link"
+    sandbox = command_sandbox_of(Settings(data_dir=tmp_path / "data", database_url=url))
+    for name in ("pgpass", "link"):
+        result, printed = await execute(sandbox, "cat", str(tmp_path / name))
+        assert (result.exit_code, "Permission denied" in printed) == (1, True)
+        assert SECRET not in printed
 
 
 @needs_landlock

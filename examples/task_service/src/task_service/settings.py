@@ -6,10 +6,10 @@ start makes them in the data folder (`secrets_file.py`).
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -151,6 +151,27 @@ def _default_data_dir() -> Path:
 def _default_database_url(data: Mapping[str, Any]) -> str:
     file = data["data_dir"] / "task-service.sqlite3"
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
+
+
+_FILES_OF_LIBPQ: Final = {
+    "passfile": ("PGPASSFILE", "~/.pgpass"),
+    "sslkey": ("PGSSLKEY", "~/.postgresql/postgresql.key"),
+    "servicefile": ("PGSERVICEFILE", "~/.pg_service.conf"),
+}
+"""What libpq reads secrets from: the parameter of the URL, the variable in its place, and the default."""
+
+
+def _files_of_libpq(url: URL) -> Iterator[Path]:
+    for parameter, (variable, default) in _FILES_OF_LIBPQ.items():
+        given = url.query.get(parameter, os.environ.get(variable))
+        if given is not None:
+            # A parameter that is given twice is a tuple.
+            yield from map(Path, (given,) if isinstance(given, str) else given)
+            continue
+        path = Path(os.path.expanduser(default))  # noqa: PTH111 - the method fails for a user without a home
+        # A file that does not exist is not hidden, since no command could then list the home folder.
+        if path.exists():
+            yield path
 
 
 def _default_base_url(data: Mapping[str, Any]) -> str:
@@ -299,11 +320,12 @@ class Settings(BaseSettings):
 
     @property
     def private_paths(self) -> tuple[Path, ...]:
-        """The paths that only the service may access: the data folder, and a SQLite database outside of it."""
-        file = parse_url(self.database_url).database if self.on_sqlite else None
-        if file is None or file == ":memory:":
-            return (self.data_dir,)
-        database = Path(file).absolute()
+        """The paths that only the service may access: the data folder, a SQLite database, and files with secrets of libpq."""
+        url = parse_url(self.database_url)
+        if not self.on_sqlite:
+            return (self.data_dir, *_files_of_libpq(url))
+        # SQLite writes its log beside the file that a link leads to.
+        database = Path(cast("str", url.database)).resolve()
         beside = (database.with_name(database.name + end) for end in ("-wal", "-shm", "-journal"))
         return (self.data_dir, database, *beside)
 
