@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any, cast
@@ -252,6 +252,14 @@ class TakesAnyMarkForItsOwn(LeaseRegisterView):
         yield from super().confirm(duration)
 
 
+class KnowsOnlyWhatItReads(LeaseRegisterView):
+    """Takes a process that is gone from the register for one that has ended."""
+
+    def read(self) -> Flow[Collection[RecordedLease]]:
+        self._unchanged_since = {}
+        return (yield from super().read())
+
+
 class TakesAnUnknownLeaseForNone(Leases[str]):
     """Breaks rule 6."""
 
@@ -453,6 +461,16 @@ def restore_an_old_mark() -> list[str]:
     return play.end()
 
 
+def restore_a_register_without_the_lease() -> list[str]:
+    play = Play()
+    play.world.back_up()
+    play.verify()
+    play.look_at_the_register()
+    play.world.restore(0.01)
+    play.revoke()
+    return play.end()
+
+
 def forget_what_was_just_recorded_anew() -> list[str]:
     play = Play()
     play.verify()
@@ -498,6 +516,14 @@ def test_a_process_whose_old_mark_was_restored_records_itself_anew(
     assert restore_an_old_mark() == []
     monkeypatch.setattr(cache, "LeaseRegisterView", TakesAnyMarkForItsOwn)
     assert restore_an_old_mark() != []
+
+
+def test_a_process_that_a_writer_has_seen_is_waited_for_although_a_backup_has_lost_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert restore_a_register_without_the_lease() == []
+    monkeypatch.setattr(cache, "LeaseRegisterView", KnowsOnlyWhatItReads)
+    assert restore_a_register_without_the_lease() != []
 
 
 def test_a_process_that_has_recorded_itself_anew_is_not_removed(

@@ -198,6 +198,31 @@ def test_a_mark_that_changes_is_in_use_anew(process: Process) -> None:
     assert process.register.leases == [changed]
 
 
+def test_what_is_gone_may_be_in_use_for_as_long_as_if_it_stood_still(process: Process) -> None:
+    process.register.leases = [OTHER]
+    assert process.run(process.view.read()) == [OTHER]
+    process.register.leases = []
+    process.register.calls.clear()
+    process.advance(UNUSED)
+    # From after the first read to before this one.
+    assert process.run(process.view.read()) == [OTHER]
+    assert process.run(process.view.read()) == []
+    assert process.register.calls == ["read", "read"]
+    assert process.view._unchanged_since == {}
+
+
+def test_what_is_gone_counts_no_longer_once_its_process_has_written_another_mark(
+    process: Process,
+) -> None:
+    process.register.leases = [OTHER]
+    process.run(process.view.read())
+    process.register.leases = []
+    process.run(process.view.read())
+    again = OTHER._replace(mark=8)
+    process.register.leases = [again]
+    assert process.run(process.view.read()) == [again]
+
+
 def test_what_cannot_be_removed_is_logged_and_still_not_in_use(
     process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,9 @@ with a mark, which it changes:
 - **An entry is removed** by a process that has seen its mark unchanged for longer than `RECORD_SECONDS` and one such lease,
   and only if the mark is still the same.
 
+- **An entry that is gone** counts for as long as it would if its mark stood still, unless its process has written another: it may
+  have been lost with a backup that was restored.
+
 A process never writes the same mark twice, so a mark from after a restore differs from all marks from before.
 `docs/explanation/lease.md` has the argument.
 """
@@ -99,18 +102,24 @@ class LeaseRegisterView:
             )
 
     def read(self) -> Flow[Collection[RecordedLease]]:
-        """The leases that may be in use in any process. Others are removed."""
+        """The leases that may be in use in any process, as far as this one has seen them. Others are removed."""
         began = self._clock.monotonic()
         leases = yield from steps.recorded_leases()
         ended = self._clock.monotonic()
         # Measured from after the first read that had this mark, to before the current read.
         known = self._unchanged_since
-        self._unchanged_since = {lease: known.get(lease, ended) for lease in leases}
+        holders = {self._holder, *(lease.holder for lease in leases)}
+        # A backup that was restored may lack a process that this one has seen. Another process may have removed it, too.
+        lost = {lease: since for lease, since in known.items() if lease.holder not in holders}
+        seen = {**lost, **{lease: known.get(lease, ended) for lease in leases}}
         in_use = [
             lease
-            for lease, since in self._unchanged_since.items()
+            for lease, since in seen.items()
             if began - since <= _seconds_until_unused(lease.duration)
         ]
+        self._unchanged_since = {
+            lease: since for lease, since in seen.items() if lease in leases or lease in in_use
+        }
         for lease in leases:
             if lease not in in_use:
                 yield from self._forget(lease)
