@@ -253,6 +253,20 @@ def test_with_special_names_or_connections_sqlalchemy_reads(postgres_url: URL, h
         assert store.find("k1") == FULL
 
 
+def test_a_forked_child_takes_not_the_one_connection_of_its_parent(postgres_url: URL) -> None:
+    with store_on(postgres_url, poolclass=StaticPool) as store:
+
+        def backend() -> int:
+            assert store.find("k1") == FULL
+            with store._engine.connect() as connection:
+                pid: int = connection.scalars(text("SELECT pg_backend_pid()")).one()
+                return pid
+
+        ours = backend()
+        assert in_child(backend) != ours
+        assert backend() == ours
+
+
 def test_a_pool_that_keeps_nothing_works_too(postgres_url: URL) -> None:
     with store_on(postgres_url, poolclass=NullPool) as store:
         assert find_held(store, "k1") == FULL

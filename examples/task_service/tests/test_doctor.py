@@ -251,6 +251,13 @@ async def test_a_server_that_commits_asynchronously_is_found(tmp_path: Path, url
     async with db.write() as connection:
         assert await connection.scalar(text("SHOW synchronous_commit")) == "on"
     await db.close()
+    # What is on is kept by the connection, whatever the server's configuration says later.
+    await execute(url, f"ALTER DATABASE {name} SET synchronous_commit = on")
+    db = Database.open(url)
+    async with db.write() as connection:
+        setting = text("SELECT setting, source FROM pg_settings WHERE name = 'synchronous_commit'")
+        assert tuple((await connection.execute(setting)).one()) == ("on", "session")
+    await db.close()
     # What is stronger stays.
     await execute(url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
     db = Database.open(url)

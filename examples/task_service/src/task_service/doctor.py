@@ -335,6 +335,14 @@ async def _durability(db: Database, url: URL) -> Finding:
         default = await connection.scalar(
             text("SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'")
         )
+        fsync = await connection.scalar(text("SHOW fsync"))
+    if fsync == "off":
+        return Finding(
+            "durability",
+            False,
+            "fsync is off, so a crash of the server's machine can destroy the whole database;"
+            " to turn it on, run: ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()",
+        )
     if default == "off":
         return Finding(
             "durability",

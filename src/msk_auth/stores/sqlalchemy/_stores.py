@@ -143,8 +143,11 @@ class _Shared:
 
     def _leave_the_parents_pool(self) -> None:
         engine = self._engine
+        if engine is None:
+            return
         # A database in memory is its connection: a child goes on with its copy.
-        if engine is None or isinstance(engine.pool, StaticPool | SingletonThreadPool):
+        is_one_connection = isinstance(engine.pool, StaticPool | SingletonThreadPool)
+        if is_one_connection and engine.dialect.name == "sqlite":
             return
         # As SQLAlchemy advises for a forked child. What the pool holds is not closed either: it is the parent's.
         abandon(engine.pool)

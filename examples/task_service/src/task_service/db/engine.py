@@ -63,10 +63,11 @@ _WRITES: Final = "task_service_writes"
 # A checkpointed WAL is truncated to this size instead of keeping its largest.
 _WAL_BYTES: Final = 16_777_216
 
-# A setting stronger than "on", such as remote_apply, stays.
+# Set even if it is on now: a reload of the server's configuration changes what a connection has not set for itself. A setting
+# stronger than "on", such as remote_apply, stays.
 _COMMIT_DURABLY: Final = (
-    "SELECT set_config('synchronous_commit', 'on', false)"
-    " WHERE current_setting('synchronous_commit') = 'off'"
+    "SELECT set_config('synchronous_commit', coalesce(nullif(setting, 'off'), 'on'), false)"
+    " FROM current_setting('synchronous_commit') AS setting"
 )
 
 POSTGRES_CONNECT: Final[dict[str, Any]] = {
