@@ -148,6 +148,7 @@ def works(store: Any) -> Iterator[tuple[str, Any, str]]:
     )
     yield "authenticate", make(store), "authenticate"
     yield "authenticate, with a lease", make(store, lease=subjects.LONG_LEASE), "authenticate"
+    yield "authenticate, retired pepper", make(store, pepper_id="b"), "authenticate"
     yield "revoke a presented key", make(store), "revoke_presented_key"
 
 

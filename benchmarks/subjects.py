@@ -43,24 +43,34 @@ async def find_owner_async(_owner_id: str) -> Owner[str]:
     return OWNER
 
 
-def hasher() -> KeyHasher:
-    """With a pepper, as in production."""
-    return KeyHasher(PepperRing({"a": PEPPER}, current="a"))
+def hasher(pepper_id: str = "a") -> KeyHasher:
+    """With a pepper, as in production. With another id, the digests of the first one verify no more."""
+    return KeyHasher(PepperRing({pepper_id: PEPPER}, current=pepper_id))
 
 
 def authenticator(
-    store: KeyStore, *, tokens: Sequence[TokenProfile] = (), lease: timedelta | None = None
+    store: KeyStore,
+    *,
+    tokens: Sequence[TokenProfile] = (),
+    lease: timedelta | None = None,
+    pepper_id: str = "a",
 ) -> Authenticator[str]:
     """One that blocks."""
-    return Authenticator(store, find_owner=find_owner, hasher=hasher(), tokens=tokens, lease=lease)
+    return Authenticator(
+        store, find_owner=find_owner, hasher=hasher(pepper_id), tokens=tokens, lease=lease
+    )
 
 
 def async_authenticator(
-    store: AsyncKeyStore, *, tokens: Sequence[TokenProfile] = (), lease: timedelta | None = None
+    store: AsyncKeyStore,
+    *,
+    tokens: Sequence[TokenProfile] = (),
+    lease: timedelta | None = None,
+    pepper_id: str = "a",
 ) -> AsyncAuthenticator[str]:
     """One that awaits."""
     return AsyncAuthenticator(
-        store, find_owner=find_owner_async, hasher=hasher(), tokens=tokens, lease=lease
+        store, find_owner=find_owner_async, hasher=hasher(pepper_id), tokens=tokens, lease=lease
     )
 
 

@@ -102,6 +102,7 @@ ROWS = {
         f"{store}{awaited}": [
             "authenticate",
             "authenticate, with a lease",
+            "authenticate, retired pepper",
             "revoke a presented key",
         ]
         for store in ("memory", "SQLite", "PostgreSQL")

@@ -200,6 +200,27 @@ def test_an_unknown_key_and_a_wrong_secret_take_the_same_steps(
         assert functions_called(lambda: work(world, unknown)) == steps  # noqa: B023
 
 
+@pytest.mark.parametrize("accept_unpeppered", [True, False])
+@pytest.mark.parametrize("earlier", ["older pepper", "retired pepper", "no pepper"])
+def test_a_wrong_secret_of_a_record_of_an_earlier_scheme_takes_the_same_steps(
+    make_world: MakeWorld, earlier: str, *, accept_unpeppered: bool
+) -> None:
+    older = PepperRing({"1": SECRET}, current="1")
+    peppers = {"2": OTHER_SECRET} | ({"1": SECRET} if earlier == "older pepper" else {})
+    ring = PepperRing(peppers, current="2")
+    world = make_world(hasher=KeyHasher(ring, accept_unpeppered=accept_unpeppered))
+    created = world.create()
+    maker = KeyHasher(None if earlier == "no pepper" else older)
+    world.store.put(replace(created.record, digest=maker.digest(created.value.reveal())))
+    wrong = with_wrong_secret(world, created.record.id)
+    unknown = KeyFormat().generate().reveal()
+    for key in (wrong, unknown):
+        refusal_of(world, key)
+    steps = functions_called(lambda: refusal_of(world, wrong))
+    assert ("c_call", "compare_digest") in steps
+    assert functions_called(lambda: refusal_of(world, unknown)) == steps
+
+
 STATES: dict[str, dict[str, Any]] = {
     "active": {},
     "revoked": {"revoked_at": NOW},

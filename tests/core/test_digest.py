@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import random
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
-from tests.core.support import OTHER_SECRET, SECRET
+from tests.core.support import OTHER_SECRET, SECRET, functions_called
 
 from msk_auth import ConfigurationError, KeyFormat, KeyHasher, PepperRing
 from msk_auth.core import digest as module
@@ -186,39 +187,75 @@ def count_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return work
 
 
-@pytest.mark.parametrize("hasher", [PLAIN, BOTH, STRICT])
-def test_an_unknown_key_costs_the_same_work_as_a_wrong_secret(
-    hasher: KeyHasher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = hasher.digest(OTHER)
-    work = count_work(monkeypatch)
-    assert hasher.verify(KEY, stored) is False
-    wrong_secret = work.copy()
-    work.clear()
-    hasher.dummy_verify(KEY)
-    assert work == wrong_secret
-    assert len(work) == 2
+WITH_A_RING = ["_sha256", "_hmac", "_equal"]
 
 
 @pytest.mark.parametrize(
-    ("hasher", "stored"),
+    ("hasher", "stored", "steps"),
     [
-        (RETIRED, PEPPERED_OLD.digest(OTHER)),
-        (STRICT, PLAIN.digest(OTHER)),
-        (PLAIN, BOTH.digest(OTHER)),
-        (BOTH, "unknown:scheme"),
+        (PLAIN, PLAIN.digest(OTHER), ["_sha256", "_equal"]),
+        (PLAIN, BOTH.digest(OTHER), ["_sha256", "_equal"]),
+        (PLAIN, "unknown:scheme", ["_sha256", "_equal"]),
+        (BOTH, BOTH.digest(OTHER), WITH_A_RING),
+        (BOTH, PEPPERED_OLD.digest(OTHER), WITH_A_RING),
+        (BOTH, PLAIN.digest(OTHER), WITH_A_RING),
+        (BOTH, "unknown:scheme", WITH_A_RING),
+        (RETIRED, PEPPERED_OLD.digest(OTHER), WITH_A_RING),
+        (STRICT, STRICT.digest(OTHER), WITH_A_RING),
+        (STRICT, PLAIN.digest(OTHER), WITH_A_RING),
     ],
-    ids=["retired pepper", "unpeppered", "no ring", "unknown scheme"],
+    ids=[
+        "no ring",
+        "no ring, peppered",
+        "no ring, unknown scheme",
+        "current pepper",
+        "older pepper",
+        "unpeppered",
+        "unknown scheme",
+        "retired pepper",
+        "strict",
+        "strict, unpeppered",
+    ],
 )
-def test_a_record_that_can_never_verify_costs_the_same_work_too(
-    hasher: KeyHasher, stored: str, monkeypatch: pytest.MonkeyPatch
+def test_an_unknown_key_costs_the_same_work_as_a_wrong_secret_of_any_scheme(
+    hasher: KeyHasher, stored: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = count_work(monkeypatch)
-    hasher.dummy_verify(KEY)
-    unknown = work.copy()
-    work.clear()
     assert hasher.verify(KEY, stored) is False
-    assert work == unknown
+    assert work == steps
+    work.clear()
+    hasher.dummy_verify(KEY)
+    assert work == steps
+    # And function by function, in the same order.
+    wrong_secret = functions_called(lambda: hasher.verify(KEY, stored))
+    assert functions_called(lambda: hasher.verify(KEY, hasher.decoy)) == wrong_secret
+
+
+@pytest.mark.parametrize("length", [32, 64, 65, 127])
+def test_a_pepper_of_any_length_verifies_and_takes_no_longer(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pepper = random.Random(length).randbytes(length)
+    hasher = KeyHasher(PepperRing({"2025": pepper, "2026": NEW}, current="2026"))
+    expected = hmac.new(pepper, b"msk_auth/api-key/v1\x00" + KEY.encode(), "sha256").hexdigest()
+    assert hasher.verify(KEY, f"hmac-sha256:2025:{expected}") is True
+    used: list[bytes] = []
+    monkeypatch.setattr(module, "_hmac", lambda pepper, _: used.append(pepper) or "")
+    hasher.verify(KEY, f"hmac-sha256:2025:{expected}")
+    # HMAC hashes a key of more than 64 bytes, and takes longer.
+    assert [len(key) <= 64 for key in used] == [True]
+
+
+def test_a_digest_of_a_scheme_that_is_not_accepted_is_compared_and_verifies_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_equal", lambda *_: True)
+    for hasher in (PLAIN, RETIRED, STRICT):
+        assert hasher.verify(KEY, hasher.digest(KEY)) is True
+        for stored in ("", "unknown:scheme", "hmac-sha256:2025:", "hmac-sha256:"):
+            assert hasher.verify(KEY, stored) is False
+    assert PLAIN.verify(KEY, BOTH.digest(KEY)) is False
+    assert STRICT.verify(KEY, PLAIN.digest(KEY)) is False
 
 
 def test_the_decoy_verifies_no_key() -> None:
@@ -275,6 +312,7 @@ def test_a_pepper_ring_does_not_follow_later_changes_of_its_argument() -> None:
     peppers["2026"] = OLD
     assert ring["2026"] == ring.get("2026") == NEW
     assert ring.get("2025") is None
+    assert list(ring) == ["2026"]
 
 
 def test_a_pepper_ring_shows_no_pepper() -> None:

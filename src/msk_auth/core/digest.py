@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from .errors import ConfigurationError
@@ -31,6 +31,8 @@ from .weak_secrets import check_secret
 
 _DOMAIN = b"msk_auth/api-key/v1\x00"
 _PEPPER_ID = re.compile(r"[0-9A-Za-z._-]{1,32}")
+# Hashed with, in place of a pepper that is not in the ring; a digest that it makes is not accepted.
+_NO_PEPPER = bytes(32)
 
 
 class PepperRing:
@@ -75,6 +77,9 @@ class PepperRing:
     def __getitem__(self, pepper_id: str) -> bytes:
         return self._peppers[pepper_id]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peppers)
+
 
 class SlowDigest(Protocol):
     """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`.
@@ -107,7 +112,7 @@ class KeyHasher:
         decoy: A digest that no key has, verified in place of the digest of an unknown key.
     """
 
-    __slots__ = ("_accept_unpeppered", "_slow", "decoy", "peppers")
+    __slots__ = ("_accepted", "_hmac_keys", "_slow", "decoy", "peppers")
 
     def __init__(
         self,
@@ -118,7 +123,13 @@ class KeyHasher:
     ) -> None:
         self.peppers: PepperRing | None = peppers
         self._slow = slow
-        self._accept_unpeppered = accept_unpeppered or peppers is None
+        # By scheme: what stands in front of the last colon of a digest.
+        self._hmac_keys: dict[str, bytes] = {}
+        if peppers is not None:
+            self._hmac_keys = {f"hmac-sha256:{each}": _hmac_key(peppers[each]) for each in peppers}
+        self._accepted = set(self._hmac_keys)
+        if accept_unpeppered or peppers is None:
+            self._accepted.add("sha256")
         # A digest that no key has, of the scheme that most records have.
         self.decoy: str = self.digest("")
 
@@ -133,17 +144,15 @@ class KeyHasher:
         """True if `encoded` is the digest of `key`, in constant time; unknown schemes verify nothing."""
         if self._slow is not None and self._slow.recognises(encoded):
             return self._slow.verify(key, encoded)
-        scheme, _, rest = encoded.partition(":")
-        if scheme == "hmac-sha256" and self.peppers is not None:
-            pepper_id, _, expected = rest.partition(":")
-            pepper = self.peppers.get(pepper_id)
-            if pepper is not None:
-                return _equal(_hmac(pepper, key), expected)
-        elif scheme == "sha256" and self._accept_unpeppered:
-            return _equal(_sha256(key), rest)
-        # A retired pepper or an unknown scheme. The response time must not reveal that such a record exists.
-        self.dummy_verify(key)
-        return False
+        scheme, _, expected = encoded.rpartition(":")
+        computed = _sha256(key)
+        if self.peppers is not None:
+            # Both hashes for every record, and for a retired pepper or an unknown scheme too: the response time must not
+            # reveal that there is a record of another scheme than the decoy's.
+            peppered = _hmac(self._hmac_keys.get(scheme, _NO_PEPPER), key)
+            if scheme != "sha256":
+                computed = peppered
+        return _equal(computed, expected) and scheme in self._accepted
 
     def is_slow(self, encoded: str) -> bool:
         """True if verifying this digest takes so long that it must not run on an event loop."""
@@ -160,12 +169,17 @@ class KeyHasher:
         return not encoded.startswith(current)
 
     def dummy_verify(self, key: str) -> None:
-        """Take as long as a verification, so that an unverifiable digest takes as long as a wrong secret."""
+        """Take as long as the verification of a wrong secret."""
         self.verify(key, self.decoy)
 
 
 def _sha256(key: str) -> str:
     return hashlib.sha256(_DOMAIN + key.encode()).hexdigest()
+
+
+def _hmac_key(pepper: bytes) -> bytes:
+    # HMAC hashes a long key down itself, each time (RFC 2104, section 2): a record of a long pepper would take longer.
+    return pepper if len(pepper) <= 64 else hashlib.sha256(pepper).digest()
 
 
 def _hmac(pepper: bytes, key: str) -> str:
