@@ -88,8 +88,11 @@ def test_published_secrets_are_refused_in_any_encoding(encode: Callable[[bytes],
             b"AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow=="
         ),
         b"django-insecure-" + secrets.token_urlsafe(40).encode(),
+        # Flask-Security's quick start: the secret key and the salt.
+        b"pf9Wkove4IKEAXvy-cQkeDPhv9Cb3Ag-wyJILbq_dFw",
+        b"146585145368132386173505678016728509634",
     ],
-    ids=["FastAPI", "FastAPI decoded", "RFC 7515", "Django"],
+    ids=["FastAPI", "FastAPI decoded", "RFC 7515", "Django", "Flask-Security", "its salt"],
 )
 def test_what_a_framework_or_a_standard_prints_is_refused(secret: bytes) -> None:
     assert weakness(secret).startswith("is an example that is published")
@@ -215,6 +218,15 @@ KEYS: dict[str, bytes] = {
         for name in CURVES
     },
 }
+KEYS |= {
+    f"{name}, {form}": begin + KEYS[f"{name}, point"][1:]
+    for name in CURVES
+    for form, begin in {
+        "coordinates": b"",
+        "hybrid, even": b"\x06",
+        "hybrid, odd": b"\x07",
+    }.items()
+}
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
@@ -226,9 +238,18 @@ def test_a_key_is_no_secret_in_any_encoding(key: bytes) -> None:
 def test_a_modulus_is_no_secret_in_any_encoding() -> None:
     number = RSA.public_key().public_numbers().n
     for raw in (number.to_bytes(256), number.to_bytes(257)):
-        for encode in ENCODINGS.values():
-            assert "and may have 128: more add nothing" in weakness(encode(raw))
+        for name, encode in ENCODINGS.items():
+            most = 127 if name == "raw" else 128
+            assert f"and may have {most}: more add nothing" in weakness(encode(raw))
     assert "and may have 128" in weakness(str(number).encode())
+
+
+def test_a_modulus_of_1024_bits_is_no_secret_in_any_encoding() -> None:
+    raw = rsa.generate_private_key(65537, 1024).public_key().public_numbers().n.to_bytes(128)
+    assert "has 128 bytes and may have 127: more add nothing" in weakness(raw)
+    for name, encode in ENCODINGS.items():
+        if name != "raw":
+            assert "and may have 128: more add nothing" in weakness(encode(raw))
 
 
 def test_bytes_that_only_begin_like_a_key_are_a_secret() -> None:
@@ -255,14 +276,23 @@ def test_random_secrets_are_never_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "accepted"), [(31, False), (32, True), (128, True), (129, False)]
+    ("secret", "accepted"),
+    [
+        (secrets.token_bytes(31), False),
+        (secrets.token_bytes(32), True),
+        (secrets.token_bytes(127), True),
+        (b"\xff" + secrets.token_bytes(127), False),
+        # Text has no more than 64 random bytes in hexadecimal.
+        (secrets.token_hex(64).encode(), True),
+        (secrets.token_hex(64).encode() + b"x", False),
+    ],
+    ids=["31", "32", "127", "128", "128 of text", "129 of text"],
 )
-def test_a_secret_has_32_to_128_bytes(length: int, accepted: bool) -> None:
-    secret = secrets.token_bytes(length)
+def test_a_secret_has_32_to_127_bytes_or_128_of_text(secret: bytes, accepted: bool) -> None:
     if accepted:
         assert SigningKey("k", "HS256", secret).can_sign
     else:
-        assert weakness(secret).startswith(f"has {length} bytes")
+        assert weakness(secret).startswith(f"has {len(secret)} bytes")
 
 
 def test_a_secret_of_another_type_is_refused() -> None:

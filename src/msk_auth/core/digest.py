@@ -42,7 +42,7 @@ class PepperRing:
     more (digests move to the current pepper as their keys are used).
 
     Args:
-        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to 32 to 128 random bytes; published examples,
+        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to 32 to 127 random bytes; published examples,
             patterns and public keys are refused.
         current: The id used for new digests.
 

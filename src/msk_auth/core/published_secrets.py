@@ -22,6 +22,9 @@ PUBLISHED: Final = (
     b"09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7",
     # Flask, "Configuration Handling", SECRET_KEY.
     b"192b9bdd22ab9ed4d12e236c78afcb9a393ec15f71bbf5dc987d54727823bcbf",
+    # Flask-Security, "Quick Start", SECRET_KEY and SECURITY_PASSWORD_SALT.
+    b"pf9Wkove4IKEAXvy-cQkeDPhv9Cb3Ag-wyJILbq_dFw",
+    b"146585145368132386173505678016728509634",
     # aiohttp-session, README.
     b"Thirty  two  length  bytes  key.",
     # NestJS, "Authentication".

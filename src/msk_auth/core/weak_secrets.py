@@ -8,11 +8,13 @@ these
 2. is printed in a standard, a tutorial or a default configuration, or consists of the words of a placeholder;
 3. has a pattern: repetition, counting, fewer than six different bytes, one byte in half of its places.
 
-It may have 128 bytes at most. HMAC-SHA256 hashes what is longer than 64 bytes down to 32, so more adds nothing; and an
-RSA modulus, which looks random, is longer in every encoding.
+It may have 127 bytes at most, or 128 of text: 64 random bytes in hexadecimal. HMAC-SHA256 hashes what is longer than 64
+bytes down to 32, so more adds nothing; and an RSA modulus of 1024 bits or more, which looks random, is longer in every
+encoding.
 
 The odds that 32 random bytes, or their hex or base64, are refused are below 2 to the power of -60. What cannot be
 recognised is a public key that has the form of random bytes: one of Ed25519 without its wrapping, a compressed point.
+The two coordinates of a point are recognised: they fit on its curve, which random bytes do not.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ MIN_SECRET: Final = 32
 """How many bytes a secret needs (RFC 7518, section 3.2)."""
 
 MAX_SECRET: Final = 128
-"""How many bytes a secret may have."""
+"""How many bytes a secret may have if it is text; any other may have one less."""
 
 HOW_TO_MAKE: Final = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
 """What a message about a secret ends with."""
@@ -71,9 +73,11 @@ def _weakness(secret: bytes) -> str | None:
         return "is a public or private key, a certificate or a JSON document, and not random bytes"
     if len(secret) < MIN_SECRET:
         return f"has {len(secret)} bytes and needs {MIN_SECRET} (RFC 7518, section 3.2)"
-    if len(secret) > MAX_SECRET:
+    # 128 bytes that are no text may be a modulus.
+    most = MAX_SECRET if secret.isascii() else MAX_SECRET - 1
+    if len(secret) > most:
         return (
-            f"has {len(secret)} bytes and may have {MAX_SECRET}: more add nothing, and public keys"
+            f"has {len(secret)} bytes and may have {most}: more add nothing, and public keys"
             " have that size"
         )
     if any(_is_published(view) for view in views):
@@ -160,13 +164,16 @@ def _is_der(view: bytes) -> bool:
 
 
 def _is_point(view: bytes) -> bool:
-    if not view.startswith(b"\x04") or len(view) not in {65, 97, 133}:
+    # An uncompressed point (SEC 1, section 2.3.3) or a hybrid one, whose first byte differs, or without that byte.
+    coordinates = view[len(view) % 2 :]
+    # Text is none, such as the usual secret of 64 characters, for which the curves need not be loaded.
+    if len(coordinates) not in {64, 96, 132} or coordinates.isascii():
         return False
     from cryptography.hazmat.primitives.asymmetric import ec
 
     for curve in (ec.SECP256R1(), ec.SECP256K1(), ec.SECP384R1(), ec.SECP521R1()):
         try:
-            ec.EllipticCurvePublicKey.from_encoded_point(curve, view)
+            ec.EllipticCurvePublicKey.from_encoded_point(curve, b"\x04" + coordinates)
         except ValueError:
             continue
         return True

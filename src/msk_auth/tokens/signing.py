@@ -34,7 +34,7 @@ class SigningKey:
     Args:
         kid: Its id in token headers: 1 to 64 of `0-9A-Za-z._-`.
         algorithm: The one algorithm it is used with.
-        key: For HS256 a secret of 32 to 128 random bytes; published examples, patterns and public
+        key: For HS256 a secret of 32 to 127 random bytes; published examples, patterns and public
             keys are refused. Otherwise a PEM: a private key signs and verifies, a public key
             verifies only.
 
