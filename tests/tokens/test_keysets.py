@@ -202,6 +202,18 @@ def test_what_signs_nothing_here_is_skipped(name: str) -> None:
         PinnedKeySet({"keys": [OTHERS[name]]})
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_keys_that_are_skipped_do_not_displace_one_that_signs(name: str) -> None:
+    many = [OTHERS[name]] * 1_000
+    assert find(PinnedKeySet({"keys": [*many, jwk_of(P256, kid="good")]}), "good") == [{"ES256"}]
+
+
+def test_no_key_of_a_long_set_is_lost() -> None:
+    names = [f"k{number}" for number in range(1_000)]
+    keys = PinnedKeySet({"keys": [jwk_of(P256, kid=name) for name in names]})
+    assert [find(keys, name) for name in names] == [[{"ES256"}]] * 1_000
+
+
 @pytest.mark.parametrize("jwks", [{}, {"keys": {}}, {"keys": None}, {"keys": []}])
 def test_what_is_no_set_is_refused(jwks: Any) -> None:
     with pytest.raises(ConfigurationError, match="no JWK set"):
