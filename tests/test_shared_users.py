@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, computed_field
 from sqlalchemy import Column, Integer, String
 from sqlalchemy.orm import DeclarativeBase, registry
 from tests.core.support import SHORT_LEASE, assert_users_refused_at_start, start_with_users
+from werkzeug.utils import cached_property as werkzeug_property
 
 from msk_auth import Owner
 from msk_auth.core.immutability import NotShareable, check_shareable
@@ -22,6 +24,25 @@ class Model(BaseModel):
 
 class PrivateModel(Model):
     _cache: Any = PrivateAttr(default=1)
+
+
+class ComputingModel(Model):
+    @cached_property
+    def roles(self) -> list[str]:
+        return [self.name]
+
+
+class SerializingModel(Model):
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def roles(self) -> list[str]:
+        return [self.name]
+
+
+class MemoizingModel(Model):
+    @werkzeug_property
+    def roles(self) -> list[str]:
+        return [self.name]
 
 
 class ThawedModel(BaseModel):
@@ -52,6 +73,9 @@ class MappedDataclass:
         (("ann", Mapped(id=1)), r"user\[1\]", "Mapped"),
         (ThawedModel(), "user", "ThawedModel"),
         (PrivateModel(), "user", "PrivateModel"),
+        (ComputingModel(), "user", "ComputingModel"),
+        (SerializingModel(), "user", "SerializingModel"),
+        (MemoizingModel(), "user", "MemoizingModel"),
         (Model(value=[]), r"user\.value", "list"),
         (Model(value=ThawedModel()), r"user\.value", "ThawedModel"),
         (Model(more=[]), r"user\.more", "list"),
@@ -72,6 +96,7 @@ def test_a_frozen_model_may_be_shared() -> None:
         (Owner[Mapped] | None, "Mapped"),
         (Owner[MappedDataclass], "MappedDataclass"),
         (Owner[ThawedModel] | None, "ThawedModel"),
+        (Owner[ComputingModel] | None, "ComputingModel"),
     ],
 )
 def test_a_look_up_that_returns_them_by_its_annotation_is_refused_under_a_lease(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntFlag, StrEnum
+from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -98,6 +99,85 @@ class Unset:
 
     cached: object = field(init=False)
     value: object = None
+
+
+@dataclass(frozen=True)
+class FrozenDict(dict[str, str]):
+    """Its entries are no attributes, so `frozen` does not cover them."""
+
+    name: str = "Ann"
+
+
+@dataclass(frozen=True)
+class FrozenList(list[str]):
+    name: str = "Ann"
+
+
+@dataclass(frozen=True)
+class FrozenSet(set[str]):
+    name: str = "Ann"
+
+
+@dataclass(frozen=True)
+class FrozenBytes(bytearray):
+    name: str = "Ann"
+
+
+class Memo(cached_property):  # type: ignore[type-arg]
+    """As frameworks have one."""
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Its attribute is written with the first read, after the owner was judged."""
+
+    name: str = "Ann"
+
+    @cached_property
+    def roles(self) -> list[str]:
+        return [self.name]
+
+
+@dataclass(frozen=True)
+class OfComputing(Computing):
+    """It inherits the attribute."""
+
+
+@dataclass(frozen=True)
+class Memoizing:
+    name: str = "Ann"
+
+    @Memo
+    def roles(self) -> list[str]:
+        return [self.name]
+
+
+class ComputingText(str):  # noqa: SLOT000 - that is the point
+    @cached_property
+    def roles(self) -> list[str]:
+        return [self]
+
+
+class ComputingPair(Pair):
+    @cached_property
+    def roles(self) -> list[str]:
+        return [self.name]
+
+
+class ComputingRole(Enum):
+    """Its members are the process's own."""
+
+    ADMIN = 1
+
+    @cached_property
+    def roles(self) -> list[str]:
+        return [self.name]
+
+
+@immutable
+@dataclass(frozen=True)
+class DeclaredComputing(Computing):
+    """What it computes never changes."""
 
 
 class Plain:
@@ -199,6 +279,8 @@ def with_attribute(value: Any) -> Any:
         (Declared(), Frozen("ann", Declared())),
         Owner("ann", {"read"}, Frozen()),
         Unset("ann"),
+        ComputingRole.ADMIN,
+        DeclaredComputing(),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -238,6 +320,17 @@ def test_what_cannot_change_may_be_shared(value: object) -> None:
         (Unset([]), r"user\.value", "list"),
         (SettingsLike(), "user", "SettingsLike"),
         (FieldsLike(), "user", "FieldsLike"),
+        (FrozenDict(), "user", "FrozenDict"),
+        (FrozenList(), "user", "FrozenList"),
+        (FrozenSet(), "user", "FrozenSet"),
+        (FrozenBytes(), "user", "FrozenBytes"),
+        (Frozen("ann", FrozenDict()), r"user\.value", "FrozenDict"),
+        (Computing(), "user", "Computing"),
+        (OfComputing(), "user", "OfComputing"),
+        (Memoizing(), "user", "Memoizing"),
+        (ComputingText("ann"), "user", "ComputingText"),
+        (ComputingPair("ann"), "user", "ComputingPair"),
+        (Frozen("ann", Computing()), r"user\.value", "Computing"),
     ],
     ids=lambda value: value.replace("\\", "") if isinstance(value, str) else type(value).__name__,
 )
@@ -332,8 +425,18 @@ def test_without_a_lease_each_request_has_a_user_of_its_own(make_world: MakeWorl
         (Owner[DjangoLike] | None, "DjangoLike"),
         (Owner[MappedLike] | None, "MappedLike"),
         (Owner[ModelLike] | None, "ModelLike"),
+        (Owner[FrozenDict] | None, "FrozenDict"),
+        (Owner[Computing] | None, "Computing"),
     ],
-    ids=["an unfrozen dataclass", "a dictionary", "a Django model", "a mapped class", "a model"],
+    ids=[
+        "an unfrozen dataclass",
+        "a dictionary",
+        "a Django model",
+        "a mapped class",
+        "a model",
+        "a frozen dictionary",
+        "a cached property",
+    ],
 )
 def test_a_look_up_that_returns_mutable_users_by_its_annotation_is_refused_under_a_lease(
     hint: object, kind: str
@@ -348,11 +451,22 @@ def test_a_look_up_that_returns_mutable_users_by_its_annotation_is_refused_under
         Owner[Frozen] | None,
         Owner[FrozenModelLike] | None,
         Owner[Declared] | None,
+        Owner[DeclaredComputing] | None,
+        Owner[ComputingRole] | None,
         Owner[Plain] | None,
         Owner[Any] | None,
         None,
     ],
-    ids=["frozen", "a frozen model", "declared", "unknown", "any", "no annotation"],
+    ids=[
+        "frozen",
+        "a frozen model",
+        "declared",
+        "a declared cached property",
+        "an enumeration",
+        "unknown",
+        "any",
+        "no annotation",
+    ],
 )
 def test_a_look_up_that_may_return_immutable_users_is_accepted_under_a_lease(hint: object) -> None:
     start_with_users(hint, SHORT_LEASE)

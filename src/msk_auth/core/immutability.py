@@ -8,7 +8,8 @@ others would see the change. So the application's owners must be immutable. Thes
 - frozen dataclasses, and pydantic models with `frozen=True`, of such values;
 - instances of a class that the application has declared with :func:`immutable`.
 
-Any other value counts as mutable, including those that this module cannot judge.
+An undeclared class with a `cached_property` is mutable although it is frozen: the first request that reads it writes into the
+instance, after the owner was checked. Any other value counts as mutable, including those that this module cannot judge.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class NotShareable(ConfigurationError):
         name = kind.__qualname__
         super().__init__(
             f"Under a lease one Owner serves many requests, and {path} can change: it is a {name}. Give Owner.user"
-            " something that cannot change, such as the user's id or a frozen dataclass, and load the user per request,"
-            " in the request's own session: above all an ORM instance. If no instance of the class ever changes, declare"
-            f" it with msk_auth.immutable({name})."
+            " something that cannot change, such as the user's id or a frozen dataclass without a cached_property, and"
+            " load the user per request, in the request's own session: above all an ORM instance. If no instance of the"
+            f" class ever changes, declare it with msk_auth.immutable({name})."
         )
 
 
@@ -85,9 +86,11 @@ def check_shareable(value: object, path: str) -> None:
 
 def _find_changing(value: object) -> tuple[str, type[object]] | None:
     """Where a value can change, such as `.user.roles`, and the class of that part; None if it cannot."""
-    kind: type[object] = type(value)
+    kind: type = type(value)
     if kind in _unchanging() or isinstance(value, Enum) or kind in _declared:
         return None
+    if _is_changing_class(kind):
+        return "", kind
     attributes = _attributes(value, kind)
     if isinstance(value, _CONTAINERS):
         if attributes:
@@ -122,19 +125,31 @@ def is_frozen_class(kind: type[object]) -> bool:
     return _is_model(kind) and config.get("frozen") is True
 
 
-def is_mutable_class(kind: type[object]) -> bool:
+def is_mutable_class(kind: type) -> bool:
     """True if instances of a class can certainly change: ORM classes, unfrozen dataclasses and models, lists and so on."""
     if kind in _declared:
         return False
     # SQLAlchemy's classes have a mapper, Django's and peewee's models their `_meta`.
-    if (
-        hasattr(kind, "__mapper__")
-        or hasattr(kind, "_meta")
-        or any(base in _CHANGING for base in kind.__mro__)
-    ):
+    if hasattr(kind, "__mapper__") or hasattr(kind, "_meta") or _is_changing_class(kind):
         return True
     judged = "__dataclass_params__" in kind.__dict__ or _is_model(kind)
     return judged and not is_frozen_class(kind)
+
+
+# Cached for the same reason as `_slots`.
+@lru_cache(maxsize=256)
+def _is_changing_class(kind: type) -> bool:
+    """True if instances can change although they are frozen: as a list, or by a `cached_property`."""
+    # The members of an enumeration are the process's own, with or without a lease.
+    return not issubclass(kind, Enum) and any(
+        base in _CHANGING or any(map(_is_cached_property, vars(base).values()))
+        for base in kind.__mro__
+    )
+
+
+def _is_cached_property(member: object) -> bool:
+    # Known by the name: Django and Werkzeug have one of their own.
+    return any(cls.__name__ == "cached_property" for cls in type(member).__mro__)
 
 
 def _is_model(kind: type[object]) -> bool:
