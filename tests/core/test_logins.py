@@ -494,6 +494,25 @@ def test_a_lease_on_a_login_ends_with_the_lease_and_with_its_session(
         leasing.enter(OPAQUE)
 
 
+def test_spellings_of_one_login_evict_no_entry_of_another_credential(make_world: MakeWorld) -> None:
+    def lenient(credential: str) -> Login | None:
+        # As decoders of base64 do that ignore what is not of their alphabet.
+        name = credential.replace("~", "")
+        return Login(name, valid_until=NOW + HOUR) if name in ("ann", "bob") else None
+
+    world = make_world(logins=[lenient], lease=LEASE, lease_entries=80, on_event=None)
+    others = ["bob", *(world.create().value.reveal() for _ in range(5)), token(), token(jti="2")]
+    for credential in others:
+        world.enter(credential)
+    spellings = ["ann" + "~" * number for number in range(200)]
+    for spelling in spellings:
+        world.enter(spelling)
+    kept = [world.auth.cached_principal([f"Bearer {each}"]) for each in (*others, *spellings)]
+    assert [principal is not None for principal in kept] == (
+        [True] * len(others) + [False] * 136 + [True] * 64
+    )
+
+
 @pytest.mark.parametrize("narrow", ["session", "owner"])
 def test_what_a_login_names_is_refused_once_the_wait_returned(
     leasing: World, logins: Logins, narrow: str

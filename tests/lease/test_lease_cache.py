@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 
 from msk_auth import Owner, Principal, local_principal
+from msk_auth.leases import cache as module
 from msk_auth.leases.cache import LeaseCache
 from msk_auth.testing import FrozenClock
 
@@ -29,16 +31,24 @@ class TextThatSharesItsSlot(str):
         return 1
 
 
-def a_cache() -> LeaseCache[str]:
-    return LeaseCache(timedelta(seconds=1), clock=FrozenClock(NOW), max_entries=10)
+def a_cache(max_entries: int = 10) -> LeaseCache[str]:
+    return LeaseCache(timedelta(seconds=1), clock=FrozenClock(NOW), max_entries=max_entries)
 
 
 def principal(name: str) -> Principal[str]:
     return local_principal(Owner(name, frozenset(), name), at=NOW, interactive=True)
 
 
-def fill(cache: LeaseCache[str], header: str | bytes, name: str, *, began: float) -> None:
-    cache.fill(cache.fingerprint(header), began, principal(name), None)
+def fill(
+    cache: LeaseCache[str],
+    header: str | bytes,
+    name: str,
+    *,
+    began: float,
+    has_spellings: bool = False,
+) -> None:
+    fingerprint = cache.fingerprint(header)
+    cache.fill(fingerprint, began, principal(name), None, has_spellings=has_spellings)
 
 
 def found(cache: LeaseCache[str], header: str | bytes) -> str | None:
@@ -78,3 +88,61 @@ def test_an_id_that_cannot_exist_is_not_found(header: str) -> None:
     cache, began = a_cache(), FrozenClock(NOW).monotonic()
     fill(cache, SharesItsSlot(b"Bearer one"), "ada", began=began)
     assert found(cache, TextThatSharesItsSlot(header)) is None
+
+
+# Credentials that may have several spellings.
+
+
+def test_spellings_of_one_login_push_out_nothing_but_each_other() -> None:
+    cache, began = a_cache(max_entries=100), FrozenClock(NOW).monotonic()
+    for number in range(36):
+        fill(cache, f"Bearer key{number}", "ada", began=began)
+    spellings = [f"Bearer login{'~' * number}" for number in range(1000)]
+    for spelling in spellings:
+        fill(cache, spelling, "ada", began=began, has_spellings=True)
+    assert [found(cache, f"Bearer key{number}") for number in range(36)] == ["ada"] * 36
+    assert [found(cache, each) for each in spellings] == [None] * 936 + ["ada"] * 64
+    # Another person's logins have a bound of their own. The cache is full, so the entry that ends first goes.
+    fill(cache, "Bearer other", "bob", began=began, has_spellings=True)
+    assert found(cache, "Bearer other") == "bob"
+    assert [found(cache, f"Bearer key{number}") for number in range(2)] == [None, "ada"]
+    assert [found(cache, each) for each in spellings[-64:]] == ["ada"] * 64
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_holds_whatever_is_filled_evicted_and_cleared(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Compared with a list that is searched through."""
+    monkeypatch.setattr(module, "_MAX_SPELLINGS", 3)
+    random, cache = Random(seed), a_cache(max_entries=8)
+    listed: list[tuple[str, str, bool]] = []
+    # Two of the headers share their slot: the later one has it.
+    headers = [f"Bearer {number}" for number in range(12)]
+    headers += [TextThatSharesItsSlot("Bearer a"), TextThatSharesItsSlot("Bearer b")]
+    for step in range(400):
+        if random.random() < 0.01:
+            random.choice([cache.clear, cache._renew])()
+            listed.clear()
+        header, name, has_spellings = (
+            random.choice(headers),
+            random.choice(["ada", "bob"]),
+            random.random() < 0.7,
+        )
+        fill(cache, header, name, began=step / 1000, has_spellings=has_spellings)
+        listed = [each for each in listed if hash(each[0]) != hash(header)]
+        own = [each for each in listed if each[1:] == (name, True)]
+        if has_spellings and len(own) == 3:
+            listed.remove(own[0])
+        if len(listed) == 8:
+            del listed[0]
+        listed.append((header, name, has_spellings))
+        assert [*cache._entries] == [hash(header) for header, _, _ in listed]
+        assert [found(cache, header) for header in headers] == [
+            {header: name for header, name, _ in listed}.get(header) for header in headers
+        ]
+        # What was removed is not counted any more, and an owner without logins is not kept.
+        assert {owner_id: [*slots] for owner_id, slots in cache._spellings.items()} == {
+            owner_id: [hash(each[0]) for each in listed if each[1:] == (owner_id, True)]
+            for owner_id in {each[1] for each in listed if each[2]}
+        }

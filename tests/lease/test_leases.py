@@ -15,6 +15,7 @@ import pytest
 from msk_auth import ConfigurationError, KeyFormat, Owner, Principal, local_principal
 from msk_auth.core.authentication import Authenticated
 from msk_auth.core.store import RecordedLease
+from msk_auth.leases import cache as module
 from msk_auth.leases.cache import MAX_LEASE, LeaseCache, Leases, seconds_to_wait, usual_header
 from msk_auth.leases.register import DRIFT, LeaseRegisterView
 from msk_auth.leases.single_flight import SingleFlight
@@ -125,7 +126,8 @@ class World:
 
     def fill(self, header: str, *, began: float = 0.0, until: datetime | None = None) -> None:
         assert self.cache is not None
-        self.cache.fill(self.cache.fingerprint(header), began, self.principal, until)
+        fingerprint = self.cache.fingerprint(header)
+        self.cache.fill(fingerprint, began, self.principal, until, has_spellings=False)
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ def test_a_lease_is_longer_than_nothing_and_bounded(duration: timedelta) -> None
 def test_the_shortest_and_the_longest_lease_work(duration: timedelta) -> None:
     cache = LeaseCache[str](duration, clock=FrozenClock(NOW), max_entries=1)
     assert cache.duration == duration
-    cache.fill(cache.fingerprint("Bearer one"), 0.0, ANN, None)
+    cache.fill(cache.fingerprint("Bearer one"), 0.0, ANN, None, has_spellings=False)
     assert cache.find(["Bearer one"]) is ANN
 
 
@@ -221,6 +223,20 @@ def test_a_child_begins_with_no_entry(world: World) -> None:
 
 
 # The flows.
+
+
+def test_only_what_may_have_several_spellings_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_SPELLINGS", 1)
+    presented = [KEY, KeyFormat().generate(), KeyFormat().generate()]
+    for key, has_spellings in zip(presented, (False, True, True), strict=True):
+        attempt = world.run(world.leases.begin(key))
+        world.leases.keep(attempt, Authenticated(ANN, None, has_spellings=has_spellings))
+        world.leases.end(attempt)
+    assert world.cache is not None
+    kept = [world.cache.find([usual_header(key)]) for key in presented]
+    assert kept == [ANN, None, ANN]
 
 
 def test_without_a_cache_each_request_is_verified_by_the_store() -> None:

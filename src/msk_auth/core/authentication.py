@@ -101,12 +101,15 @@ class Authenticated(NamedTuple):
         reusable: Whether a lease may cover it. It may not if only the application knows when the credential ends.
         upgrade: The stored digest and the one that should take its place, if the scheme or the
             pepper changed.
+        has_spellings: Whether other texts may be the same credential. What decodes it is the application's, and decoders
+            such as that of base64 may ignore characters.
     """
 
     principal: Principal[Any]
     valid_until: datetime | None
     reusable: bool = True
     upgrade: tuple[str, str] | None = None
+    has_spellings: bool = False
 
 
 Presented: TypeAlias = KeyValue | ParsedToken | OpaqueToken
@@ -253,7 +256,8 @@ def _authenticate_login(
     verified = yield from first_login(questions_about(presented.reveal(), rules.logins), now)
     if verified is None:
         raise TokenInvalid
-    return (yield from _principal_of_login(rules, verified, now))
+    outcome = yield from _principal_of_login(rules, verified, now)
+    return outcome._replace(has_spellings=True)
 
 
 def _authenticate_request(

@@ -52,6 +52,9 @@ MAX_LEASE: Final = timedelta(seconds=5)
 
 _MARGIN_SECONDS: Final = 0.005
 
+# More than a person has sessions at a time, and too few to matter among all entries.
+_MAX_SPELLINGS: Final = 64
+
 
 class Fingerprint(NamedTuple):
     """What identifies a credential within one cache.
@@ -85,7 +88,8 @@ class LeaseCache(Generic[UserT]):
     """The cache of one process; safe to use from several threads. An entry takes about 1 KiB.
 
     A credential is found by a keyed hash of `Bearer <credential>`, so the cache holds no key and no token, and each
-    credential has one entry at most, however its header is spelled. A forked child begins with no entry.
+    credential has one entry at most, however its header is spelled. Where the credential itself may have several spellings, its
+    owner's logins have 64 entries together. A forked child begins with no entry.
 
     Args:
         duration: How long an entry may be used; more than zero and at most `MAX_LEASE`.
@@ -119,6 +123,8 @@ class LeaseCache(Generic[UserT]):
         self._lock = threading.Lock()
         # Every fill goes to the end, and all leases are equally long: the first entry is the one that ends first.
         self._entries: dict[int, Entry[UserT]] = {}
+        # The slots of the credentials that may have several spellings, by owner and in the order of `_entries`.
+        self._spellings: dict[str, dict[int, None]] = {}
 
     def fingerprint(self, header: str | bytes) -> Fingerprint:
         """What identifies a credential here, by its header in the usual spelling."""
@@ -162,6 +168,8 @@ class LeaseCache(Generic[UserT]):
         began: float,
         principal: Principal[UserT],
         valid_until: datetime | None,
+        *,
+        has_spellings: bool,
     ) -> None:
         """Keep an outcome.
 
@@ -170,22 +178,40 @@ class LeaseCache(Generic[UserT]):
             began: The monotonic clock before the first read, in seconds.
             principal: The outcome.
             valid_until: When the credential itself ends.
+            has_spellings: Whether other texts may be the same credential. The entries of its owner are then bounded, so
+                that one person cannot push out all others with spellings of one login.
         """
         entry = Entry(fingerprint.digest, principal, began + self._seconds, valid_until)
         with self._lock:
             present = self._entries.get(fingerprint.slot)
-            # An entry whose reads began earlier must not replace a newer one.
-            if present is not None and present.usable_until > entry.usable_until:
-                return
-            self._entries.pop(fingerprint.slot, None)
+            if present is not None:
+                # An entry whose reads began earlier must not replace a newer one.
+                if present.usable_until > entry.usable_until:
+                    return
+                self._remove(fingerprint.slot)
+            if has_spellings:
+                slots = self._spellings.get(principal.owner.id, {})
+                if len(slots) >= _MAX_SPELLINGS:
+                    self._remove(next(iter(slots)))
             if len(self._entries) >= self._max_entries:
-                del self._entries[next(iter(self._entries))]
+                self._remove(next(iter(self._entries)))
             self._entries[fingerprint.slot] = entry
+            if has_spellings:
+                self._spellings.setdefault(principal.owner.id, {})[fingerprint.slot] = None
+
+    def _remove(self, slot: int) -> None:
+        owner_id = self._entries.pop(slot).principal.owner.id
+        slots = self._spellings.get(owner_id)
+        if slots is not None:
+            slots.pop(slot, None)
+            if not slots:
+                del self._spellings[owner_id]
 
     def clear(self) -> None:
         """Remove all entries, so that this process need not wait for its own leases."""
         with self._lock:
             self._entries.clear()
+            self._spellings.clear()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -291,7 +317,13 @@ class Leases(Generic[UserT]):
         if attempt.began is not None and outcome.reusable:
             cache = cast("LeaseCache[UserT]", self.cache)
             fingerprint = cast("Fingerprint", attempt.fingerprint)
-            cache.fill(fingerprint, attempt.began, outcome.principal, outcome.valid_until)
+            cache.fill(
+                fingerprint,
+                attempt.began,
+                outcome.principal,
+                outcome.valid_until,
+                has_spellings=outcome.has_spellings,
+            )
 
     def end(self, attempt: Attempt[UserT]) -> None:
         """Wake the requests that wait for this one, if it was to verify."""
