@@ -613,6 +613,35 @@ class TestKeyRoutes:
         )
         assert (reply.status_code, reply.json["code"]) == (422, "input_invalid")
 
+    @pytest.mark.parametrize(
+        ("announced", "sent", "status"),
+        [
+            (16, '{"name":    "a"}', 201),
+            (17, '{"name":    "a"}', 400),
+            (500, '{"name":    "a"}', 400),
+            (500, "", 400),
+            # More than a body may have, and no more than that is read of one.
+            (10**9, '{"name":    "a"}', 400),
+            (10**9, " " * 10**6, 413),
+        ],
+        ids=lambda value: str(value)[:10].strip() or "blank",
+    )
+    def test_a_body_that_a_server_hands_on_cut_off_is_malformed(
+        self, site: Site, announced: int, sent: str, status: int
+    ) -> None:
+        """gunicorn and granian end the stream where the client hung up, and say that they limit it themselves."""
+        site.app.register_blueprint(site.auth.key_routes())
+        reply = site.client().post(
+            "/api/keys",
+            data=sent,
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {site.world.names['jwt']}"},
+            environ_overrides={"CONTENT_LENGTH": str(announced), "wsgi.input_terminated": True},
+        )
+        assert reply.status_code == status
+        if status == 400:
+            assert reply.json["code"] == "request_malformed"
+
     def test_a_limit_of_the_applications_own(self, site: Site) -> None:
         site.app.config["MAX_CONTENT_LENGTH"] = 10
         site.app.register_blueprint(site.auth.key_routes())

@@ -742,6 +742,9 @@ def _read_body(limit: int) -> bytes:
         raise
     except Exception:  # noqa: BLE001 - whatever a server raises
         raise broken_body() from None
+    # gunicorn and granian just end the stream of a client that hung up.
+    if len(body) <= limit and len(body) < (request.content_length or 0):
+        raise broken_body()
     return bytes(body)
 
 
