@@ -228,3 +228,18 @@ def test_an_external_identity_is_looked_for_as_such(world: World) -> None:
     del world.owners["ext"]
     with pytest.raises(TokenRevoked):
         again(world, principal)
+
+
+def test_an_external_identity_that_has_another_owner_now_is_refused(world: World) -> None:
+    world.owners["ext"] = Owner("usr_1", frozenset({"tasks:read"}), "Eve")
+    principal = Principal(
+        world.owners["ext"],
+        CredentialKind.INTERACTIVE,
+        frozenset({"tasks:read"}),
+        None,
+        expires_at=NOW + HOUR,
+        identity=IDENTITY,
+    )
+    world.owners["ext"] = Owner("usr_2", frozenset({"tasks:read"}), "Bob")
+    with pytest.raises(TokenRevoked):
+        again(world, principal)

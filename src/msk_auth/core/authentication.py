@@ -397,7 +397,11 @@ def _find_owner_of_login_again(
         raise TokenExpired
     if rules.checks_sessions and session_id is not None:
         yield from _find_open_session(session_id, owner_id, now)
-    return (yield from _find_owner_of_login(rules, subject, authenticated_at))
+    owner = yield from _find_owner_of_login(rules, subject, authenticated_at)
+    # The application may have given an external identity to another owner since.
+    if owner.id != owner_id:
+        raise TokenRevoked
+    return owner
 
 
 def _find_owner_of_login(
