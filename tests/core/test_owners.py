@@ -18,6 +18,7 @@ from msk_auth import (
     KeyQuery,
     KeyRevocation,
     KeyRevoked,
+    Login,
     Owner,
     OwnerDisabled,
     Principal,
@@ -165,6 +166,21 @@ def test_a_login_from_before_its_owner_is_refused(
     with pytest.raises(TokenRevoked):
         world.enter(credential)
     assert world.events == [Refusal(NOW, "token_revoked", None)]
+
+
+@pytest.mark.parametrize("claim", ["auth_time", "iat"])
+def test_a_login_of_the_applications_own_is_compared_where_its_moment_is_known(
+    make_world: MakeWorld, claim: str
+) -> None:
+    """The guide says what to do about the others. `iat` is when a token was renewed, and no moment of a login."""
+    claims = {"sub": "ann", claim: int(NOW.timestamp())}
+    world = make_world(logins=[lambda _credential: Login.from_claims(claims)])
+    world.owners["ann"] = ann(NOW + SECOND)
+    if claim == "iat":
+        assert world.enter("a-login").owner.since == NOW + SECOND
+        return
+    with pytest.raises(TokenRevoked):
+        world.enter("a-login")
 
 
 def test_the_latest_time_that_a_token_can_have_is_compared_without_overflow(world: World) -> None:

@@ -109,7 +109,8 @@ class Owner(Generic[UserT]):
         user: The application's own object, which request handlers get with its type.
         disabled: True refuses every key and login of this user.
         since: When this user was created, with a time zone. An older key or login belongs to a predecessor with the same
-            id and is refused. None means that your application never reuses an id.
+            id and is refused. A login without `authenticated_at` is of unknown age and passes. None means that your
+            application never reuses an id.
 
     Raises:
         ConfigurationError: `id` is no string; `permissions` is one string, or contains something other than strings; `since` has
@@ -178,7 +179,7 @@ class Login:
     Attributes:
         owner_id: Who logged in: the id that `find_owner` takes.
         authenticated_at: When the person logged in, with a time zone. None if that is not known: the login then fails
-            every `max_age`, and nothing else.
+            every `max_age`, and is not compared with `Owner.since`.
         session_id: The session that it belongs to, if it has a name. With `find_session` it is looked up for each
             verification.
         valid_until: The first moment at which it is refused, with a time zone. Under a lease the login may be reused until
