@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tests.core.support import (
     NOW,
     SECOND,
@@ -25,6 +26,7 @@ from tests.core.support import (
     profile,
     token,
 )
+from tests.forked import in_child
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -1095,6 +1097,55 @@ async def test_an_authenticator_that_is_opened_twice_has_one_flusher() -> None:
     assert asyncio.all_tasks() <= before
     async with here.auth:
         assert len(asyncio.all_tasks() - before) == 1
+
+
+def make_awaited(kind: str) -> AsyncAuthenticator[str]:
+    ann = Owner("ann", frozenset({"run"}), "Ann")
+    if kind == "async":
+        return AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=_owner(ann))
+    blocking = Authenticator(MemoryKeyStore(), find_owner=lambda _: ann)
+    return blocking.off_loop(anyio.to_thread.run_sync)
+
+
+async def flushers_here() -> int:
+    return sum(task.get_name() == "msk_auth flush" for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize("kind", ["async", "off the loop"])
+def test_each_event_loop_opens_and_closes_an_authenticator_for_itself(kind: str) -> None:
+    auth = make_awaited(kind)
+
+    def close(loop: BlockingPortal) -> None:
+        # With a limit: what waits for a task of another loop waits for good.
+        loop.start_task_soon(auth.__aexit__, None, None, None).result(60)
+
+    with start_blocking_portal() as one, start_blocking_portal() as two:
+        one.call(auth.__aenter__)
+        two.call(auth.__aenter__)
+        assert (one.call(flushers_here), two.call(flushers_here)) == (1, 1)
+        close(two)
+        assert (one.call(flushers_here), two.call(flushers_here)) == (1, 0)
+        assert auth.is_open
+        close(one)
+        assert (one.call(flushers_here), two.call(flushers_here)) == (0, 0)
+        assert not auth.is_open
+
+
+@ON_A_LOOP
+@pytest.mark.parametrize("kind", ["async", "off the loop"])
+async def test_a_forked_child_opens_and_closes_what_its_parent_has_open(kind: str) -> None:
+    auth = make_awaited(kind)
+
+    async def use() -> list[tuple[bool, int]]:
+        seen = [(auth.is_open, await flushers_here())]
+        async with auth:
+            seen.append((auth.is_open, await flushers_here()))
+        return [*seen, (auth.is_open, await flushers_here())]
+
+    async with auth:
+        assert in_child(lambda: asyncio.run(use())) == [(False, 0), (True, 1), (False, 0)]
+        assert (auth.is_open, await flushers_here()) == (True, 1)
+    assert (auth.is_open, await flushers_here()) == (False, 0)
 
 
 @ON_A_LOOP

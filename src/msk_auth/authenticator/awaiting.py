@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from msk_auth._failures import log_failure, unavailable_because
+from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, revocation
 from msk_auth.core.activity import ActivitySettings, KeyActivity
@@ -97,6 +98,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
         async with authenticator:
             ...
+
+    Each event loop that uses it opens and closes it for itself, and so does a forked child.
 
     Args:
         store: Stores the keys.
@@ -200,7 +203,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             self.rules, self._ports, self.clock, check_interval(watch_interval)
         )
         self._on_event = on_event
-        self._flusher: asyncio.Task[None] | None = None
+        self._begin_closed()
 
     async def authenticate(
         self,
@@ -678,16 +681,17 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
     @property
     def is_open(self) -> bool:
-        """True between the beginning and the end of an `async with` of this authenticator."""
-        return self._flusher is not None
+        """True between the beginning and the end of an `async with` of this authenticator, on any event loop of this process."""
+        return bool(self._flushers)
 
     async def __aenter__(self) -> AsyncAuthenticator[UserT]:
         import asyncio
 
         self._open_issuers()
+        loop = asyncio.get_running_loop()
         # An application and its adapter may both open it.
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush_forever(), name="msk_auth flush")
+        if loop not in self._flushers:
+            self._flushers[loop] = loop.create_task(self._flush_forever(), name="msk_auth flush")
         return self
 
     async def __aexit__(
@@ -699,13 +703,23 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         import asyncio
 
         self._close_issuers()
-        if self._flusher is not None:
-            self._flusher.cancel()
+        flusher = self._flushers.pop(asyncio.get_running_loop(), None)
+        if flusher is not None:
+            flusher.cancel()
             # `wait` does not raise the task's errors, but a cancellation of the caller still has its effect.
-            await asyncio.wait([self._flusher])
-            self._flusher = None
+            await asyncio.wait([flusher])
         await self._watches.close()
         await self.flush()
+
+    def _begin_closed(self) -> None:
+        # A task can be awaited only on its own loop, so each loop has one. A loop changes no entry but its own.
+        self._flushers: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        after_fork_in_child(self._leave_the_parents_flushers)
+
+    def _leave_the_parents_flushers(self) -> None:
+        # They never run in the child. Destroying their loops would close sockets and selectors of the parent.
+        abandon(self._flushers)
+        self._flushers = {}
 
     async def _flush_forever(self) -> None:
         import asyncio

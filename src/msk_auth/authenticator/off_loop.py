@@ -67,7 +67,7 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
         vars(self).update((name, getattr(blocking, name)) for name in _SHARED)
         self._blocking = blocking
         self._run = run
-        self._flusher = None
+        self._begin_closed()
         self._watches: AsyncWatches[UserT] = AsyncWatches(
             self.rules, _OffLoopReads(ports), self.clock, watch_interval
         )
