@@ -32,10 +32,16 @@ from msk_auth import (
     StoreUnavailable,
     immutable,
 )
-from msk_auth.core.immutability import NotShareable, check_shareable
+from msk_auth.core.immutability import NotShareable, _is_changing_class, check_shareable
 
 LEASE = timedelta(seconds=1)
 MakeWorld = Callable[..., World]
+
+
+@pytest.fixture(autouse=True)
+def judged_anew() -> None:
+    """Verdicts on classes are kept, also while the code that judges them is mutated."""
+    _is_changing_class.cache_clear()
 
 
 class Role(Enum):
