@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Protocol, cast
 
@@ -49,6 +50,7 @@ class Watched(Generic[UserT]):
         principal: The principal that was admitted.
         policy: The policy that it has to meet. None: it has to keep its permissions.
         verified_at: On the monotonic clock, before the reads of the last verification.
+        turn_at: On the monotonic clock: when the last round began that verified it or had the time to.
         refusal: The reason why access has ended; None while it lasts.
     """
 
@@ -58,6 +60,7 @@ class Watched(Generic[UserT]):
         self.principal = principal
         self.policy = policy
         self.verified_at = verified_at
+        self.turn_at = -math.inf
         self.refusal: Problem | None = None
 
     def is_overdue(self, now: float, interval: float) -> bool:

@@ -237,7 +237,6 @@ class _Rounds(Generic[UserT]):
         self._ports = ports
         self._clock = clock
         self._interval = interval
-        self._next = 0
         self._task: asyncio.Task[None] | None = None
         # Cancelled look-ups that have not ended yet, because the loop holds tasks weakly.
         self._cancelled: set[asyncio.Task[None]] = set()
@@ -279,33 +278,32 @@ class _Rounds(Generic[UserT]):
     async def _make_round(self) -> None:
         import asyncio
 
-        it = Round(self._rules, self._rotated(), self._clock)
+        it = Round(self._rules, self.watched, self._clock)
         look_ups = it.look_ups(self._ports.keys_at_once)
         waiting = iter(look_ups)
+        # It ends before the next one begins: what it finds counts within two intervals, however long a look-up takes.
+        longest = 0.9 * self._interval
+        middle = self.loop.time() + longest / 2
 
         async def work() -> None:
             for look_up in waiting:
+                if self.loop.time() < middle:
+                    it.has_time(look_up)
                 await self._make(look_up, it)
 
         workers = {asyncio.create_task(work()) for _ in look_ups[:LOOK_UPS_AT_ONCE]}
         try:
             if workers:
-                _, late = await asyncio.wait(workers, timeout=self._interval)
+                _, late = await asyncio.wait(workers, timeout=longest)
                 if late:
-                    it.failed(TimeoutError(f"not read within {self._interval:g} seconds"))
+                    it.failed(TimeoutError(f"not read within {longest:g} seconds"))
         finally:
             # Cancel a look-up that hangs, and do not wait for it: it may not end.
             for task in workers:
                 if task.cancel():
                     self._cancelled.add(task)
                     task.add_done_callback(self._cancelled.discard)
-        self._next += max(1, it.settle(self._interval))
-
-    def _rotated(self) -> list[AsyncWatch[UserT]]:
-        """All watches, beginning where the last round stopped, because one round may be too short for all."""
-        watched = list(self.watched)
-        first = self._next % len(watched) if watched else 0
-        return watched[first:] + watched[:first]
+        it.settle(self._interval)
 
     async def _make(self, look_up: LookUp, it: Round[UserT]) -> None:
         try:
