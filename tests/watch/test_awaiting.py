@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import gc
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -107,6 +108,127 @@ async def test_it_is_verified_without_any_sessions_too(site: Site) -> None:
         site.sessions.clear()
         await rounds(site, "owner ann")
     assert site.reads["session s1"] == 0
+
+
+# The beginning, of a principal that was admitted long before
+
+
+async def test_a_block_does_not_begin_after_a_revocation(site: Site) -> None:
+    principal = site.key()
+    site.revoke(principal)
+    watch = site.awaiting(watch_interval=SECOND).watch(principal)
+    with pytest.raises(KeyRevoked) as raised:
+        async with watch:
+            pytest.fail("it begins")
+    assert watch.refusal is raised.value
+
+
+async def test_a_stream_does_not_begin_after_a_revocation(site: Site) -> None:
+    principal = site.key()
+    site.revoke(principal)
+    source = Countdown()
+    watch = site.awaiting(watch_interval=SECOND).watch(principal)
+    assert [item async for item in watch.stream(source)] == []
+    assert isinstance(watch.refusal, KeyRevoked)
+    assert source.left == 3
+
+
+async def test_what_begins_in_an_outage_waits_until_it_is_over(site: Site) -> None:
+    source = Countdown()
+    stream = site.awaiting().watch(site.key()).stream(source)
+    # The five seconds count from the beginning.
+    site.clock.advance(5 * SECOND)
+    site.broken = OSError("down")
+    first = asyncio.ensure_future(anext(stream))
+    await rounds(site, "owner ann", 3)
+    assert source.left == 3
+    site.broken = None
+    assert await first == 2
+    await stream.aclose()
+
+
+async def test_what_begins_in_an_outage_ends_when_five_seconds_went_by(site: Site) -> None:
+    auth = site.awaiting()
+    block, stream = auth.watch(site.key()), auth.watch(site.key())
+    site.broken = OSError("down")
+
+    async def enter() -> None:
+        async with block:
+            pytest.fail("it begins")
+
+    entering = asyncio.create_task(enter())
+    first = asyncio.ensure_future(anext(stream.stream(Countdown()), None))
+    await rounds(site, "owner ann", 3)
+    site.clock.advance(4 * SECOND)
+    await rounds(site, "owner ann", 3)
+    assert not entering.done()
+    assert not first.done()
+    site.clock.advance(SECOND)
+    with pytest.raises(StoreUnavailable):
+        await entering
+    assert await first is None
+    assert isinstance(stream.refusal, StoreUnavailable)
+
+
+async def test_watches_that_begin_together_share_a_read(site: Site) -> None:
+    auth = site.awaiting(watch_interval=SECOND)
+    principal = site.key()
+    async with auth.watch(principal), AsyncExitStack() as stack:
+        assert site.reads == {"keys": 1, "owner ann": 1}
+        for n in (2, 3):
+            await asyncio.gather(
+                *(stack.enter_async_context(auth.watch(principal)) for _ in range(100))
+            )
+            assert site.reads == {"keys": n, "owner ann": n}
+
+
+async def test_what_begins_does_not_wait_for_what_hangs_in_a_round(site: Site) -> None:
+    hangs, given_up = asyncio.Event(), asyncio.Event()
+    principals = {name: site.key(name) for name in ("ann", "bob")}
+    first = True
+
+    async def find_owner(owner_id: str) -> Owner[Any] | None:
+        nonlocal first
+        if owner_id == "bob" and not first:
+            hangs.set()
+            try:
+                await for_ever()
+            finally:
+                given_up.set()
+        first = False
+        return site.find_owner(owner_id)
+
+    auth = site.awaiting(find_owner=find_owner, watch_interval=SECOND)
+    async with auth.watch(principals["bob"]):
+        await hangs.wait()
+        async with auth.watch(principals["ann"]):
+            assert not given_up.is_set()
+
+
+async def test_what_is_given_up_before_it_begins_is_watched_no_more(site: Site) -> None:
+    auth = site.awaiting()
+    watch = auth.watch(site.key())
+    site.broken = OSError("down")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), watch:
+            pytest.fail("it begins")
+    assert not auth._watches._of_this_loop().watched
+
+
+async def test_what_has_not_begun_ends_when_the_authenticator_is_closed(site: Site) -> None:
+    auth = site.awaiting(watch_interval=SECOND)
+    watch = auth.watch(site.key())
+    site.broken = OSError("down")
+
+    async def enter() -> None:
+        async with watch:
+            pytest.fail("it begins")
+
+    async with auth:
+        entering = asyncio.create_task(enter())
+        await until(lambda: site.reads["owner ann"] > 0)
+    with pytest.raises(StoreUnavailable):
+        await entering
 
 
 # The block
@@ -226,16 +348,16 @@ class Countdown:
     """An asynchronous iterator that is no generator."""
 
     def __init__(self) -> None:
-        self._left = 3
+        self.left = 3
 
     def __aiter__(self) -> Countdown:
         return self
 
     async def __anext__(self) -> int:
-        if self._left == 0:
+        if self.left == 0:
             raise StopAsyncIteration
-        self._left -= 1
-        return self._left
+        self.left -= 1
+        return self.left
 
 
 async def test_a_stream_of_anything_that_can_be_iterated(site: Site) -> None:
@@ -304,9 +426,9 @@ async def test_nothing_is_read_when_nothing_is_watched(site: Site) -> None:
     # The rounds of an earlier test may be about to end on the same loop.
     earlier = asyncio.all_tasks()
     async with auth.watch(site.key()):
-        (rounds_of_this,) = asyncio.all_tasks() - earlier
-        assert rounds_of_this.get_name() == "msk_auth watch"
-    await until(rounds_of_this.done)
+        of_this = asyncio.all_tasks() - earlier
+        assert {task.get_name() for task in of_this} == {"msk_auth watch"}
+    await until(lambda: all(task.done() for task in of_this))
 
 
 async def test_many_keys_are_read_in_batches(site: Site) -> None:

@@ -100,6 +100,27 @@ def test_a_stream_ends_before_the_item_that_comes_too_late(site: Site) -> None:
     assert closed == [True]
 
 
+def test_a_watch_of_a_key_that_was_revoked_before_ends_at_once(site: Site) -> None:
+    principal = site.key()
+    site.revoke(principal)
+    watch = site.blocking.watch(principal)
+    assert list(watch.stream(["first"])) == []
+    assert isinstance(watch.refusal, KeyRevoked)
+    with pytest.raises(KeyRevoked):
+        site.blocking.watch(principal).check()
+
+
+def test_an_outage_counts_from_the_beginning(site: Site) -> None:
+    watch = site.blocking.watch(site.key())
+    site.broken = OSError("down")
+    watch.check()
+    site.clock.advance(4 * SECOND)
+    watch.check()
+    site.clock.advance(SECOND / 1000)
+    with pytest.raises(StoreUnavailable):
+        watch.check()
+
+
 def test_a_stream_gives_all_that_there_is(site: Site) -> None:
     watch = site.blocking.watch(site.key())
     assert list(watch.stream(["first", "second"])) == ["first", "second"]
@@ -109,17 +130,13 @@ def test_a_stream_gives_all_that_there_is(site: Site) -> None:
 def test_all_watches_of_a_process_share_one_read_in_an_interval(site: Site) -> None:
     principals = [site.key(), site.key(), site.key("bob"), site.login()]
     watches = [site.blocking.watch(principal) for principal in principals * 25]
-    for _ in range(3):
-        for watch in watches:
-            watch.check()
-    assert site.reads == {}
-    for count in (1, 2):
-        site.clock.advance(SECOND)
+    for count in (1, 2, 3):
         for _ in range(3):
             for watch in watches:
                 watch.check()
         assert set(site.reads.values()) == {count}
         assert len(site.reads) == 3 + 1 + 2
+        site.clock.advance(SECOND)
 
 
 def test_what_was_read_is_not_kept_for_long(site: Site) -> None:

@@ -232,8 +232,9 @@ class Authenticator(BaseAuthenticator[UserT]):
         """Verify a principal repeatedly while a connection that it opened lasts, such as an event stream.
 
         Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
-        was revoked or has expired, its owner is disabled, the session or the token has ended. All watches of a process
-        share their reads: one per second for each key, session and owner.
+        was revoked or has expired, its owner is disabled, the session or the token has ended. It is verified at its
+        beginning too, so the principal may have been admitted long before. All watches of a process share their reads:
+        one per second for each key, session and owner.
 
         Args:
             principal: The principal that was admitted.

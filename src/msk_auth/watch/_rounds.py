@@ -145,7 +145,8 @@ class Round(Generic[UserT]):
                     continue
                 refusal = StoreUnavailable()
             if refusal is None:
-                each.verified_at = each.turn_at = self._began
+                each.turn_at = self._began
+                each.note_verified(self._began)
             elif each.refusal is None:
                 each.end(refusal)
 

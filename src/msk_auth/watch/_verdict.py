@@ -49,17 +49,18 @@ class Watched(Generic[UserT]):
     Attributes:
         principal: The principal that was admitted.
         policy: The policy that it has to meet. None: it has to keep its permissions.
-        verified_at: On the monotonic clock, before the reads of the last verification.
+        began_at: On the monotonic clock: from when on a failed look-up counts.
+        verified_at: On the monotonic clock, before the reads of the last verification. At first it is never: the principal
+            may have been admitted long before.
         turn_at: On the monotonic clock: when the last round began that verified it or had the time to.
         refusal: The reason why access has ended; None while it lasts.
     """
 
-    def __init__(
-        self, principal: Principal[UserT], policy: Policy | None, verified_at: float
-    ) -> None:
+    def __init__(self, principal: Principal[UserT], policy: Policy | None, began_at: float) -> None:
         self.principal = principal
         self.policy = policy
-        self.verified_at = verified_at
+        self.began_at = began_at
+        self.verified_at = -math.inf
         self.turn_at = -math.inf
         self.refusal: Problem | None = None
 
@@ -70,7 +71,16 @@ class Watched(Generic[UserT]):
             now: The monotonic clock.
             interval: In seconds.
         """
-        return now + interval - self.verified_at > MAX_UNVERIFIED.total_seconds()
+        last = max(self.began_at, self.verified_at)
+        return now + interval - last > MAX_UNVERIFIED.total_seconds()
+
+    def note_verified(self, at: float) -> None:
+        """Note that access lasts.
+
+        Args:
+            at: On the monotonic clock, before the reads.
+        """
+        self.verified_at = at
 
     def end(self, refusal: Problem) -> None:
         """End access. Called once."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from msk_auth.clock import Clock
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_UPS_AT_ONCE: Final = 8
-"""How many look-ups of a round run at the same time: they share a pool with requests."""
+"""How many look-ups of a round run at the same time: they share a pool with requests. For watches that begin as many more."""
 
 
 class AsyncWatch(Watched[UserT]):
     """Verifies whether a principal still has access. Made by :meth:`AsyncAuthenticator.watch`.
 
-    For a websocket, or other work in one coroutine. When access ends, the block raises the problem within two seconds::
+    For a websocket, or other work in one coroutine. The principal is verified before the block begins. When access ends,
+    the block raises the problem within two seconds::
 
         async with authenticator.watch(principal):
             async for text in websocket.iter_text():
@@ -43,7 +44,7 @@ class AsyncWatch(Watched[UserT]):
         return StreamingResponse(watch.stream(events()), media_type="text/event-stream")
 
     The block is cancelled first, as by `asyncio.timeout`, so it must not contain a `yield`: use :meth:`stream` there. Use
-    each watch once.
+    each watch once. While the store cannot answer, neither the block nor the stream begins.
 
     Attributes:
         refusal: The reason why access has ended; None while it lasts. It is the refusal that a request with the same
@@ -57,15 +58,24 @@ class AsyncWatch(Watched[UserT]):
         super().__init__(principal, policy, watches.clock.monotonic())
         self._watches = watches
         self._ended: asyncio.Future[None] | None = None
+        self._decided: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
 
     async def __aenter__(self) -> AsyncWatch[UserT]:
         import asyncio
 
+        decided, _ = self._begin()
+        try:
+            await asyncio.wait([decided])
+        except BaseException:
+            self._watches.remove(self)
+            raise
+        if self.refusal is not None:
+            self._watches.remove(self)
+            raise self.refusal
         self._task = asyncio.current_task()
         self._cancelling = 0 if self._task is None else self._task.cancelling()
-        self._begin()
         return self
 
     async def __aexit__(
@@ -88,15 +98,17 @@ class AsyncWatch(Watched[UserT]):
     async def stream(self, source: AsyncIterable[T]) -> AsyncGenerator[T]:
         """The items of `source` until it or access ends; :attr:`refusal` has the reason.
 
+        The first one is requested when the principal has been verified.
         `source` runs in a task of its own, which ends before this generator does.
         """
         import asyncio
 
-        ended = self._begin()
+        decided, ended = self._begin()
         hand_over = _HandOver[T]()
         pulling = asyncio.create_task(hand_over.pull(source))
         try:
-            while True:
+            await asyncio.wait([decided])
+            while not ended.done():
                 arrived = hand_over.request()
                 await asyncio.wait((arrived, pulling, ended), return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
@@ -115,7 +127,7 @@ class AsyncWatch(Watched[UserT]):
         """Wait until access has ended, and return the reason. For code that closes its connection itself."""
         import asyncio
 
-        ended = self._begin()
+        _, ended = self._begin()
         try:
             await asyncio.wait([ended])
         finally:
@@ -123,20 +135,33 @@ class AsyncWatch(Watched[UserT]):
         assert self.refusal is not None  # noqa: S101 - what has ended the wait
         return self.refusal
 
+    def note_verified(self, at: float) -> None:
+        """Called by the rounds, as long as access lasts."""
+        super().note_verified(at)
+        _set(self._decided)
+
     def end(self, refusal: Problem) -> None:
         """Called once by the rounds, when access has ended."""
         super().end(refusal)
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        _set(self._decided)
+        _set(self._ended)
         if self._task is not None:
             self._task.cancel()
 
-    def _begin(self) -> asyncio.Future[None]:
+    def _begin(self) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
+        """Two futures: that it was verified or access has ended, and that access has ended."""
         import asyncio
 
-        self._ended = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._decided, self._ended = loop.create_future(), loop.create_future()
+        self.began_at = self._watches.clock.monotonic()
         self._watches.add(self)
-        return self._ended
+        return self._decided, self._ended
+
+
+def _set(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
 
 
 class _HandOver(Generic[T]):
@@ -197,12 +222,12 @@ class AsyncWatches(Generic[UserT]):
         return AsyncWatch(self, principal, policy)
 
     def add(self, watch: AsyncWatch[UserT]) -> None:
-        """Verify a watch from the next round on."""
+        """Verify a watch at once, and in each round."""
         self._of_this_loop().add(watch)
 
     def remove(self, watch: AsyncWatch[UserT]) -> None:
         """Stop verifying a watch."""
-        self._of_this_loop().watched.discard(watch)
+        self._of_this_loop().remove(watch)
 
     async def close(self) -> None:
         """End the rounds of this event loop. Watches that are left end with `StoreUnavailable`."""
@@ -238,25 +263,39 @@ class _Rounds(Generic[UserT]):
         self._clock = clock
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
+        # Those that have not been in a round yet.
+        self._new: WeakSet[AsyncWatch[UserT]] = WeakSet()
+        self._task_of_new: asyncio.Task[None] | None = None
         # Cancelled look-ups that have not ended yet, because the loop holds tasks weakly.
         self._cancelled: set[asyncio.Task[None]] = set()
 
     def add(self, watch: AsyncWatch[UserT]) -> None:
-        """Verify a watch from the next round on."""
+        """Verify a watch at once, and in each round."""
         self.watched.add(watch)
+        self._new.add(watch)
         if self._task is None:
-            # In a context of its own: the context variables of the first request are not for this task.
-            self._task = self.loop.create_task(
-                self._run(), name="msk_auth watch", context=contextvars.Context()
-            )
+            self._task = self._start(self._run())
+        if self._task_of_new is None or self._task_of_new.done():
+            self._task_of_new = self._start(self._verify_new())
+
+    def remove(self, watch: AsyncWatch[UserT]) -> None:
+        """Stop verifying a watch."""
+        self.watched.discard(watch)
+        self._new.discard(watch)
 
     async def close(self) -> None:
         """End the rounds. Watches that are left end with `StoreUnavailable`."""
         import asyncio
 
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [task for task in (self._task, self._task_of_new) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        # In a context of its own: the context variables of the first request are not for this task.
+        return self.loop.create_task(run, name="msk_auth watch", context=contextvars.Context())
 
     async def _run(self) -> None:
         import asyncio
@@ -266,7 +305,7 @@ class _Rounds(Generic[UserT]):
             while self.watched:
                 await asyncio.sleep(pause)
                 began = self.loop.time()
-                await self._make_round()
+                await self._make_round(self.watched)
                 pause = max(0.0, began + self._interval - self.loop.time())
         finally:
             self._task = None
@@ -275,10 +314,22 @@ class _Rounds(Generic[UserT]):
                 if watch.refusal is None:
                     watch.end(StoreUnavailable())
 
-    async def _make_round(self) -> None:
+    async def _verify_new(self) -> None:
+        """Verify the watches that begin, those together that begin within a tenth of an interval.
+
+        Beside the other rounds, which may take a whole interval.
+        """
         import asyncio
 
-        it = Round(self._rules, self.watched, self._clock)
+        while self._new:
+            new, self._new = self._new, WeakSet()
+            await self._make_round(new)
+            await asyncio.sleep(self._interval / 10)
+
+    async def _make_round(self, watched: WeakSet[AsyncWatch[UserT]]) -> None:
+        import asyncio
+
+        it = Round(self._rules, watched, self._clock)
         look_ups = it.look_ups(self._ports.keys_at_once)
         waiting = iter(look_ups)
         # It ends before the next one begins: what it finds counts within two intervals, however long a look-up takes.

@@ -43,7 +43,7 @@ class Watch(Generic[UserT]):
     def check(self) -> None:
         """Return while access lasts, by records that were read less than two seconds ago.
 
-        Call it before each item that you send, and at least once a second.
+        Call it before each item that you send, and at least once a second. The first call verifies too.
 
         Raises:
             CredentialRefused: A request with the same credential would be refused now; the subclass says why.
@@ -106,7 +106,7 @@ class Watches(Generic[UserT]):
                 return None
             refusal = StoreUnavailable()
         if refusal is None:
-            watched.verified_at = reads.oldest
+            watched.note_verified(reads.oldest)
         watched.refusal = refusal
         return refusal
 
