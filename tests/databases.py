@@ -201,7 +201,7 @@ def _temporary_postgres() -> Iterator[URL]:
             folder,
         ]
         with (folder / "log").open("wb") as log:
-            server = subprocess.Popen([*command, "-F"], stdout=log, stderr=log, **as_user)
+            server = subprocess.Popen(command, stdout=log, stderr=log, **as_user)
         try:
             url = make_url(POSTGRES).set(port=port)
             for _ in range(100):

@@ -88,7 +88,7 @@ nginx
 chown postgres /run/postgresql /var/lib
 cd /
 runuser -u postgres -- "$POSTGRES/initdb" --no-sync --auth-local=peer --auth-host=scram-sha-256 /var/lib/cluster > /dev/null
-runuser -u postgres -- "$POSTGRES/pg_ctl" --wait --silent -D /var/lib/cluster -l /var/lib/cluster/log -o '-k /run/postgresql -F' start
+runuser -u postgres -- "$POSTGRES/pg_ctl" --wait --silent -D /var/lib/cluster -l /var/lib/cluster/log -o '-k /run/postgresql' start
 chown root /var/lib
 """
 
