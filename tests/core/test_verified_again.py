@@ -214,16 +214,21 @@ def test_an_application_without_sessions_is_asked_for_none() -> None:
     assert again(world, principal) == principal
 
 
-def test_an_external_identity_is_looked_for_as_such(world: World) -> None:
-    world.owners["ext"] = Owner("usr_1", frozenset({"tasks:read"}), "Eve")
-    principal = Principal(
-        world.owners["ext"],
+def external(world: World) -> Principal[str]:
+    """The person with the identity of another issuer."""
+    owner = world.owners["ext"] = Owner("usr_1", frozenset({"tasks:read"}), "Eve")
+    return Principal(
+        owner,
         CredentialKind.INTERACTIVE,
-        frozenset({"tasks:read"}),
+        owner.permissions,
         None,
         expires_at=NOW + HOUR,
         identity=IDENTITY,
     )
+
+
+def test_an_external_identity_is_looked_for_as_such(world: World) -> None:
+    principal = external(world)
     assert again(world, principal) == principal
     del world.owners["ext"]
     with pytest.raises(TokenRevoked):
@@ -231,15 +236,7 @@ def test_an_external_identity_is_looked_for_as_such(world: World) -> None:
 
 
 def test_an_external_identity_that_has_another_owner_now_is_refused(world: World) -> None:
-    world.owners["ext"] = Owner("usr_1", frozenset({"tasks:read"}), "Eve")
-    principal = Principal(
-        world.owners["ext"],
-        CredentialKind.INTERACTIVE,
-        frozenset({"tasks:read"}),
-        None,
-        expires_at=NOW + HOUR,
-        identity=IDENTITY,
-    )
+    principal = external(world)
     world.owners["ext"] = Owner("usr_2", frozenset({"tasks:read"}), "Bob")
     with pytest.raises(TokenRevoked):
         again(world, principal)

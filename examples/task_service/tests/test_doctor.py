@@ -251,7 +251,7 @@ async def test_a_server_that_commits_asynchronously_is_found(tmp_path: Path, url
     async with db.write() as connection:
         assert await connection.scalar(text("SHOW synchronous_commit")) == "on"
     await db.close()
-    # What is on is kept by the connection, whatever the server's configuration says later.
+    # A connection keeps what is on, also when the server's configuration is reloaded.
     await execute(url, f"ALTER DATABASE {name} SET synchronous_commit = on")
     db = Database.open(url)
     async with db.write() as connection:
