@@ -393,4 +393,11 @@ _NEXT_TURNS: Final = (
     .order_by(_TURNS.lane, _TURNS.turn, _TURNS.owner_id)
     .limit(bindparam("count", type_=Integer))
 )
-_LOCK_NEXT_TURNS: Final = _NEXT_TURNS.with_for_update(of=waiting_owners, skip_locked=True)
+# PostgreSQL finds a turn as it was when the statement began, and locks it as it is now. One that another worker has moved
+# to the end in between has a greater number than the last one had, and is skipped.
+_LAST_OF_LANE: Final = (
+    select(func.max(_OTHER_TURNS.turn)).where(_OTHER_TURNS.lane == _TURNS.lane).scalar_subquery()
+)
+_LOCK_NEXT_TURNS: Final = _NEXT_TURNS.where(_TURNS.turn <= _LAST_OF_LANE).with_for_update(
+    of=waiting_owners, skip_locked=True
+)
