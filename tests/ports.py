@@ -26,6 +26,18 @@ def free_port() -> int:
             return port
 
 
+def can_listen(port: int) -> bool:
+    """Whether a server could be started on this port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        # Refused while another socket listens. This one does not, since clients that retry would connect to it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def _reserve(port: int) -> bool:
     """Whether the port is this process's until it ends: a server of a test is stopped and started again on its port."""
     if sys.platform != "linux":

@@ -10,7 +10,7 @@ from typing import Any
 from examples.task_service.tests.faults.clients import Client, NoAnswer
 from examples.task_service.tests.faults.nursery import Nursery, Process, until
 from examples.task_service.tests.service_support import ADMIN_PASSWORD
-from tests.ports import free_port
+from tests.ports import can_listen, free_port
 
 
 @dataclass
@@ -41,7 +41,12 @@ class Deployment:
         return api
 
     def begin_to_serve(self, port: int | None = None, **settings: str) -> Api:
-        port = free_port() if port is None else port
+        if port is None:
+            port = free_port()
+        else:
+            # A program that a killed process was just starting has its listening socket until it is executed. Here the next
+            # process listens within a tenth of a second.
+            until(lambda: can_listen(port), f"port {port} is free")
         given = {**self.settings, "port": str(port), **settings}
         return Api(self._nursery.start("serve", **given), port)
 
