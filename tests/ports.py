@@ -10,8 +10,6 @@ import sys
 # a port may find that a connection of another process has it.
 _FIRST, _LAST = 20_000, 32_767
 
-_marks: list[socket.socket] = []
-
 
 def free_port() -> int:
     """A port of 127.0.0.1 that is in no use, and that neither an outgoing connection nor another test is given later."""
@@ -42,12 +40,12 @@ def _reserve(port: int) -> bool:
     """Whether the port is this process's until it ends: a server of a test is stopped and started again on its port."""
     if sys.platform != "linux":
         return True
-    # The kernel gives a name in its abstract name space to one process, and takes it back when that ends.
+    # The kernel gives a name in its abstract name space to one process, and takes it back when that ends and closes the file.
     mark = socket.socket(socket.AF_UNIX)
     try:
         mark.bind(f"\0port {port} of the tests of msk_auth")
     except OSError:
         mark.close()
         return False
-    _marks.append(mark)
+    mark.detach()
     return True
