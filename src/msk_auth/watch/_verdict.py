@@ -59,9 +59,9 @@ class Watched(Generic[UserT]):
     def __init__(self, principal: Principal[UserT], policy: Policy | None, began_at: float) -> None:
         self.principal = principal
         self.policy = policy
-        self.began_at = began_at
-        self.verified_at = -math.inf
-        self.turn_at = -math.inf
+        self.began_at: float = began_at
+        self.verified_at: float = -math.inf
+        self.turn_at: float = -math.inf
         self.refusal: Problem | None = None
 
     def is_overdue(self, now: float, interval: float) -> bool:
@@ -73,6 +73,14 @@ class Watched(Generic[UserT]):
         """
         last = max(self.began_at, self.verified_at)
         return now + interval - last > MAX_UNVERIFIED.total_seconds()
+
+    def note_begun(self, at: float) -> None:
+        """Note that the watch is used from now on.
+
+        Args:
+            at: On the monotonic clock.
+        """
+        self.began_at = at
 
     def note_verified(self, at: float) -> None:
         """Note that access lasts.

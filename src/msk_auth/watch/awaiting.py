@@ -154,7 +154,7 @@ class AsyncWatch(Watched[UserT]):
 
         loop = asyncio.get_running_loop()
         self._decided, self._ended = loop.create_future(), loop.create_future()
-        self.began_at = self._watches.clock.monotonic()
+        self.note_begun(self._watches.clock.monotonic())
         self._watches.add(self)
         return self._decided, self._ended
 
