@@ -182,13 +182,14 @@ def test_a_process_that_is_cut_off_accepts_no_revoked_key_and_recovers(
         history, others = lost.end(), other.end()
 
     assert late([history, others]) == []
-    # Keys were still used on their leases.
-    assert "accepted" in history.outcomes(after=cut, before=cut + LEASE_NS)
     # Once no lease is left, who is cut off answers 503 and nothing else: it cannot know.
     assert history.outcomes(after=cut + LEASE_NS, before=healed) == {"store_unavailable"}
     # The other host goes on as if nothing had happened.
     assert "store_unavailable" not in others.outcomes(after=cut, before=healed)
     if victim is beta:
+        # Keys were still used on their leases. A process that revokes clears its own cache with each commit, so the key
+        # that it verified just before the cut may need another read.
+        assert "accepted" in history.outcomes(after=cut, before=cut + LEASE_NS)
         assert others.failed_revocations == 0
 
 
