@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from examples.task_service.tests.faults.proxy import wire
 from sqlalchemy import URL, NullPool, StaticPool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from tests.forked import in_child
@@ -354,6 +355,64 @@ def test_a_write_that_is_not_answered_in_time_fails(
     monkeypatch.undo()
     assert store.find("k1") == FULL
     assert store.delete("K1", owner_id=OWNER, at=NOW) is not None
+
+
+@pytest.mark.parametrize("operation", ["look-up", "read", "write"])
+def test_a_ping_that_is_not_answered_in_time_fails(
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """`pool_pre_ping` of the application's engine, on a network that went silent."""
+    with wire(postgres_url.port or 5432) as cable:
+        url = postgres_url.set(host="127.0.0.1", port=cable.port)
+        with engine_on(url, pool_pre_ping=True) as engine:
+            # The second store finds pings that are bounded already.
+            SQLAlchemyKeyStore(engine)
+            store = SQLAlchemyKeyStore(engine)
+            store.insert(FULL, max_active=None, now=NOW)
+            work: dict[str, Callable[[], object]] = {
+                "look-up": lambda: store.find("k1"),
+                "read": lambda: read_through_sqlalchemy(store, "k1"),
+                "write": lambda: store.revoke("k1", owner_id=OWNER, at=NOW),
+            }
+            with engine.connect() as connection:
+                pooled: Any = connection.connection.driver_connection
+            monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
+            monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.2)
+            cable.cut()
+            with pytest.raises(TimeoutError, match="did not answer in time"):
+                work[operation]()
+            assert pooled.closed
+            cable.mend()
+            monkeypatch.undo()
+            assert store.find("k1") == FULL
+            store.close()
+
+
+def test_pings_of_the_application_are_not_bounded(postgres_url: URL) -> None:
+    with engine_on(postgres_url, pool_pre_ping=True) as engine:
+        are_bounded: list[bool] = []
+        # psycopg waits in this method, which is replaced where there is a deadline.
+        vars(engine.dialect)["do_ping"] = lambda driver: (
+            are_bounded.append("wait" in vars(driver)) or True
+        )
+        store = SQLAlchemyKeyStore(engine)
+        store.insert(FULL, max_active=None, now=NOW)
+        with engine.connect():
+            assert are_bounded == [False]
+        assert store.find("k1") == FULL
+        assert are_bounded == [False, True]
+        store.close()
+
+
+def test_a_ping_still_finds_a_connection_that_the_server_has_closed(postgres_url: URL) -> None:
+    with store_on(postgres_url, pool_pre_ping=True, pool_use_lifo=True) as store:
+        with store._derived.connect() as connection:
+            pooled: Any = connection.connection.driver_connection
+            pid = pooled.pgconn.backend_pid
+            execute(store, "SELECT pg_terminate_backend(:pid, 10000)", pid=pid)
+        # A write is not tried twice: only the ping can have noticed.
+        assert store.delete("K1", owner_id=OWNER, at=NOW) is not None
+        assert pooled.closed
 
 
 def test_a_connection_is_closed_even_if_the_cancel_request_fails(

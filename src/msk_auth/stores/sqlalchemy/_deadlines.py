@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msk_auth.clock import SystemClock
@@ -12,6 +13,8 @@ from msk_auth.clock import SystemClock
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.abc import PQGen
+    from sqlalchemy import Connection as SQLAlchemyConnection
+    from sqlalchemy import Engine
 
 T = TypeVar("T")
 
@@ -97,3 +100,52 @@ def _bounded(generator: PQGen[T], deadline: float) -> PQGen[T]:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+_ping_deadline: Final[ContextVar[float | None]] = ContextVar("msk_auth_ping_deadline", default=None)
+
+
+def connect_until(engine: Engine, deadline: float) -> SQLAlchemyConnection:
+    """A connection of the pool, whose ping raises `TimeoutError` at a deadline after :func:`bound_pings`.
+
+    Args:
+        engine: Of any driver.
+        deadline: By :data:`CLOCK`.
+    """
+    token = _ping_deadline.set(deadline)
+    try:
+        return engine.connect()
+    finally:
+        _ping_deadline.reset(token)
+
+
+def bound_pings(engine: Engine) -> None:
+    """Let `pool_pre_ping` keep the deadline of :func:`connect_until`; the application's own pings stay as they are.
+
+    The pool pings a connection before it hands it out, so only the dialect can bound that.
+
+    Args:
+        engine: Of psycopg, blocking.
+    """
+    dialect = engine.dialect
+    if not isinstance(dialect.do_ping, _BoundedPing):
+        vars(dialect)["do_ping"] = _BoundedPing(dialect.do_ping)
+
+
+class _BoundedPing:
+    def __init__(self, ping: Callable[[Any], bool]) -> None:
+        self._ping = ping
+
+    def __call__(self, driver: Connection[Any]) -> bool:
+        deadline = _ping_deadline.get()
+        if deadline is None:
+            return self._ping(driver)
+        try:
+            with bounded(driver, deadline):
+                return self._ping(driver)
+        except Exception as error:
+            if CLOCK.monotonic() < deadline:
+                raise
+            # SQLAlchemy cannot reset a connection that still waits, and would report that instead.
+            driver.close()
+            raise no_answer() from error

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.model import ApiKey
 
-from ._deadlines import CLOCK, bounded, no_answer, within
+from ._deadlines import CLOCK, bounded, connect_until, no_answer, within
 from ._rows import FastPathUnavailable, first_record, records, select_from_id
 from ._standby import check_primary
 
@@ -164,7 +164,7 @@ class BlockingReader:
             if connection is None or not connection.is_fresh(CLOCK.monotonic()):
                 if connection is not None:
                     connection.close()
-                connection = self._open()
+                connection = self._open(deadline)
             return connection.read(self._reading, statement, parameters, deadline)
         finally:
             self._give_back(connection)
@@ -215,11 +215,11 @@ class BlockingReader:
             while True:
                 yield self._idle.get_nowait()
 
-    def _open(self) -> _BlockingConnection:
+    def _open(self, deadline: float) -> _BlockingConnection:
         if self._is_closed or CLOCK.monotonic() < self._closed_until:
             raise FastPathUnavailable
         # Not `raw_connection`, whose errors are the driver's: callers are told of SQLAlchemy's.
-        pooled = self._engine.connect().connection
+        pooled = connect_until(self._engine, deadline).connection
         driver = cast("Connection[Any]", pooled.driver_connection)
         # From here on it is not the pool's, which makes another one when it needs it.
         pooled.detach()

@@ -52,7 +52,7 @@ from msk_auth.core.store import (
     require_change,
 )
 
-from ._deadlines import CLOCK, bounded, within
+from ._deadlines import CLOCK, bound_pings, bounded, connect_until, within
 from ._durability import commit_durably
 from ._operations import KeyOperations, Written
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
@@ -480,6 +480,8 @@ class SQLAlchemyKeyStore(_Shared):
             if engine is self._engine:
                 return
             self._prepare(engine)
+            if self._is_psycopg:
+                bound_pings(engine)
             self._postgres = (
                 BlockingReader(engine, self._table) if self._is_plain_postgresql else None
             )
@@ -517,7 +519,7 @@ class SQLAlchemyKeyStore(_Shared):
     ) -> T:
         with (
             self._turns(self._is_one_connection),
-            self._derived.connect() as connection,
+            connect_until(self._derived, deadline) as connection,
             self._bounded(connection, deadline),
         ):
             return self._read_on(connection, work, *args, **kwargs)
@@ -537,7 +539,7 @@ class SQLAlchemyKeyStore(_Shared):
         deadline = CLOCK.monotonic() + seconds
         with (
             self._turns(self._is_sqlite),
-            self._derived.connect() as connection,
+            connect_until(self._derived, deadline) as connection,
             self._bounded(connection, deadline),
         ):
             self._isolate(connection, "READ COMMITTED")
