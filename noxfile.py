@@ -122,8 +122,8 @@ def _inspect(session: nox.Session, name: str) -> None:
 
 def _epoch(session: nox.Session) -> str:
     """The time of the newest commit: a rebuild of the release has it as well."""
-    told = session.run("git", "log", "-1", "--format=%ct", external=True, silent=True, log=False)
-    return str(told).strip()
+    output = session.run("git", "log", "-1", "--format=%ct", external=True, silent=True, log=False)
+    return str(output).strip()
 
 
 def _sha256(path: Path) -> str:

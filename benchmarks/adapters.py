@@ -1,7 +1,7 @@
 """Requests per second through each adapter, against the same route with no guard and with a hand-written dictionary.
 
 Each way is a server of its own. All servers of a framework are there at the same time on one core, and all but one of
-them rest; whoever asks has the other core, and so has the database. A ratio comes from two that are asked by turns of a few
+them rest; the client has the other core, and so has the database. A ratio comes from two that get requests by turns of a few
 hundredths of a second. They are started several times, since how fast a process is depends on where its memory lies.
 """
 

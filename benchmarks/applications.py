@@ -3,7 +3,7 @@ dictionary that holds no keys, by this library.
 
 The dictionary is what people write by hand, as short as it gets in each framework, and it answers as it should: it
 reads the scheme without regard to case, and refuses with 401 and a challenge. The one that holds no keys is the least
-that anybody can do who finds keys by a keyed digest and compares in constant time.
+that code can do that finds keys by a keyed digest and compares in constant time.
 """
 
 # No `from __future__ import annotations`: FastAPI and Litestar read the annotations of local names.

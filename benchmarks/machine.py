@@ -35,7 +35,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cores() -> tuple[set[int], set[int]]:
-    """The cores for a server and for whoever asks it: apart if there are two, else all for both."""
+    """The cores for a server and for its client: apart if there are two, else all for both."""
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
         return set(available), set(available)

@@ -1,4 +1,4 @@
-"""What the lease keeps in memory for each credential, and that it keeps no more than it was told to.
+"""What the lease keeps in memory for each credential, and that it keeps no more than its limit.
 
 Each figure comes from a process of its own: `python -m benchmarks.memory CREDENTIALS`, which prints bytes.
 """

@@ -55,7 +55,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
 
 
 def document(name: str, title: str, description: str, parts: list[str], height: float) -> str:
-    """The whole picture, with its title and a description for whoever does not see it."""
+    """The whole picture, with its title and a description for readers who do not see it."""
     content = "\n".join(
         [
             element("title", escape(title), id=f"{name}-title"),

@@ -8,7 +8,7 @@ document$.subscribe(() => {
     table.dataset.wide = "";
     for (const row of rows)
       for (const cell of row.cells) cell.dataset.column = head.cells[cell.cellIndex]?.textContent;
-    // Blocks are no table for screen readers, unless told so.
+    // Screen readers see no table in blocks without these roles.
     for (const part of table.querySelectorAll("thead, tbody")) part.role = "rowgroup";
     for (const row of table.rows) row.role = "row";
     for (const cell of table.querySelectorAll("th, td")) cell.role = cell.tagName === "TH" ? "columnheader" : "cell";

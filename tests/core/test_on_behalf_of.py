@@ -372,7 +372,7 @@ def test_no_key_gets_more_than_the_owner_has_and_the_person_may_hand_out(
         # Whatever the owner gets later, the key does not.
         world.owners[ACME] = Owner(ACME, PERMISSIONS, "Acme")
         assert world.enter(created.value.reveal()).permissions == created.record.scopes
-        # Nor does somebody else get more by rotating it than they may hand out.
+        # Nor does another manager get more by rotating it than they may hand out.
         world.owners[ACME] = Owner(ACME, later, "Acme")
         live, rule[0] = created.record.scopes & later, rotated_by
         if not live <= rotated_by:
@@ -405,7 +405,7 @@ def test_the_limits_are_those_of_the_account(team: Team) -> None:
     assert created.record.expires_at == NOW + DAY
 
 
-# A key lives and dies with its account, and with nobody else.
+# A key lives and dies with its account alone.
 
 
 def test_a_key_belongs_to_the_account_that_is_there_when_it_is_made(team: Team) -> None:

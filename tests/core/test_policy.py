@@ -255,11 +255,11 @@ def test_a_local_principal_has_all_permissions_and_is_no_person() -> None:
 
 def test_a_key_and_other_credentials_without_a_person_are_told_apart() -> None:
     script = local_principal(Owner("ann", frozenset({"write"}), "Ann"), at=NOW)
-    for caller, told in (
+    for caller, message in (
         (principal(API_KEY), "API keys cannot be used"),
         (script, "stands for no person"),
     ):
-        with pytest.raises(InteractiveRequired, match=told):
+        with pytest.raises(InteractiveRequired, match=message):
             LOGIN.check(caller, NOW)
 
 

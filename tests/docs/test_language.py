@@ -16,7 +16,13 @@ OLD_WORDS = re.compile(
 def test_the_old_words_do_not_come_back() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), match[0].lower())
-        for folder in ("docs", "src", "examples/task_service/src", "examples/task_service/deploy")
+        for folder in (
+            "docs",
+            "src",
+            "benchmarks",
+            "examples/task_service/src",
+            "examples/task_service/deploy",
+        )
         for path in (ROOT / folder).rglob("*")
         if path.suffix in {".md", ".py", ".html", ".js", ".css", ".conf", ".service"}
         for match in OLD_WORDS.finditer(path.read_text("utf-8"))

@@ -51,7 +51,7 @@ class PartitionProcess:
             find_owner=find_owner,
             lease=timedelta(milliseconds=setup["lease_ms"]),
         )
-        self.is_told = asyncio.Event()
+        self.uses_kept = asyncio.Event()
         self.done = asyncio.Event()
 
     async def run(self) -> None:
@@ -61,9 +61,9 @@ class PartitionProcess:
 
         async def listen() -> None:
             while await asyncio.to_thread(sys.stdin.readline):
-                self.is_told.set()
+                self.uses_kept.set()
             self.done.set()
-            self.is_told.set()
+            self.uses_kept.set()
 
         async def revoke(turn: int) -> None:
             # One after the other, so that at every moment some are under way.
@@ -81,7 +81,7 @@ class PartitionProcess:
 
         async def verify_the_kept() -> None:
             # By itself: a lost packet must not keep it from using its lease.
-            await self.is_told.wait()
+            await self.uses_kept.wait()
             while not self.done.is_set():
                 await self.verify(self.kept)
                 await asyncio.sleep(0.005)

@@ -119,7 +119,7 @@ def deployment() -> Iterator[Deployment]:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("cut_off", ["who verifies", "who revokes"])
+@pytest.mark.parametrize("cut_off", ["verifying", "revoking"])
 def test_a_process_that_is_cut_off_accepts_no_revoked_key_and_recovers(
     cut_off: str, deployment: Deployment
 ) -> None:
@@ -150,9 +150,7 @@ def test_a_process_that_is_cut_off_accepts_no_revoked_key_and_recovers(
         verifying = start(beta, 2, revokes=False)
         revoking = start(alpha, 1, revokes=True)
         lost, other, victim = (
-            (verifying, revoking, beta)
-            if cut_off == "who verifies"
-            else (revoking, verifying, alpha)
+            (verifying, revoking, beta) if cut_off == "verifying" else (revoking, verifying, alpha)
         )
         # One of twenty at a time has returned: the others are under way.
         revoking.until(lambda history: bool(history.revoked))
@@ -182,7 +180,7 @@ def test_a_process_that_is_cut_off_accepts_no_revoked_key_and_recovers(
         history, others = lost.end(), other.end()
 
     assert late([history, others]) == []
-    # Once no lease is left, who is cut off answers 503 and nothing else: it cannot know.
+    # Once no lease is left, the process that is cut off answers 503 and nothing else: it cannot know.
     assert history.outcomes(after=cut + LEASE_NS, before=healed) == {"store_unavailable"}
     # The other host goes on as if nothing had happened.
     assert "store_unavailable" not in others.outcomes(after=cut, before=healed)

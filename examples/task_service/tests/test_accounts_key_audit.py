@@ -271,7 +271,7 @@ async def test_no_key_is_created_or_edited_for_a_login_that_has_ended_meanwhile(
 
 
 async def test_a_former_administrator_changes_no_key_of_another_owner(keys: Keys) -> None:
-    """One who is demoted after the request was authorized, at the moment in which the key is written."""
+    """A user who is demoted after the request was authorized, at the moment in which the key is written."""
     it = keys.it
     account = (await it.user("deploy")).id
     await it.user("root", "admin")

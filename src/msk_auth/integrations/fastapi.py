@@ -144,7 +144,7 @@ class Guard(SecurityBase, Generic[UserT]):
 
         Args:
             connection: The request or websocket.
-            session: The application's session of the request, if the adapter was told which dependency gives it.
+            session: The application's session of the request, if the adapter was given its dependency.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.

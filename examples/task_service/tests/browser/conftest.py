@@ -22,7 +22,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 Open = Callable[..., Awaitable[tuple[Page, Watch]]]
 """`open_page(user="admin", scheme="light", alone=False)`: a page of its own and what watches over it.
 
-The user has logged in a few minutes ago at most; None is nobody. Pages of another user than the administrator have their own
+The user has logged in a few minutes ago at most; None is no user. Pages of another user than the administrator have their own
 browser and session, and so have pages that are `alone`, as a test must be that ends its session or moves the clock.
 """
 

@@ -218,7 +218,7 @@ class BlockingReader:
     def _open(self, deadline: float) -> _BlockingConnection:
         if self._is_closed or CLOCK.monotonic() < self._closed_until:
             raise FastPathUnavailable
-        # Not `raw_connection`, whose errors are the driver's: callers are told of SQLAlchemy's.
+        # Not `raw_connection`, whose errors are the driver's: callers expect SQLAlchemy's.
         pooled = connect_until(self._engine, deadline).connection
         driver = cast("Connection[Any]", pooled.driver_connection)
         # From here on it is not the pool's, which makes another one when it needs it.
