@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from examples.task_service.tests.faults.proxy import wire
 from sqlalchemy import URL, NullPool, StaticPool, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from tests.forked import in_child
 from tests.stores.support import engine_on
 from tests.stores.test_postgres_awaiting import FULL, MINIMAL
 
 from msk_auth import ApiKey
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, _postgresql, _stores
-from msk_auth.stores.sqlalchemy._deadlines import CLOCK
+from msk_auth.stores.sqlalchemy._deadlines import CLOCK, connect_until
 from msk_auth.stores.sqlalchemy._postgresql import BlockingReader, _BlockingConnection
 from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
 from msk_auth.testing._store_contract import NOW, OWNER
@@ -402,6 +402,45 @@ def test_pings_of_the_application_are_not_bounded(postgres_url: URL) -> None:
         assert store.find("k1") == FULL
         assert are_bounded == [False, True]
         store.close()
+
+
+@pytest.mark.parametrize("own", [None, 5])
+def test_opening_a_connection_is_bounded_for_the_store_alone(
+    postgres_url: URL, own: int | None
+) -> None:
+    connect_args = {} if own is None else {"connect_timeout": own}
+    with engine_on(postgres_url, connect_args=connect_args, poolclass=NullPool) as engine:
+        given: list[object] = []
+        connect: Callable[..., Any] = engine.dialect.connect
+
+        def note(*args: Any, **parameters: Any) -> Any:
+            given.append(parameters.get("connect_timeout"))
+            return connect(*args, **parameters)
+
+        vars(engine.dialect)["connect"] = note
+        store = SQLAlchemyKeyStore(engine)
+        store.insert(FULL, max_active=None, now=NOW)
+        assert store.find("k1") == FULL
+        read_through_sqlalchemy(store, "k1")
+        with engine.connect():
+            pass
+        assert given == ([10, 3, 3, None] if own is None else [own] * 4)
+        # Zero would mean that there is no limit.
+        connect_until(engine, CLOCK.monotonic() - 1).close()
+        assert given[4:] == [own or 1]
+        store.close()
+
+
+def test_a_server_that_accepts_connections_and_does_not_answer_is_given_up(
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stores, "READ_SECONDS", 0.2)
+    with wire(postgres_url.port or 5432) as cable:
+        cable.cut()
+        engine = create_engine(postgres_url.set(host="127.0.0.1", port=cable.port))
+        with pytest.raises(OperationalError, match="timeout expired"):
+            SQLAlchemyKeyStore(engine).find("k1")
+        engine.dispose()
 
 
 def test_a_ping_still_finds_a_connection_that_the_server_has_closed(postgres_url: URL) -> None:

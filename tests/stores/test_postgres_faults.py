@@ -140,7 +140,7 @@ async def test_one_lost_connection_delays_only_its_own_look_ups(postgres_url: UR
 def test_after_a_cut_threads_are_answered_within_a_second(postgres_url: URL, loses: bool) -> None:
     history = History()
     with cuttable(postgres_url) as (cable, url):
-        engine = create_engine(url, pool_timeout=1, connect_args={"connect_timeout": 2})
+        engine = create_engine(url, pool_timeout=1, pool_pre_ping=True)
         store = SQLAlchemyKeyStore(engine)
         done = threading.Event()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msk_auth.clock import SystemClock
 
@@ -102,34 +104,42 @@ def _bounded(generator: PQGen[T], deadline: float) -> PQGen[T]:
         return result
 
 
-_ping_deadline: Final[ContextVar[float | None]] = ContextVar("msk_auth_ping_deadline", default=None)
+_checkout_deadline: Final[ContextVar[float | None]] = ContextVar(
+    "msk_auth_checkout_deadline", default=None
+)
 
 
 def connect_until(engine: Engine, deadline: float) -> SQLAlchemyConnection:
-    """A connection of the pool, whose ping raises `TimeoutError` at a deadline after :func:`bound_pings`.
+    """A connection of the pool; after :func:`bound_checkouts` its ping and opening it keep a deadline.
 
     Args:
         engine: Of any driver.
         deadline: By :data:`CLOCK`.
+
+    Raises:
+        TimeoutError: The server did not answer the ping.
+        sqlalchemy.exc.SQLAlchemyError: No connection can be had.
     """
-    token = _ping_deadline.set(deadline)
+    token = _checkout_deadline.set(deadline)
     try:
         return engine.connect()
     finally:
-        _ping_deadline.reset(token)
+        _checkout_deadline.reset(token)
 
 
-def bound_pings(engine: Engine) -> None:
-    """Let `pool_pre_ping` keep the deadline of :func:`connect_until`; the application's own pings stay as they are.
+def bound_checkouts(engine: Engine) -> None:
+    """Let the checkouts of :func:`connect_until` keep their deadline; those of the application stay as they are.
 
-    The pool pings a connection before it hands it out, so only the dialect can bound that.
+    The pool connects, and pings with `pool_pre_ping`, before it hands a connection out. Only the dialect can bound that.
 
     Args:
         engine: Of psycopg, blocking.
     """
     dialect = engine.dialect
-    if not isinstance(dialect.do_ping, _BoundedPing):
-        vars(dialect)["do_ping"] = _BoundedPing(dialect.do_ping)
+    if not isinstance(cast("object", dialect.do_ping), _BoundedPing):
+        vars(dialect).update(
+            do_ping=_BoundedPing(dialect.do_ping), connect=partial(_connect, dialect.connect)
+        )
 
 
 class _BoundedPing:
@@ -137,7 +147,7 @@ class _BoundedPing:
         self._ping = ping
 
     def __call__(self, driver: Connection[Any]) -> bool:
-        deadline = _ping_deadline.get()
+        deadline = _checkout_deadline.get()
         if deadline is None:
             return self._ping(driver)
         try:
@@ -149,3 +159,11 @@ class _BoundedPing:
             # SQLAlchemy cannot reset a connection that still waits, and would report that instead.
             driver.close()
             raise no_answer() from error
+
+
+def _connect(connect: Callable[..., T], *args: Any, **parameters: Any) -> T:
+    deadline = _checkout_deadline.get()
+    if deadline is not None:
+        # In whole seconds, and 0 would mean no limit. A limit of the engine's own stays.
+        parameters.setdefault("connect_timeout", max(1, math.ceil(deadline - CLOCK.monotonic())))
+    return connect(*args, **parameters)

@@ -143,7 +143,7 @@ class BlockingReader:
 
         Args:
             key_id: Of the key.
-            deadline: By `CLOCK`. Only psycopg's `connect_timeout` bounds how long opening a connection takes.
+            deadline: By `CLOCK`. A `connect_timeout` of the engine's own bounds opening a connection in its place.
 
         Raises:
             FastPathUnavailable: No connection is free, or fit for reading.

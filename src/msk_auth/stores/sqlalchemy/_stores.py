@@ -52,7 +52,7 @@ from msk_auth.core.store import (
     require_change,
 )
 
-from ._deadlines import CLOCK, bound_pings, bounded, connect_until, within
+from ._deadlines import CLOCK, bound_checkouts, bounded, connect_until, within
 from ._durability import commit_durably
 from ._operations import KeyOperations, Written
 from ._postgresql import AwaitingReader, BlockingReader, is_plain_postgresql
@@ -245,9 +245,9 @@ class SQLAlchemyKeyStore(_Shared):
     :class:`~msk_auth.LeaseRegister` as well. The methods that are not described here are theirs.
 
     On PostgreSQL with psycopg it holds connections of the pool for reading, as many as threads read at the same moment and
-    four at most in each process: allow for that many more than the pool has. A read on an open connection that the server does
-    not answer within three seconds fails. Other drivers, the pool and connecting have settings of the engine for it: see "Keep
-    keys in a database". A connection that reports a standby is not used. Behind a pooler that keeps no prepared statements set
+    four at most in each process: allow for that many more than the pool has. A read that the server does not answer within
+    three seconds fails. Waiting for the pool, and other drivers, have settings of the engine for it: see "Keep keys in a
+    database". A connection that reports a standby is not used. Behind a pooler that keeps no prepared statements set
     psycopg's `prepare_threshold` to None, as for psycopg itself.
 
     Args:
@@ -481,7 +481,7 @@ class SQLAlchemyKeyStore(_Shared):
                 return
             self._prepare(engine)
             if self._is_psycopg:
-                bound_pings(engine)
+                bound_checkouts(engine)
             self._postgres = (
                 BlockingReader(engine, self._table) if self._is_plain_postgresql else None
             )
