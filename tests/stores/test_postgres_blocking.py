@@ -431,6 +431,19 @@ def test_opening_a_connection_is_bounded_for_the_store_alone(
         store.close()
 
 
+def test_several_hosts_share_the_time_to_connect(postgres_url: URL) -> None:
+    host, port = postgres_url.host, postgres_url.port
+    hosts = postgres_url.set(host=None, port=None).update_query_dict(
+        {"host": f"{host},{host}", "port": f"{port},{port}"}
+    )
+    engine = create_engine(hosts)
+    SQLAlchemyKeyStore(engine)
+    with connect_until(engine, CLOCK.monotonic() + 9) as connection:
+        driver: Any = connection.connection.driver_connection
+        assert driver.info.get_parameters()["connect_timeout"] == "5"
+    engine.dispose()
+
+
 def test_a_server_that_accepts_connections_and_does_not_answer_is_given_up(
     postgres_url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:

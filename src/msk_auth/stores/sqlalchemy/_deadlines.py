@@ -164,6 +164,8 @@ class _BoundedPing:
 def _connect(connect: Callable[..., T], *args: Any, **parameters: Any) -> T:
     deadline = _checkout_deadline.get()
     if deadline is not None:
-        # In whole seconds, and 0 would mean no limit. A limit of the engine's own stays.
-        parameters.setdefault("connect_timeout", max(1, math.ceil(deadline - CLOCK.monotonic())))
+        # For each host, in whole seconds; 0 would mean no limit. A limit of the engine's own stays.
+        hosts = str(parameters.get("host", "")).count(",") + 1
+        seconds = math.ceil((deadline - CLOCK.monotonic()) / hosts)
+        parameters.setdefault("connect_timeout", max(1, seconds))
     return connect(*args, **parameters)
