@@ -19,10 +19,11 @@ from tests.stores.support import engine_on
 from tests.stores.test_postgres_awaiting import FULL, MINIMAL
 
 from msk_auth import ApiKey
-from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, _postgresql, _stores
-from msk_auth.stores.sqlalchemy._deadlines import CLOCK, connect_until
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, _deadlines, _postgresql, _stores
+from msk_auth.stores.sqlalchemy._deadlines import CLOCK, bound_checkouts, connect_until
 from msk_auth.stores.sqlalchemy._postgresql import BlockingReader, _BlockingConnection
 from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
+from msk_auth.testing import FrozenClock
 from msk_auth.testing._store_contract import NOW, OWNER
 
 
@@ -404,9 +405,37 @@ def test_pings_of_the_application_are_not_bounded(postgres_url: URL) -> None:
         store.close()
 
 
+def test_stores_that_begin_on_one_engine_at_the_same_moment_bound_its_pings_once(
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_on(postgres_url, pool_pre_ping=True) as engine:
+
+        def meanwhile(value: object, kind: type) -> bool:
+            monkeypatch.undo()
+            bound_checkouts(engine)
+            return isinstance(value, kind)
+
+        # Another store comes first between the look at the engine and the change.
+        monkeypatch.setattr(_deadlines, "isinstance", meanwhile, raising=False)
+        store = SQLAlchemyKeyStore(engine)
+        store.insert(FULL, max_active=None, now=NOW)
+        # A pooled connection, which is pinged.
+        assert store.find("k1") == FULL
+        store.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FrozenClock:
+    """The clock of all deadlines, which stands still."""
+    clock = FrozenClock()
+    for module in (_deadlines, _postgresql, _stores):
+        monkeypatch.setattr(module, "CLOCK", clock)
+    return clock
+
+
 @pytest.mark.parametrize("own", [None, 5])
 def test_opening_a_connection_is_bounded_for_the_store_alone(
-    postgres_url: URL, own: int | None
+    postgres_url: URL, clock: FrozenClock, own: int | None
 ) -> None:
     connect_args = {} if own is None else {"connect_timeout": own}
     with engine_on(postgres_url, connect_args=connect_args, poolclass=NullPool) as engine:
@@ -426,19 +455,19 @@ def test_opening_a_connection_is_bounded_for_the_store_alone(
             pass
         assert given == ([10, 3, 3, None] if own is None else [own] * 4)
         # Zero would mean that there is no limit.
-        connect_until(engine, CLOCK.monotonic() - 1).close()
+        connect_until(engine, clock.monotonic() - 1).close()
         assert given[4:] == [own or 1]
         store.close()
 
 
-def test_several_hosts_share_the_time_to_connect(postgres_url: URL) -> None:
+def test_several_hosts_share_the_time_to_connect(postgres_url: URL, clock: FrozenClock) -> None:
     host, port = postgres_url.host, postgres_url.port
     hosts = postgres_url.set(host=None, port=None).update_query_dict(
         {"host": f"{host},{host}", "port": f"{port},{port}"}
     )
     engine = create_engine(hosts)
     SQLAlchemyKeyStore(engine)
-    with connect_until(engine, CLOCK.monotonic() + 9) as connection:
+    with connect_until(engine, clock.monotonic() + 9) as connection:
         driver: Any = connection.connection.driver_connection
         assert driver.info.get_parameters()["connect_timeout"] == "5"
     engine.dispose()

@@ -136,10 +136,10 @@ def bound_checkouts(engine: Engine) -> None:
         engine: Of psycopg, blocking.
     """
     dialect = engine.dialect
-    if not isinstance(cast("object", dialect.do_ping), _BoundedPing):
-        vars(dialect).update(
-            do_ping=_BoundedPing(dialect.do_ping), connect=partial(_connect, dialect.connect)
-        )
+    # Read once: a store in another thread may do the same now, and a ping that is bounded twice fails.
+    ping = cast("Any", dialect).do_ping
+    if not isinstance(ping, _BoundedPing):
+        vars(dialect).update(do_ping=_BoundedPing(ping), connect=partial(_connect, dialect.connect))
 
 
 class _BoundedPing:
