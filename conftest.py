@@ -35,6 +35,14 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "tests" / "roots.pem")
 
 
+# Before they are imported: a contract that fails then shows the values that it compared.
+pytest.register_assert_rewrite(
+    "tests.contract.adapter_contract",
+    "tests.contract.stream_contract",
+    "tests.contract.websocket_contract",
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-services",

@@ -30,7 +30,6 @@ PUBLIC_MODULES = frozenset(
         "msk_auth.stores.sqlalchemy",
         "msk_auth.stores.sqlalchemy.migrations",
         "msk_auth.testing",
-        "msk_auth.testing.adapter",
         "msk_auth.tokens.issuers",
     }
 )

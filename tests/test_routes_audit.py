@@ -30,6 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
+from tests.contract.adapter import make_world
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -59,7 +60,6 @@ from msk_auth.testing import (
     audit_routes,
     list_routes,
 )
-from msk_auth.testing.adapter import make_world
 
 DOCS = ["/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"]
 

@@ -222,9 +222,7 @@ def test_a_default_is_shown_with_its_value() -> None:
     assert str(expiring.parameters["limit"].default) == "500"
     routes = loaded["integrations.fastapi.FastAPIAuth.key_routes"]
     assert str(routes.parameters["tags"].default) == "('API keys',)"
-    values = [str(loaded[name].value) for name in ("leaks.MAX_MATCHES", "testing.adapter.MAX_AGE")]
-    assert values == ["1000", "timedelta(minutes=15)"]
-    assert loaded["testing.adapter.PEOPLE"].value is None
+    assert str(loaded["leaks.MAX_MATCHES"].value) == "1000"
     assert str(loaded["core.events.Event"].value).startswith("CredentialUsed | ")
 
 

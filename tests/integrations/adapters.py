@@ -1,4 +1,4 @@
-"""The application of `msk_auth.testing.adapter` in every framework, and a client that speaks raw ASGI to it.
+"""The application of `tests.contract.adapter` in every framework, and a client that speaks raw ASGI to it.
 
 To add an adapter: build that application with it, in a module beside this one, and add its name to
 `ADAPTERS`. Those whose framework is installed take part.
@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import anyio
+from tests.contract.adapter import Reply, Surprise
 
 from msk_auth.testing import BackgroundLoop
-from msk_auth.testing.adapter import Reply, Surprise
 
 
 def _application(name: str) -> Callable[..., Any]:

@@ -7,10 +7,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.params import Depends
 from fastapi.responses import StreamingResponse
-
-from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
-from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.testing.adapter import (
+from tests.contract.adapter import (
     MAX_AGE,
     Surprise,
     TaskNotFound,
@@ -22,6 +19,9 @@ from msk_auth.testing.adapter import (
     revoke,
     talk,
 )
+
+from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
+from msk_auth.integrations.fastapi import FastAPIAuth
 
 
 def fastapi_app(

@@ -9,10 +9,7 @@ from typing import Any, TypeVar
 
 from anyio import to_thread
 from flask import Blueprint, Flask, Response
-
-from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts, require
-from msk_auth.integrations.flask import FlaskAuth
-from msk_auth.testing.adapter import (
+from tests.contract.adapter import (
     MAX_AGE,
     Surprise,
     TaskNotFound,
@@ -22,6 +19,9 @@ from msk_auth.testing.adapter import (
     lines_blocking,
     revoke_blocking,
 )
+
+from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts, require
+from msk_auth.integrations.flask import FlaskAuth
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from flask import Flask
 from flask.testing import FlaskClient
+from tests.contract.adapter import World
 from tests.integrations.flask_app import blocking
 from werkzeug.test import TestResponse
 
 from msk_auth.integrations.flask import FlaskAuth
-from msk_auth.testing.adapter import World
 
 
 class Site:

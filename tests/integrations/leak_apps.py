@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.contract.adapter import User, World
 from tests.integrations.adapters import installed
 
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
-from msk_auth.testing.adapter import User, World
 
 Gate = Callable[[], None]
 """Called with each request that the application's throttle sees; what it raises is raised there."""

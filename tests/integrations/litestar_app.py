@@ -7,11 +7,7 @@ from typing import Any
 from litestar import Litestar, Request, WebSocket, get, post, route, websocket
 from litestar.enums import HttpMethod
 from litestar.response import Stream
-from tests.integrations.litestar_di import NamedDependency
-
-from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
-from msk_auth.integrations.litestar import LitestarAuth
-from msk_auth.testing.adapter import (
+from tests.contract.adapter import (
     MAX_AGE,
     Surprise,
     TaskNotFound,
@@ -23,6 +19,10 @@ from msk_auth.testing.adapter import (
     revoke,
     talk,
 )
+from tests.integrations.litestar_di import NamedDependency
+
+from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
+from msk_auth.integrations.litestar import LitestarAuth
 
 Current = NamedDependency[Principal[User]]
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from msk_auth.testing.adapter import make_world
+from tests.contract.adapter import make_world
 
 _adapter = os.environ["SERVED_ADAPTER"]
 _world = make_world()

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.ext.asyncio import create_async_engine as create_async
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from tests.contract.adapter import Reply
 from tests.core.support import StubIssuer
 from tests.integrations.adapters import send
 
@@ -26,7 +27,6 @@ from msk_auth import (
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock
-from msk_auth.testing.adapter import Reply
 
 TOMORROW = FrozenClock().now() + timedelta(days=1)
 

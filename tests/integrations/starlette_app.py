@@ -8,10 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
-
-from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
-from msk_auth.integrations.starlette import StarletteAuth
-from msk_auth.testing.adapter import (
+from tests.contract.adapter import (
     MAX_AGE,
     Surprise,
     TaskNotFound,
@@ -23,6 +20,9 @@ from msk_auth.testing.adapter import (
     revoke,
     talk,
 )
+
+from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
+from msk_auth.integrations.starlette import StarletteAuth
 
 
 def starlette_app(

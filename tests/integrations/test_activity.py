@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.contract.adapter import START, Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 from tests.integrations.test_websockets import connect
 
 from msk_auth import ActivitySettings, KeyActivity, LastRequest
 from msk_auth.authenticator.activity import ActivityLog
-from msk_auth.testing.adapter import START, Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from tests.contract.adapter import MAX_AGE, World, admin_keys, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth import AdminKeys, AsyncAdminKeys, ConfigurationError
-from msk_auth.testing.adapter import MAX_AGE, World, admin_keys, make_world
 
 pytestmark = pytest.mark.anyio
 

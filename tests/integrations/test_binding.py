@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.contract.adapter import START, User, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth import (
@@ -23,7 +24,6 @@ from msk_auth import (
 )
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.testing.adapter import START, User, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,20 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contract.adapter import (
+    CASES,
+    AdapterContract,
+    AdapterDriver,
+    Case,
+    Reply,
+    World,
+    make_world,
+)
+from tests.contract.adapter_contract import check
+from tests.contract.case import bearer
 from tests.integrations.adapters import ADAPTERS, Driver
 
-from msk_auth.testing import AdapterContract, BackgroundLoop
-from msk_auth.testing._adapter_contract import check
-from msk_auth.testing._adapter_contract_case import bearer
-from msk_auth.testing.adapter import CASES, AdapterDriver, Case, Reply, World, make_world
+from msk_auth.testing import BackgroundLoop
 
 
 @pytest.fixture(scope="module")

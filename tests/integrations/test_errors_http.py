@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.contract.adapter import World, make_world
 from tests.integrations.adapters import installed, send
 
 from msk_auth import InputInvalid, Problem, TooManyAttempts
-from msk_auth.testing.adapter import World, make_world
 
 pytestmark = pytest.mark.anyio
 

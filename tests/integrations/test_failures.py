@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 from tests.cases import case
+from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
 from msk_auth import KeyLimits, KeyRevoked, Policy, Principal
 from msk_auth.http import admission
 from msk_auth.http.admission import known_principal
 from msk_auth.ports import run_awaiting
-from msk_auth.testing.adapter import Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from tests.contract.adapter import Surprise, User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
@@ -35,7 +36,6 @@ from msk_auth import (
 from msk_auth.authenticator.activity import ActivityLog
 from msk_auth.http.openapi import complete_document
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
-from msk_auth.testing.adapter import Surprise, User, World, make_world
 
 pytestmark = pytest.mark.anyio
 

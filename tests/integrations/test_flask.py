@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from flask import Blueprint, Flask, Response, abort, current_app, g, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 from flask.views import MethodView, View
+from tests.contract.adapter import START, World, make_world
 from tests.integrations.flask_app import BlockingStore, blocking, run
 from tests.integrations.flask_site import Site
 from werkzeug.datastructures import WWWAuthenticate
@@ -43,7 +44,6 @@ from msk_auth.http.admission import known_principal
 from msk_auth.integrations import flask
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
-from msk_auth.testing.adapter import START, World, make_world
 
 SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "flask_minimal.py"
 PREFLIGHT = {"Origin": "https://pages.test", "Access-Control-Request-Method": "GET"}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask
 from flask.views import MethodView
+from tests.contract.adapter import World, make_world
 from tests.integrations.flask_site import Site
 
 from msk_auth import ConfigurationError, require, require_interactive
-from msk_auth.testing.adapter import World, make_world
 
 START = """
 from flask import Blueprint, Flask

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth import TooManyAttempts
-from msk_auth.testing.adapter import Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 

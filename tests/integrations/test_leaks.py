@@ -8,6 +8,7 @@ from urllib.parse import quote_plus
 
 import pytest
 from tests.cases import case
+from tests.contract.adapter import START, Reply, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.leak_apps import LEAK_APPS
 from tests.leaks.support import Reporter, match, report
@@ -15,7 +16,6 @@ from tests.leaks.support import Reporter, match, report
 from msk_auth import ConfigurationError, KeyLeaked, KeyRevocation, TooManyAttempts
 from msk_auth._route_audit.audit import list_routes
 from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
-from msk_auth.testing.adapter import START, Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -46,6 +46,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.static_files import create_static_files_router
 from litestar.types import ASGIApp, Receive, Scope, Send
+from tests.contract.adapter import START, Reply, Surprise, User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.litestar_di import FromQuery, JSONBody, NamedDependency, PathParameter
 from tests.integrations.test_websockets import connect
@@ -58,7 +59,6 @@ from msk_auth import (
     require_interactive,
 )
 from msk_auth.integrations.litestar import LitestarAuth
-from msk_auth.testing.adapter import START, Reply, Surprise, User, World, make_world
 
 pytestmark = pytest.mark.anyio
 

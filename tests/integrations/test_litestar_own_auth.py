@@ -22,13 +22,13 @@ from litestar.security.jwt import (
     Token,
 )
 from litestar.security.session_auth import SessionAuth
+from tests.contract.adapter import Reply
 from tests.integrations.adapters import send
 
 from msk_auth import AsyncAuthenticator, ConfigurationError, Login, Owner
 from msk_auth.integrations.litestar import JWTLogin, LitestarAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.testing import list_routes
-from msk_auth.testing.adapter import Reply
 
 pytestmark = pytest.mark.anyio
 

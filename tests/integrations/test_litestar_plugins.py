@@ -20,13 +20,13 @@ from litestar.openapi import OpenAPIConfig
 from litestar.plugins import InitPlugin
 from litestar.static_files import create_static_files_router
 from litestar.types import Receive, Scope, Send
+from tests.contract.adapter import Reply, User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.test_websockets import connect
 
 from msk_auth import ConfigurationError, Principal, own_guard, require, require_interactive
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.testing import list_routes
-from msk_auth.testing.adapter import Reply, User, World, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from tests.cases import case
+from tests.contract.adapter import PEOPLE, START, Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 from tests.integrations.test_websockets import connect
 
 from msk_auth import local_principal
-from msk_auth.testing.adapter import PEOPLE, START, Reply, World, make_world
 
 pytestmark = pytest.mark.anyio
 

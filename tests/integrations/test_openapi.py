@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeAlias
 
 import pytest
+from tests.contract.adapter import World, admin_keys, make_world
 from tests.integrations.adapters import send
 
 from msk_auth import ConfigurationError, Policy, require, require_interactive, require_key
 from msk_auth.http.key_routes import KEY_ROUTES
 from msk_auth.http.openapi import complete_document, operations, requirement
 from msk_auth.leaks import AsyncGitHubLeakReceiver
-from msk_auth.testing.adapter import World, admin_keys, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.contract.adapter import Surprise, World, make_world
 from tests.integrations.adapters import installed, send
 
 from msk_auth import ConfigurationError, TooManyAttempts
-from msk_auth.testing.adapter import Surprise, World, make_world
 
 pytestmark = pytest.mark.anyio
 

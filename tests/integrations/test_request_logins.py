@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from tests.contract.adapter import MAX_AGE, START, World, describe, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 
 from msk_auth import ConfigurationError, Login, TokenExpired
 from msk_auth.http.request_logins import LoginSources
 from msk_auth.integrations import is_same_origin
-from msk_auth.testing.adapter import MAX_AGE, START, World, describe, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.contract.adapter import PEOPLE, START
 
 from msk_auth import (
     ConfigurationError,
@@ -30,7 +31,6 @@ from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.routes import Exchange, Route, respond
 from msk_auth.leaks import MAX_REPORT
 from msk_auth.ports import run_awaiting, run_blocking
-from msk_auth.testing.adapter import PEOPLE, START
 
 pytestmark = pytest.mark.anyio
 

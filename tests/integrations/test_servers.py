@@ -22,11 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.contract.adapter import CASES, Case, fill
 from tests.integrations.adapters import ADAPTERS
 from tests.integrations.raw_websocket import Talk, talk
 from tests.ports import free_port
-
-from msk_auth.testing.adapter import CASES, Case, fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover, pytest.mark.timeout(300)]
 

@@ -21,6 +21,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketState
+from tests.contract.adapter import User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL, connect
@@ -37,7 +38,6 @@ from msk_auth import (
 from msk_auth.http.answers import Answer, ProblemRenderer
 from msk_auth.integrations import _starlette
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
-from msk_auth.testing.adapter import User, World, make_world
 
 pytestmark = pytest.mark.anyio
 

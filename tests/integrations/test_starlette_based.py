@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from tests.contract.adapter import START, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, STARLETTE_BASED, send
 
 from msk_auth import ConfigurationError
-from msk_auth.testing.adapter import START, make_world
 
 pytestmark = pytest.mark.anyio
 

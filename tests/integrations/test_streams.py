@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.contract.adapter import AdapterDriver, StreamContract, World
 from tests.integrations.adapters import ADAPTERS, Driver
 
-from msk_auth.testing import BackgroundLoop, StreamContract
-from msk_auth.testing.adapter import AdapterDriver, World
+from msk_auth.testing import BackgroundLoop
 
 
 @pytest.fixture(scope="module")

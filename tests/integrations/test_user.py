@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import pytest
+from tests.contract.adapter import User, World, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth import ConfigurationError, PermissionDenied, Principal
-from msk_auth.testing.adapter import User, World, make_world
 
 pytestmark = pytest.mark.anyio
 

@@ -20,13 +20,13 @@ import pytest
 from anyio import to_thread
 from sqlalchemy import Engine, MetaData, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
+from tests.contract.adapter import PEOPLE, User
 from tests.integrations.adapters import ADAPTERS, send
 
 import msk_auth
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal, local_principal
 from msk_auth.integrations._asgi import AsgiAuth
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, api_key_table
-from msk_auth.testing.adapter import PEOPLE, User
 
 pytestmark = pytest.mark.anyio
 

@@ -8,20 +8,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
-
-from msk_auth import Policy
-from msk_auth.testing import BackgroundLoop, WebSocketContract
-from msk_auth.testing.adapter import (
+from tests.contract.adapter import (
     POLICY_VIOLATION,
     Conversation,
     Reply,
     User,
+    WebSocketContract,
     WebSocketDriver,
     World,
     make_world,
     revoke,
 )
+from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
+
+from msk_auth import Policy
+from msk_auth.testing import BackgroundLoop
 
 DENIAL = {"websocket.http.response": {}}
 

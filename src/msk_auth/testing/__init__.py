@@ -1,4 +1,4 @@
-"""For the tests of applications, and of stores and adapters of your own: needs pytest.
+"""For the tests of applications, and of stores of your own: needs pytest.
 
 One rule: a test goes through the code that runs in production; only the clock and the digests of imported keys are replaced.
 
@@ -7,8 +7,6 @@ One rule: a test goes through the code that runs in production; only the clock a
 - :func:`audit_routes` fails if a route of an application declares no policy.
 - :class:`StoreContract` and :class:`AsyncStoreContract` test a store of your own; :class:`ChangeRecorder` and
   :class:`AsyncChangeRecorder` are the hooks that they pass to it.
-- :class:`AdapterContract`, :class:`StreamContract` and :class:`WebSocketContract` test an adapter of your own; their
-  application and world are in :mod:`msk_auth.testing.adapter`.
 
 A digest of a key that the library made takes microseconds. For imported keys use the cheap profile in tests:
 `KeyHasher(slow=Argon2Digest("cheap"))`.
@@ -22,15 +20,9 @@ from msk_auth._route_audit.audit import audit_routes, list_routes
 from msk_auth._route_audit.report import Access, AuditedRoute, RouteAuditFailed, RouteReport
 
 # Before they are imported: a contract that fails then shows the values it compared.
-pytest.register_assert_rewrite(
-    "msk_auth.testing._adapter_contract",
-    "msk_auth.testing._store_contract",
-    "msk_auth.testing._stream_contract",
-    "msk_auth.testing._websocket_contract",
-)
+pytest.register_assert_rewrite("msk_auth.testing._store_contract")
 
-from ._adapter_contract import AdapterContract  # noqa: E402 - see above
-from ._clock import FrozenClock  # noqa: E402
+from ._clock import FrozenClock  # noqa: E402 - see above
 from ._loop import BackgroundLoop  # noqa: E402
 from ._sign_in import async_key_headers, key_headers, login_headers  # noqa: E402
 from ._store_contract import (  # noqa: E402
@@ -39,12 +31,9 @@ from ._store_contract import (  # noqa: E402
     ChangeRecorder,
     StoreContract,
 )
-from ._stream_contract import StreamContract  # noqa: E402
-from ._websocket_contract import WebSocketContract  # noqa: E402
 
 __all__ = [
     "Access",
-    "AdapterContract",
     "AsyncChangeRecorder",
     "AsyncStoreContract",
     "AuditedRoute",
@@ -54,8 +43,6 @@ __all__ = [
     "RouteAuditFailed",
     "RouteReport",
     "StoreContract",
-    "StreamContract",
-    "WebSocketContract",
     "async_key_headers",
     "audit_routes",
     "key_headers",

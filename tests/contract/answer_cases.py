@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ._adapter_contract_case import BARE, INTERACTIVE, MISSING, TOKEN, TOO_OLD, Case, bearer, scope
+from .case import BARE, INTERACTIVE, MISSING, TOKEN, TOO_OLD, Case, bearer, scope
 
 
 def answer_cases() -> Iterator[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from ._adapter_contract_case import INTERACTIVE, JSON, MISSING, TOO_OLD, Case, bearer, scope
+from .case import INTERACTIVE, JSON, MISSING, TOO_OLD, Case, bearer, scope
 
 LIST = "GET /api/admin/keys"
 REVOKE_MANY = "POST /api/admin/keys/revoke"

@@ -11,13 +11,13 @@ import pytest
 
 from msk_auth import PROBLEM_BASE, KeyRevocation, RevocationCause, local_principal
 
-from ._adapter_contract_admin import admin_cases
-from ._adapter_contract_answers import answer_cases
-from ._adapter_contract_case import Case
-from ._adapter_contract_headers import header_cases
-from ._adapter_contract_inputs import input_cases
-from ._adapter_contract_keys import key_cases
-from ._adapter_contract_world import PEOPLE, START, World, make_world
+from .admin_cases import admin_cases
+from .answer_cases import answer_cases
+from .case import Case
+from .header_cases import header_cases
+from .input_cases import input_cases
+from .key_cases import key_cases
+from .world import PEOPLE, START, World, make_world
 
 _GUARD_CASES: Final = (*answer_cases(), *header_cases())
 _KEY_CASES: Final = (*key_cases(), *input_cases())
@@ -93,7 +93,7 @@ class AdapterContract:
             def driver(cls, world: World) -> AdapterDriver:
                 return MyDriver(make_app(world.authenticator))
 
-    :mod:`msk_auth.testing.adapter` says what the application is. An adapter without key routes sets
+    :mod:`tests.contract.adapter` says what the application is. An adapter without key routes sets
     `test_a_key_route_gives_its_answer = None` and `test_only_the_named_key_routes_are_mounted = None`, and one without those for
     administrators `test_an_administrators_key_route_gives_its_answer = None` and
     `test_an_administrator_lists_and_revokes_the_keys_of_all_owners = None`.

@@ -11,9 +11,9 @@ import pytest
 
 from msk_auth import KeyRevoked, Principal, StoreUnavailable, require_interactive
 
-from ._adapter_contract import Reply, check
-from ._adapter_contract_case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
-from ._adapter_contract_world import START, TaskNotFound, User, World, make_world
+from .adapter_contract import Reply, check
+from .case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
+from .world import START, TaskNotFound, User, World, make_world
 
 POLICY_VIOLATION: Final = 1008
 """The code that a websocket is closed with (RFC 6455, section 7.4.1)."""

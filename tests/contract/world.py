@@ -28,8 +28,7 @@ from msk_auth import (
 )
 from msk_auth.core.keys import checksum
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-
-from ._clock import FrozenClock
+from msk_auth.testing import FrozenClock
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)

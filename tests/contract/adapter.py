@@ -1,6 +1,6 @@
 """The contract of an adapter for another framework: a world, an application, and a table of requests with their responses.
 
-Write this application with your adapter, and a driver that sends requests to it. Then subclass :class:`AdapterContract`. The
+Write this application with your adapter, and a driver that sends requests to it. Then subclass `AdapterContract`. The
 second column below is the guard of each route; the responses are JSON.
 
 ::
@@ -27,7 +27,7 @@ second column below is the guard of each route; the responses are JSON.
 `/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
 `describe(principal)`, the others with any object, all with status 200.
 
-For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, which accept after the principal was admitted:
+For `WebSocketContract` it has websockets as well, which accept after the principal was admitted:
 
 ::
 
@@ -38,7 +38,7 @@ For :class:`~msk_auth.testing.WebSocketContract` it has websockets as well, whic
     WS   /ws/watch        authenticated; awaits outstay(authenticator, principal) in a block of watch(principal)
     WS   /ws/again        authenticated; awaits revoke(authenticator, principal), and then verify_again
 
-For :class:`~msk_auth.testing.StreamContract` it has streaming responses. A blocking adapter uses `lines_blocking` and
+For `StreamContract` it has streaming responses. A blocking adapter uses `lines_blocking` and
 `revoke_blocking`:
 
 ::
@@ -49,9 +49,24 @@ For :class:`~msk_auth.testing.StreamContract` it has streaming responses. A bloc
 
 from __future__ import annotations
 
-from ._adapter_contract import CASES, AdapterContract, AdapterDriver, Reply
-from ._adapter_contract_case import Case
-from ._adapter_contract_world import (
+from .adapter_contract import CASES, AdapterContract, AdapterDriver, Reply
+from .case import Case
+from .stream_contract import (
+    StreamContract,
+    lines,
+    lines_blocking,
+    outstay,
+    revoke,
+    revoke_blocking,
+)
+from .websocket_contract import (
+    POLICY_VIOLATION,
+    Conversation,
+    WebSocketContract,
+    WebSocketDriver,
+    talk,
+)
+from .world import (
     MAX_AGE,
     PEOPLE,
     START,
@@ -64,13 +79,6 @@ from ._adapter_contract_world import (
     describe,
     fill,
     make_world,
-)
-from ._stream_contract import lines, lines_blocking, outstay, revoke, revoke_blocking
-from ._websocket_contract import (
-    POLICY_VIOLATION,
-    Conversation,
-    WebSocketDriver,
-    talk,
 )
 
 __all__ = [
@@ -85,9 +93,11 @@ __all__ = [
     "Case",
     "Conversation",
     "Reply",
+    "StreamContract",
     "Surprise",
     "TaskNotFound",
     "User",
+    "WebSocketContract",
     "WebSocketDriver",
     "World",
     "admin_keys",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ._adapter_contract_case import JSON, MISSING, Case, bearer
+from .case import JSON, MISSING, Case, bearer
 
 
 def input_cases() -> Iterator[Case]:

@@ -10,9 +10,9 @@ import pytest
 
 from msk_auth import AsyncAuthenticator, Authenticator, KeyLimits, Principal, local_principal
 
-from ._adapter_contract import AdapterDriver
-from ._adapter_contract_case import TOKEN
-from ._adapter_contract_world import World, make_world
+from .adapter_contract import AdapterDriver
+from .case import TOKEN
+from .world import World, make_world
 
 # Not a measurement: a stream that should have ended earlier lasts this long.
 _TOO_LONG_SECONDS: Final = 30

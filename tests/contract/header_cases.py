@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ._adapter_contract_case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
+from .case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
 
 
 def header_cases() -> Iterator[Case]:
