@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
     "PROBLEM_BASE",
-    "UNCHANGED",
     "ActivityEntry",
     "ActivitySettings",
     "ActivityStore",
@@ -62,6 +61,8 @@ PUBLIC = [
     "KeyChange",
     "KeyCreated",
     "KeyDeleted",
+    "KeyDetails",
+    "KeyEdit",
     "KeyEvent",
     "KeyExpired",
     "KeyExpiring",
@@ -124,7 +125,6 @@ PUBLIC = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
-    "Unchanged",
     "Users",
     "Watch",
     "any_credential",

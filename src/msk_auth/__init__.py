@@ -76,11 +76,11 @@ from .core.events import (
     Refusal,
     RevocationCause,
 )
+from .core.fields import KeyDetails, KeyEdit, KeyUpdate
 from .core.immutability import immutable
 from .core.key_management import CreatedKey, Lifetime
 from .core.keys import KeyFormat, KeyValue
 from .core.model import (
-    UNCHANGED,
     ApiKey,
     CredentialKind,
     ExpiryQuery,
@@ -94,7 +94,6 @@ from .core.model import (
     Owner,
     Principal,
     Session,
-    Unchanged,
     local_principal,
 )
 from .core.policy import Policy, any_credential, require, require_interactive, require_key
@@ -111,7 +110,6 @@ from .core.store import (
     ExpiryStore,
     KeyChange,
     KeyStore,
-    KeyUpdate,
     LeaseRegister,
     RecordedLease,
 )
@@ -125,7 +123,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PROBLEM_BASE",
-    "UNCHANGED",
     "ActivityEntry",
     "ActivitySettings",
     "ActivityStore",
@@ -167,6 +164,8 @@ __all__ = [
     "KeyChange",
     "KeyCreated",
     "KeyDeleted",
+    "KeyDetails",
+    "KeyEdit",
     "KeyEvent",
     "KeyExpired",
     "KeyExpiring",
@@ -229,7 +228,6 @@ __all__ = [
     "TokenProfile",
     "TokenRevoked",
     "TooManyAttempts",
-    "Unchanged",
     "Users",
     "Watch",
     "any_credential",

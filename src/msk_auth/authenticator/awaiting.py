@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth._fork import abandon, after_fork_in_child
@@ -19,11 +19,11 @@ from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.events import CredentialUsed, Event
+from msk_auth.core.fields import KeyDetails, KeyEdit
 from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
-    UNCHANGED,
     ApiKey,
     ExternalIdentity,
     KeyLimits,
@@ -33,7 +33,6 @@ from msk_auth.core.model import (
     Owner,
     Principal,
     Session,
-    Unchanged,
     UserT,
 )
 from msk_auth.core.policy import Policy
@@ -55,9 +54,7 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-R = TypeVar("R")
-AnyT = TypeVar("AnyT")
-P = ParamSpec("P")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 def is_beside_loop() -> bool:
@@ -74,12 +71,12 @@ def is_beside_loop() -> bool:
     return False
 
 
-def _awaited(method: Callable[Concatenate[AnyT, P], R]) -> Callable[Concatenate[AnyT, P], R]:
+def _awaited(method: MethodT) -> MethodT:
     """Refuse a call from a `def` route, which cannot await it: access would stay as it is, without an error."""
 
     @functools.wraps(method)
-    def called(self: AnyT, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if cast("AsyncAuthenticator[Any]", self).is_open and is_beside_loop():
+    def called(self: AsyncAuthenticator[Any], /, *args: Any, **kwargs: Any) -> Any:
+        if self.is_open and is_beside_loop():
             raise ConfigurationError(
                 f"{method.__name__} was called in a thread beside the event loop, where nothing awaits it, so it would"
                 " do nothing. Await it in an `async def` route, or build a synchronous application on Authenticator."
@@ -88,7 +85,7 @@ def _awaited(method: Callable[Concatenate[AnyT, P], R]) -> Callable[Concatenate[
 
     # Known to Python from 3.12 on, for code that asks whether a function has to be awaited.
     mark: Any = getattr(inspect, "markcoroutinefunction", None)
-    return called if mark is None else mark(called)
+    return cast("MethodT", called if mark is None else mark(called))
 
 
 class AsyncAuthenticator(BaseAuthenticator[UserT]):
@@ -310,10 +307,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         name: str,
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
-        description: str | None = None,
-        labels: Iterable[str] = (),
-        networks: Iterable[str] | None = None,
         on_behalf_of: str | None = None,
+        **details: Unpack[KeyDetails],
     ) -> CreatedKey:
         """Create a key for the principal's owner, or on behalf of another one.
 
@@ -323,13 +318,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
                 any time. Empty: nothing.
             lifetime: How long the key works.
-            description: What the owner writes about the key, up to 500 characters.
-            labels: What it can be searched by, such as `env:prod`: up to 20, each of 1 to 50 lower-case letters, digits
-                and `. _ : / -`, beginning with a letter or a digit.
-            networks: Where the key works from: up to 50 networks such as `203.0.113.0/24`, or addresses. None: everywhere.
             on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
                 most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
                 all that it may get now.
+            **details: `description`, `labels` and `networks`; see :class:`~msk_auth.KeyDetails`.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
@@ -348,9 +340,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 name=name,
                 scopes=scopes,
                 lifetime=lifetime,
-                description=description,
-                labels=labels,
-                networks=networks,
+                details=details,
                 on_behalf_of=on_behalf_of,
                 now=now,
             )
@@ -475,11 +465,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         principal: Principal[UserT],
         key_id: str,
         *,
-        name: str | Unchanged = UNCHANGED,
-        description: str | Unchanged | None = UNCHANGED,
-        labels: Iterable[str] | Unchanged = UNCHANGED,
-        networks: Iterable[str] | Unchanged | None = UNCHANGED,
         on_behalf_of: str | None = None,
+        **changes: Unpack[KeyEdit],
     ) -> ApiKey:
         """Edit the name, description, labels and networks of a key.
 
@@ -490,12 +477,10 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         Args:
             principal: Must be interactive.
             key_id: The id of the key.
-            name: As for :meth:`create_key`.
-            description: As for :meth:`create_key`; None clears it.
-            labels: All labels, in place of those that are there; an empty collection clears them.
-            networks: All networks, in the same way; None for everywhere. No verification that starts after this returned
-                succeeds from anywhere else.
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+            **changes: The new values; see :class:`~msk_auth.KeyEdit`. None clears a description, and makes a key work from
+                everywhere; labels and networks take the place of all that are there. No verification that starts after
+                this returned succeeds from outside of the new networks.
 
         Raises:
             InputInvalid: Nothing is given, or something is not acceptable.
@@ -507,10 +492,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 self.rules,
                 principal,
                 key_id,
-                name=name,
-                description=description,
-                labels=labels,
-                networks=networks,
+                changes=changes,
                 on_behalf_of=on_behalf_of,
                 now=self.clock.now(),
             )

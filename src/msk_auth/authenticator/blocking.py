@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
@@ -15,11 +15,11 @@ from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
+from msk_auth.core.fields import KeyDetails, KeyEdit
 from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
-    UNCHANGED,
     ApiKey,
     ExternalIdentity,
     KeyLimits,
@@ -29,7 +29,6 @@ from msk_auth.core.model import (
     Owner,
     Principal,
     Session,
-    Unchanged,
     UserT,
 )
 from msk_auth.core.policy import Policy
@@ -270,10 +269,8 @@ class Authenticator(BaseAuthenticator[UserT]):
         name: str,
         scopes: Iterable[str] | None = None,
         lifetime: Lifetime = "default",
-        description: str | None = None,
-        labels: Iterable[str] = (),
-        networks: Iterable[str] | None = None,
         on_behalf_of: str | None = None,
+        **details: Unpack[KeyDetails],
     ) -> CreatedKey:
         """Create a key for the principal's owner, or on behalf of another one.
 
@@ -283,13 +280,10 @@ class Authenticator(BaseAuthenticator[UserT]):
             scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
                 any time. Empty: nothing.
             lifetime: How long the key works.
-            description: What the owner writes about the key, up to 500 characters.
-            labels: What it can be searched by, such as `env:prod`: up to 20, each of 1 to 50 lower-case letters, digits
-                and `. _ : / -`, beginning with a letter or a digit.
-            networks: Where the key works from: up to 50 networks such as `203.0.113.0/24`, or addresses. None: everywhere.
             on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
                 most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
                 all that it may get now.
+            **details: `description`, `labels` and `networks`; see :class:`~msk_auth.KeyDetails`.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
@@ -308,9 +302,7 @@ class Authenticator(BaseAuthenticator[UserT]):
                 name=name,
                 scopes=scopes,
                 lifetime=lifetime,
-                description=description,
-                labels=labels,
-                networks=networks,
+                details=details,
                 on_behalf_of=on_behalf_of,
                 now=now,
             )
@@ -431,11 +423,8 @@ class Authenticator(BaseAuthenticator[UserT]):
         principal: Principal[UserT],
         key_id: str,
         *,
-        name: str | Unchanged = UNCHANGED,
-        description: str | Unchanged | None = UNCHANGED,
-        labels: Iterable[str] | Unchanged = UNCHANGED,
-        networks: Iterable[str] | Unchanged | None = UNCHANGED,
         on_behalf_of: str | None = None,
+        **changes: Unpack[KeyEdit],
     ) -> ApiKey:
         """Edit the name, description, labels and networks of a key.
 
@@ -446,12 +435,10 @@ class Authenticator(BaseAuthenticator[UserT]):
         Args:
             principal: Must be interactive.
             key_id: The id of the key.
-            name: As for :meth:`create_key`.
-            description: As for :meth:`create_key`; None clears it.
-            labels: All labels, in place of those that are there; an empty collection clears them.
-            networks: All networks, in the same way; None for everywhere. No verification that starts after this returned
-                succeeds from anywhere else.
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
+            **changes: The new values; see :class:`~msk_auth.KeyEdit`. None clears a description, and makes a key work from
+                everywhere; labels and networks take the place of all that are there. No verification that starts after
+                this returned succeeds from outside of the new networks.
 
         Raises:
             InputInvalid: Nothing is given, or something is not acceptable.
@@ -463,10 +450,7 @@ class Authenticator(BaseAuthenticator[UserT]):
                 self.rules,
                 principal,
                 key_id,
-                name=name,
-                description=description,
-                labels=labels,
-                networks=networks,
+                changes=changes,
                 on_behalf_of=on_behalf_of,
                 now=self.clock.now(),
             )

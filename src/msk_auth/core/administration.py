@@ -21,7 +21,8 @@ from .activity import KeyActivity
 from .cursor import PageCursor
 from .errors import FieldError, InputInvalid, KeyNotFound
 from .events import KeyRevocation, RevocationCause
-from .key_management import MAX_OWNER_ID_LENGTH, MAX_PAGE, is_key_id, is_label
+from .fields import MAX_OWNER_ID_LENGTH, is_label
+from .key_management import MAX_PAGE, is_key_id
 from .model import ApiKey, KeyFilter, KeyPage, KeyQuery, Principal
 from .policy import Policy
 from .revocation import Ended

@@ -16,7 +16,7 @@ decides who may, and what they may hand out; :func:`_authority` is the one place
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -46,6 +46,16 @@ from .events import (
     RevocationCause,
 )
 from .expiry import notice_days
+from .fields import (
+    EDITABLE,
+    LABEL_FORM,
+    MAX_OWNER_ID_LENGTH,
+    KeyDetails,
+    KeyEdit,
+    clean_changes,
+    clean_new,
+    is_label,
+)
 from .keys import KeyValue
 from .model import (
     ApiKey,
@@ -55,39 +65,23 @@ from .model import (
     KeyStatus,
     Owner,
     Principal,
-    Unchanged,
 )
-from .networks import MAX_NETWORKS, parse_network
 from .policy import is_permission, require_interactive
 from .steps import Flow
-from .store import KeyChange, KeyUpdate
+from .store import KeyChange
 
 T = TypeVar("T")
 
 Lifetime: TypeAlias = timedelta | Literal["default", "unlimited"]
 """How long a new key works: a time, the application's default, or without end."""
 
-MAX_NAME_LENGTH: Final = 100
-MAX_DESCRIPTION_LENGTH: Final = 500
-MAX_LABELS: Final = 20
-MAX_SCOPES: Final = 100
 MAX_PAGE: Final = 200
 MAX_OVERLAP: Final = timedelta(days=90)
 MAX_LIFETIME: Final = timedelta(days=36_500)
-MAX_OWNER_ID_LENGTH: Final = 255
-"""The longest id of an owner that stores keep."""
 
 _MANAGE: Final = require_interactive()
 _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
-# Labels are compared, and stand in queries and command lines: no two that look alike, no space, nothing to escape.
-LABEL: Final = "[0-9a-z][0-9a-z._:/-]{0,49}"
-_LABEL_FORM: Final = (
-    "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit,"
-    " such as env:prod."
-)
-# Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
-_INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 
 class Changed(NamedTuple, Generic[T]):
@@ -100,19 +94,6 @@ class Changed(NamedTuple, Generic[T]):
 
     value: T
     event: Event
-
-
-class _Edited(NamedTuple):
-    """What people edit about a key."""
-
-    name: str
-    description: str | None
-    labels: frozenset[str]
-    networks: frozenset[str] | None
-
-
-EDITABLE: Final = _Edited._fields
-"""The names of what people edit about a key."""
 
 
 class _Authority(NamedTuple):
@@ -143,9 +124,7 @@ def create_key(
     name: str,
     scopes: Iterable[str] | None,
     lifetime: Lifetime,
-    description: str | None,
-    labels: Iterable[str],
-    networks: Iterable[str] | None,
+    details: KeyDetails,
     on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[Changed[CreatedKey]]:
@@ -155,19 +134,16 @@ def create_key(
     limits = yield from steps.find_key_limits()
     made_at = _made_at(owner, now)
     wrong: list[FieldError] = []
-    edited = _Edited(
-        _clean_name(name, wrong),
-        _clean_description(description, wrong),
-        _clean_labels(labels, wrong),
-        _clean_networks(networks, wrong),
-    )
     if scopes is None and on_behalf_of is not None:
         scopes = permissions
-    clean_scopes = _clean_scopes(scopes, permissions, wrong)
+    fields = clean_new({"name": name, "scopes": scopes, **details}, wrong)
+    clean_scopes: frozenset[str] | None = fields["scopes"]
+    if clean_scopes is not None and not clean_scopes <= permissions:
+        wrong.append(_too_much(clean_scopes - permissions))
     expires_at = _end_of_life(lifetime, limits, made_at, wrong)
     if wrong:
         raise InputInvalid(wrong)
-    created = _make_key(rules, edited, owner.id, clean_scopes, made_at, expires_at)
+    created = _make_key(rules, fields, owner.id, made_at, expires_at)
     event = KeyCreated(now, principal, created.record)
     yield from _confirm_authority(rules, principal, on_behalf_of, clean_scopes, now)
     yield from steps.insert_key(created.record, limits.max_active, now, lambda _: (event,))
@@ -197,8 +173,10 @@ def rotate_key(
     scopes = record.scopes if on_behalf_of is None else _scopes_of_successor(record, authority)
     made_at = _made_at(authority.owner, now)
     successor_ends = _end_of_successor(record, limits, made_at)
-    edited = _Edited(record.name, record.description, record.labels, record.networks)
-    created = _make_key(rules, edited, record.owner_id, scopes, made_at, successor_ends)
+    fields = {name: getattr(record, name) for name in EDITABLE}
+    created = _make_key(
+        rules, fields | {"scopes": scopes}, record.owner_id, made_at, successor_ends
+    )
     ends_at = now + overlap if record.expires_at is None else min(now + overlap, record.expires_at)
     rotated = partial(KeyRotated, now, principal, successor=created.record)
     step = steps.rotate_key(
@@ -258,10 +236,7 @@ def update_key(
     principal: Principal[Any],
     key_id: str,
     *,
-    name: str | Unchanged,
-    description: str | Unchanged | None,
-    labels: Iterable[str] | Unchanged,
-    networks: Iterable[str] | Unchanged | None,
+    changes: KeyEdit,
     on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[Changed[ApiKey]]:
@@ -272,15 +247,7 @@ def update_key(
     _MANAGE.check(principal, now)
     owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
     wrong: list[FieldError] = []
-    update = KeyUpdate()
-    if not isinstance(name, Unchanged):
-        update["name"] = _clean_name(name, wrong)
-    if not isinstance(description, Unchanged):
-        update["description"] = _clean_description(description, wrong)
-    if not isinstance(labels, Unchanged):
-        update["labels"] = _clean_labels(labels, wrong)
-    if not isinstance(networks, Unchanged):
-        update["networks"] = _clean_networks(networks, wrong)
+    update = clean_changes(changes, wrong)
     if not update:
         wrong.append(FieldError("", f"Nothing to change. Give one of: {', '.join(EDITABLE)}."))
     if wrong:
@@ -331,7 +298,7 @@ def list_keys(
     if not 1 <= limit <= MAX_PAGE:
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
     if label is not None and not is_label(label):
-        raise InputInvalid.of("label", _LABEL_FORM)
+        raise InputInvalid.of("label", LABEL_FORM)
     after = None if cursor is None else PageCursor.decode(cursor)
     # One item more than the page shows whether there is a next one.
     query = KeyQuery(owner.id, now, status, after, limit + 1, label)
@@ -426,26 +393,21 @@ def _made_at(owner: Owner[Any], now: datetime) -> datetime:
 
 def _make_key(
     rules: Rules,
-    edited: _Edited,
+    fields: Mapping[str, Any],
     owner_id: str,
-    scopes: frozenset[str] | None,
     made_at: datetime,
     expires_at: datetime | None,
 ) -> CreatedKey:
     value = rules.key_format.generate()
     digest = rules.hasher.digest(value.reveal())
     record = ApiKey(
-        value.id,
-        edited.name,
-        owner_id,
-        digest,
-        scopes,
-        made_at,
-        expires_at,
-        description=edited.description,
-        labels=edited.labels,
-        networks=edited.networks,
+        id=value.id,
+        owner_id=owner_id,
+        digest=digest,
+        created_at=made_at,
+        expires_at=expires_at,
         announced_days=None if expires_at is None else notice_days(expires_at - made_at),
+        **fields,
     )
     return CreatedKey(record, value)
 
@@ -467,95 +429,12 @@ def _present(record: ApiKey | None) -> ApiKey:
     return record
 
 
-def is_label(text: object) -> bool:
-    """True if a key can have this label."""
-    return isinstance(text, str) and re.fullmatch(LABEL, text) is not None
-
-
-def _clean_name(name: str, wrong: list[FieldError]) -> str:
-    clean = _clean_text("name", name, MAX_NAME_LENGTH, wrong)
-    if not clean:
-        wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
-    return clean
-
-
-def _clean_description(description: str | None, wrong: list[FieldError]) -> str | None:
-    return _clean_text("description", description or "", MAX_DESCRIPTION_LENGTH, wrong) or None
-
-
-def _clean_labels(labels: Iterable[str], wrong: list[FieldError]) -> frozenset[str]:
-    if isinstance(labels, str):
-        # Taken as an iterable it would be a set of letters.
-        wrong.append(FieldError("labels", "Give a list of labels, not one text."))
-        return frozenset()
-    clean = frozenset(labels)
-    if len(clean) > MAX_LABELS:
-        wrong.append(FieldError("labels", f"Give at most {MAX_LABELS} labels."))
-    elif not all(map(is_label, clean)):
-        wrong.append(FieldError("labels", _LABEL_FORM))
-    return clean
-
-
-def _clean_networks(
-    networks: Iterable[str] | None, wrong: list[FieldError]
-) -> frozenset[str] | None:
-    if networks is None:
-        return None
-    if isinstance(networks, str):
-        wrong.append(FieldError("networks", "Give a list of networks, not one text."))
-        return None
-    given = frozenset(networks)
-    if not 1 <= len(given) <= MAX_NETWORKS:
-        # An empty list can mean nowhere, or everywhere.
-        many = f"Give 1 to {MAX_NETWORKS} networks, or none at all (null) for a key that works from everywhere."
-        wrong.append(FieldError("networks", many))
-        return None
-    try:
-        return frozenset(str(parse_network(network)) for network in given)
-    except (ValueError, TypeError) as error:
-        wrong.append(FieldError("networks", str(error)))
-        return None
-
-
-def _clean_text(field: str, text: str, longest: int, wrong: list[FieldError]) -> str:
-    import unicodedata  # a shared library of its own, and few programs make keys
-
-    clean = text.strip()
-    # Four code points compose to one at most, so what is longer is too long in any case; and
-    # normalising takes time that grows with the square of the length.
-    if len(clean) <= 4 * longest:
-        clean = unicodedata.normalize("NFC", clean)
-    if len(clean) > longest:
-        wrong.append(FieldError(field, f"Use at most {longest} characters."))
-    elif not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
-        wrong.append(
-            FieldError(
-                field, f"The {field} contains control or invisible characters. Leave them out."
-            )
-        )
-    return clean
-
-
-def _clean_scopes(
-    scopes: Iterable[str] | None, permissions: frozenset[str], wrong: list[FieldError]
-) -> frozenset[str] | None:
-    if scopes is None:
-        return None
-    if isinstance(scopes, str):
-        # Taken as an iterable it would be a set of letters.
-        wrong.append(FieldError("scopes", "Give a list of scopes, not one text."))
-        return None
-    clean = frozenset(scopes)
-    if len(clean) > MAX_SCOPES:
-        wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
-    elif not clean <= permissions:
-        # Only what could be a permission is repeated: the rest may be anything.
-        unknown = sorted(scope for scope in clean - permissions if is_permission(scope))
-        named = f": {', '.join(unknown)}" if unknown else ""
-        wrong.append(
-            FieldError("scopes", f"You do not have all of these permissions yourself{named}.")
-        )
-    return clean
+def _too_much(scopes: frozenset[str]) -> FieldError:
+    """The error of scopes that are more than the permissions they are taken from."""
+    # Only what could be a permission is repeated: the rest may be anything.
+    unknown = sorted(filter(is_permission, scopes))
+    named = f": {', '.join(unknown)}" if unknown else ""
+    return FieldError("scopes", f"You do not have all of these permissions yourself{named}.")
 
 
 def _end_of_life(

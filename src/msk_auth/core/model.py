@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
+from typing import Any, Generic, TypeGuard, TypeVar, cast
 
 from .errors import ConfigurationError
 
@@ -23,16 +23,6 @@ class CredentialKind(Enum):
     """An API key was presented."""
     TOKEN = "token"
     """A genuine JWT that is no person's login by the application's rules."""
-
-
-class Unchanged(Enum):
-    """The type of :data:`UNCHANGED`."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-"""In place of a new value: what is there stays. None clears a field that may be empty."""
 
 
 class KeyStatus(Enum):

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .activity import ActivityEntry, KeyActivity
 from .events import Event
+from .fields import KeyUpdate
 from .model import (
     ApiKey,
     ExpiryQuery,
@@ -23,7 +24,7 @@ from .model import (
     Principal,
     Session,
 )
-from .store import KeyChange, KeyUpdate, RecordedLease
+from .store import KeyChange, RecordedLease
 
 T = TypeVar("T")
 R = TypeVar("R", ApiKey, Owner[Any], Session)

@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from inspect import isawaitable, iscoroutine
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .activity import ActivityEntry, KeyActivity
 from .errors import ConfigurationError
 from .events import KeyEvent
+from .fields import KeyUpdate
 from .model import ApiKey, ExpiryQuery, KeyQuery
 
 READ_SECONDS: Final = 3.0
@@ -86,22 +87,6 @@ def call_on_change(
             raise ConfigurationError(
                 "on_change is async, and this store blocks: pass a plain function, or use the async store."
             )
-
-
-class KeyUpdate(TypedDict, total=False):
-    """The new values of what people edit about a key. What is absent stays.
-
-    Attributes:
-        name: Of `ApiKey`, as the other members are.
-        description: None for nothing.
-        labels: All labels, in place of those that are there.
-        networks: All networks, in the same way; None for everywhere.
-    """
-
-    name: str
-    description: str | None
-    labels: frozenset[str]
-    networks: frozenset[str] | None
 
 
 class KeyStore(Protocol):

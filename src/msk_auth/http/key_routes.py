@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import quote
 
+from msk_auth.core.fields import KEY_FIELDS
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage, Principal
 from msk_auth.core.policy import any_credential, require_interactive
@@ -65,14 +66,7 @@ def create_key(request: Exchange, principal: Principal[Any], body: bytes) -> Htt
     wanted = parse_create(body, request.content_type)
     acting = _acting(request)
     created: CreatedKey = yield lambda io: io.authenticator.create_key(
-        principal,
-        name=wanted.name,
-        scopes=wanted.scopes,
-        lifetime=wanted.lifetime,
-        description=wanted.description,
-        labels=wanted.labels,
-        networks=wanted.networks,
-        **acting,
+        principal, lifetime=wanted.lifetime, **wanted.fields, **acting
     )
     return _reveal(request, created, request.path, **acting)
 
@@ -146,28 +140,25 @@ def _reveal(
 
 def key_document(request: Exchange, record: ApiKey) -> dict[str, object]:
     """A key as the routes answer it, without its value."""
-    return {
-        "id": record.id,
-        "name": record.name,
-        "description": record.description,
-        "labels": sorted(record.labels),
-        "networks": None if record.networks is None else sorted(record.networks),
+    shown = {
+        field.name: _shown(getattr(record, field.name)) for field in KEY_FIELDS if field.is_shown
+    }
+    return shown | {
         "mask": request.authenticator.rules.key_format.mask(record.id),
-        "owner_id": record.owner_id,
-        "scopes": None if record.scopes is None else sorted(record.scopes),
-        "created_at": _rfc3339(record.created_at),
-        "expires_at": _rfc3339(record.expires_at),
-        "last_used_at": _rfc3339(record.last_used_at),
-        "revoked_at": _rfc3339(record.revoked_at),
-        "replaced_by": record.replaced_by,
         "status": record.status(request.authenticator.clock.now()).value,
     }
 
 
-def _rfc3339(at: datetime | None) -> str | None:
-    if at is None:
-        return None
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _shown(value: object) -> object:
+    """A value of a record as JSON has it: times as of RFC 3339, sets sorted."""
+    match value:
+        case datetime():
+            utc = value.astimezone(UTC)
+            return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case frozenset():
+            return sorted(cast("frozenset[str]", value))
+        case _:
+            return value
 
 
 _ONE: Final = "/{key_id}"

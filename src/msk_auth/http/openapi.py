@@ -11,17 +11,17 @@ from typing import Any, Final, TypeAlias, cast
 
 from msk_auth.core.administration import MAX_REVOKED
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.key_management import (
+from msk_auth.core.fields import (
+    EDITABLE,
+    FIELD_OF,
+    INPUTS,
+    KEY_FIELDS,
     LABEL,
-    MAX_DESCRIPTION_LENGTH,
-    MAX_LABELS,
-    MAX_NAME_LENGTH,
-    MAX_OVERLAP,
     MAX_OWNER_ID_LENGTH,
-    MAX_PAGE,
-    MAX_SCOPES,
+    FieldKind,
+    KeyField,
 )
-from msk_auth.core.networks import MAX_NETWORKS
+from msk_auth.core.key_management import MAX_OVERLAP, MAX_PAGE
 from msk_auth.core.policy import Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE, Errors
@@ -116,28 +116,40 @@ _TOO_MANY: Final = _problem("Too many attempts.", _RETRY)
 _TIME: Final[Json] = {"type": "string", "format": "date-time"}
 _TIME_OR_NULL: Final[Json] = {"type": ["string", "null"], "format": "date-time"}
 
+_JSON_TYPES: Final = {
+    FieldKind.ID: "string",
+    FieldKind.TEXT: "string",
+    FieldKind.MOMENT: "string",
+    FieldKind.TEXTS: "array",
+    FieldKind.NUMBER: "integer",
+}
+
+
+def _field_schema(field: KeyField, *, takes_null: bool) -> Json:
+    kind = _JSON_TYPES[field.kind]
+    schema: Json = {"type": [kind, "null"] if takes_null else kind}
+    if field.kind is FieldKind.TEXTS:
+        schema["items"] = {"type": "string"}
+    if field.kind is FieldKind.MOMENT:
+        schema["format"] = "date-time"
+    return schema
+
+
+def _shown_schema(field: KeyField) -> Json:
+    """A field in the document of a key."""
+    about = {} if field.about is None else {"description": field.about}
+    return _field_schema(field, takes_null=field.empty is None) | about
+
+
+def _input_schema(name: str) -> Json:
+    """A field in the request that sets it."""
+    field = FIELD_OF[name]
+    return _field_schema(field, takes_null=not field.is_required) | dict(INPUTS[name].schema)
+
+
 _KEY_PROPERTIES: Final[Json] = {
-    "id": {"type": "string"},
-    "name": {"type": "string"},
-    "description": {"type": ["string", "null"]},
-    "labels": {"type": "array", "items": {"type": "string"}},
-    "networks": {
-        "type": ["array", "null"],
-        "items": {"type": "string"},
-        "description": "Where the key works from; null means everywhere.",
-    },
+    **{field.name: _shown_schema(field) for field in KEY_FIELDS if field.is_shown},
     "mask": {"type": "string", "description": "What may be shown of the key."},
-    "owner_id": {"type": "string"},
-    "scopes": {
-        "type": ["array", "null"],
-        "items": {"type": "string"},
-        "description": "What the key may do at most; null means all that its owner may.",
-    },
-    "created_at": _TIME,
-    "expires_at": _TIME_OR_NULL,
-    "last_used_at": _TIME_OR_NULL,
-    "revoked_at": _TIME_OR_NULL,
-    "replaced_by": {"type": ["string", "null"], "description": "The id of its successor."},
     "status": {"type": "string", "enum": ["active", "revoked", "expired"]},
 }
 
@@ -162,42 +174,19 @@ _PAGE: Final = _object(
     }
 )
 _LABEL: Final[Json] = {"type": "string", "pattern": f"^{LABEL}$"}
-_EDITED: Final[Json] = {
-    "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH},
-    "description": {"type": ["string", "null"], "maxLength": MAX_DESCRIPTION_LENGTH},
-    "labels": {
-        "type": ["array", "null"],
-        "items": _LABEL,
-        "maxItems": MAX_LABELS,
-        "description": "What the key can be searched by.",
-    },
-    "networks": {
-        "type": ["array", "null"],
-        "items": {"type": "string", "examples": ["203.0.113.0/24", "2001:db8::/32"]},
-        "minItems": 1,
-        "maxItems": MAX_NETWORKS,
-        "description": "Where the key works from, in CIDR notation; null means everywhere.",
-    },
-}
 _UPDATE_BODY: Final[Json] = {
     "description": "A merge patch (RFC 7396): what is absent stays, and null clears. Lists are replaced as a whole.",
     "type": "object",
     "minProperties": 1,
     "additionalProperties": False,
-    "properties": _EDITED,
+    "properties": {name: _input_schema(name) for name in EDITABLE},
 }
 _CREATE_BODY: Final[Json] = {
     "type": "object",
     "required": ["name"],
     "additionalProperties": False,
     "properties": {
-        **_EDITED,
-        "scopes": {
-            "type": ["array", "null"],
-            "items": {"type": "string"},
-            "maxItems": MAX_SCOPES,
-            "description": "Absent or null: all that you may, now and later.",
-        },
+        **{name: _input_schema(name) for name in INPUTS},
         "expires_in_days": {
             "type": ["integer", "null"],
             "minimum": 1,

@@ -12,16 +12,9 @@ from typing import Any, Final, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl
 
 from msk_auth.core.errors import FieldError, InputInvalid
-from msk_auth.core.key_management import (
-    EDITABLE,
-    MAX_LABELS,
-    MAX_LIFETIME,
-    MAX_OVERLAP,
-    MAX_SCOPES,
-    Lifetime,
-)
+from msk_auth.core.fields import EDITABLE, FIELD_OF, INPUTS, FieldKind
+from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, Lifetime
 from msk_auth.core.model import KeyFilter, KeyStatus
-from msk_auth.core.networks import MAX_NETWORKS
 
 from .answers import FORM_TYPE
 
@@ -41,14 +34,10 @@ _JSON_TYPE: Final = re.compile(r"application/(json|[!#$&^_.+0-9a-z-]+\+json)", r
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """The body that creates a key."""
+    """The body that creates a key: how long it lasts, and the fields that people set, by their names."""
 
-    name: str
-    scopes: tuple[str, ...] | None
     lifetime: Lifetime
-    description: str | None
-    labels: tuple[str, ...]
-    networks: tuple[str, ...] | None
+    fields: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +69,14 @@ def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
         InputInvalid: With every member that is wrong.
     """
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, {"scopes", "expires_in_days", *EDITABLE})
-    name = _text(members, "name", "Give the key a name, as text.", wrong)
-    scopes = _scopes(members.get("scopes"), wrong)
+    wrong = _unknown_members(members, {"expires_in_days", *INPUTS})
+    fields = {name: _field(name, members, wrong) for name in INPUTS}
     lifetime: Lifetime = "default"
     if "expires_in_days" in members:
         lifetime = _lifetime(members["expires_in_days"], wrong)
-    edited = _edited(members, wrong)
     if wrong:
         raise InputInvalid(wrong)
-    return CreateRequest(name, scopes, lifetime, **edited)
+    return CreateRequest(lifetime, fields)
 
 
 def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
@@ -100,12 +87,10 @@ def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
     """
     members = read_object(body, content_type)
     wrong = _unknown_members(members, EDITABLE)
-    edited = _edited(members, wrong)
-    if "name" in members:
-        edited["name"] = _text(members, "name", "Give the key a name, as text.", wrong)
+    changes = {name: _field(name, members, wrong) for name in EDITABLE if name in members}
     if wrong:
         raise InputInvalid(wrong)
-    return {name: value for name, value in edited.items() if name in members}
+    return changes
 
 
 def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
@@ -338,41 +323,27 @@ def _is_whole(value: object) -> TypeGuard[int]:
     return type(value) is int
 
 
-def _scopes(value: object, wrong: list[FieldError]) -> tuple[str, ...] | None:
-    otherwise = "Send a list of permissions, or null for all of yours."
-    return _texts("scopes", value, MAX_SCOPES, otherwise, wrong)
-
-
-def _edited(members: Mapping[str, object], wrong: list[FieldError]) -> dict[str, Any]:
-    """Description, labels and networks; what is absent is as null is."""
-    description = members.get("description")
-    if description is not None and not isinstance(description, str):
-        wrong.append(FieldError("description", "Send a text, or null for none."))
-    otherwise = "Send a list of labels, or null for none."
-    labels = _texts("labels", members.get("labels"), MAX_LABELS, otherwise, wrong)
-    otherwise = "Send a list of networks, or null for everywhere."
-    networks = _texts("networks", members.get("networks"), MAX_NETWORKS, otherwise, wrong)
-    return {
-        "description": description,
-        "labels": () if labels is None else labels,
-        "networks": networks,
-    }
-
-
-def _texts(
-    name: str, value: object, most: int, otherwise: str, wrong: list[FieldError]
-) -> tuple[str, ...] | None:
-    """A list of texts; None for null, and for what is none."""
+def _field(name: str, members: Mapping[str, object], wrong: list[FieldError]) -> Any:
+    """The value of a field of a key that people set: of the right type, and no list with too many members."""
+    field = FIELD_OF[name]
+    constraints = INPUTS[name]
+    value = members.get(name)
+    if field.is_required:
+        return _text(members, name, f"Give the key a {name}, as text.", wrong)
     if value is None:
+        return field.empty
+    null = f", or null for {constraints.null_means}."
+    if field.kind is FieldKind.TEXT:
+        if isinstance(value, str):
+            return value
+        wrong.append(FieldError(name, f"Send a text{null}"))
         return None
     texts = _strings(value)
     if texts is None:
-        wrong.append(FieldError(name, otherwise))
-        return None
-    if len(texts) > most:
-        wrong.append(FieldError(name, f"Give at most {most} {name}."))
-        return None
-    return tuple(texts)
+        wrong.append(FieldError(name, f"Send a list of {name}{null}"))
+    elif len(texts) > constraints.schema["maxItems"]:
+        wrong.append(FieldError(name, f"Give at most {constraints.schema['maxItems']} {name}."))
+    return texts
 
 
 def _strings(value: object) -> list[str] | None:

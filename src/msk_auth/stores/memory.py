@@ -26,10 +26,10 @@ from msk_auth._fork import after_fork_in_child
 from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
+from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus, revoked
 from msk_auth.core.store import (
     KeyChange,
-    KeyUpdate,
     RecordedLease,
     call_on_change,
     require_change,

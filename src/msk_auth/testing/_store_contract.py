@@ -35,6 +35,7 @@ from msk_auth import (
     LeaseRegister,
     RecordedLease,
 )
+from msk_auth.core.fields import EDITABLE, FIELD_OF, KEY_FIELDS, FieldKind, KeyField
 
 from ._loop import BackgroundLoop
 
@@ -157,33 +158,48 @@ WRITES: dict[str, Callable[[KeyStore, str, KeyChange | None], object]] = {
 """Each way to change a key of the store. What inserts a key makes its id from the one that is given."""
 
 
+SAMPLES: dict[FieldKind, list[Any]] = {
+    FieldKind.ID: ["auth0|5f7c8ec7c33c6c004bbafe82 x@example.com"],
+    FieldKind.TEXT: [
+        "a'b\"c\\d %s :x ? ; -- <b> \t end ",
+        "Ω 秘密 🔑 e\u0301 \u200f \u2028",
+        "Before",
+        "before ",
+        "x" * 1000,
+    ],
+    FieldKind.MOMENT: [
+        NOW + MICROSECOND,
+        datetime(1969, 7, 20, 20, 17, 40, 1, UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+    ],
+    FieldKind.TEXTS: [
+        frozenset[str](),
+        frozenset({"tasks:read", "2001:db8::/32"}),
+        frozenset({"two words", 'quote"', "comma,", "ünï"}),
+        frozenset(f"text-{number}" for number in range(20)),
+    ],
+}
+"""Values that each kind of field has to keep."""
+
+
+def samples(field: KeyField) -> list[Any]:
+    """The values that a store has to keep in a field."""
+    return [*SAMPLES[field.kind], *([] if field.is_required else [field.empty])]
+
+
+# The id is the records' name, and only an ExpiryStore keeps `announced_days`: its own tests write it.
+KEPT = [field for field in KEY_FIELDS if field.name not in {"id", "announced_days"}]
+
 RECORDS = [
     make_record("plain"),
-    make_record("scopesEmpty", scopes=frozenset()),
-    make_record("scopes", scopes=frozenset({"tasks:read", "tasks:run"})),
-    make_record("scopesOdd", scopes=frozenset({"two words", 'quote"', "comma,", "ünï"})),
-    make_record("nameOdd", name="a'b\"c\\d %s :x ? ; -- <b> \t end "),
-    make_record("nameUnicode", name="Ω 秘密 🔑 e\u0301 \u200f \u2028"),
-    make_record("nameLong", name="x" * 1000),
-    make_record("ownerOdd", owner_id="auth0|5f7c8ec7c33c6c004bbafe82 x@example.com"),
-    make_record(
-        "everything",
-        expires_at=NOW + HOUR + MICROSECOND,
-        last_used_at=NOW - MICROSECOND,
-        revoked_at=NOW + MICROSECOND,
-        replaced_by="other",
-        deleted_at=NOW + 2 * MICROSECOND,
-        description="what it is for",
-        labels=frozenset({"env:prod", "team/payments"}),
-        networks=frozenset({"203.0.113.0/24", "2001:db8::/32"}),
+    *(
+        make_record(f"{field.name.replace('_', '')}{number}", **{field.name: value})
+        for field in KEPT
+        for number, value in enumerate(samples(field))
     ),
-    make_record("descriptionOdd", description="a'b\"c\\d %s :x ? ; -- Ω 秘密 🔑 "),
-    make_record("networksNone", networks=frozenset()),
-    make_record("labelsMany", labels=frozenset(f"label-{number}" for number in range(20))),
-    make_record("beforeTheEpoch", created_at=datetime(1969, 7, 20, 20, 17, 40, 1, UTC)),
-    make_record("farAway", expires_at=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+    make_record("everything", **{field.name: samples(field)[0] for field in KEPT}),
 ]
-"""Records of every kind, each named after what is odd about it."""
+"""A record for each value of each field, and one with all fields."""
 
 
 STATES: dict[str, dict[str, Any]] = {
@@ -196,23 +212,8 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 EDITS: list[KeyUpdate] = [
-    {"name": "another"},
-    {"name": "NAME OF K"},
-    {"description": "what it is for"},
-    {"description": None},
-    {"description": "Before"},
-    {"description": "before "},
-    {"labels": frozenset({"env:prod", "a"})},
-    {"labels": frozenset()},
-    {"networks": frozenset({"203.0.113.0/24", "2001:db8::/32"})},
-    {"networks": None},
-    {"networks": frozenset()},
-    {
-        "name": "Ω 秘密 🔑",
-        "description": 'it\'s "odd"',
-        "labels": frozenset({"b"}),
-        "networks": frozenset({"203.0.113.0/24"}),
-    },
+    *(cast("KeyUpdate", {name: value}) for name in EDITABLE for value in samples(FIELD_OF[name])),
+    cast("KeyUpdate", {name: samples(FIELD_OF[name])[1] for name in EDITABLE}),
 ]
 """Each way to edit a key. The last one sets all fields."""
 
@@ -678,23 +679,14 @@ class StoreContract:
 
     def test_parallel_edits_of_different_fields_lose_none(self, store: KeyStore) -> None:
         record = add(store, "k")
-        edits: list[KeyUpdate] = [
-            {"name": "edited"},
-            {"description": "edited"},
-            {"labels": frozenset({"edited"})},
-            {"networks": frozenset({"192.0.2.1/32"})},
-        ]
+        edited = EDITS[-1]
+        edits = [cast("KeyUpdate", {name: value}) for name, value in edited.items()]
 
         def write(number: int) -> None:
-            edit(store, "k", **edits[number % 4])
+            edit(store, "k", **edits[number % len(edits)])
 
         assert in_parallel(write, range(12)) == [None] * 12
-        labels = frozenset({"edited"})
-        networks = frozenset({"192.0.2.1/32"})
-        expected = replace(
-            record, name="edited", description="edited", labels=labels, networks=networks
-        )
-        assert store.find("k") == expected
+        assert store.find("k") == replace(record, **edited)
 
     # Touching
 

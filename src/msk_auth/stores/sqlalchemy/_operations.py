@@ -44,8 +44,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
+from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus
-from msk_auth.core.store import KeyUpdate, RecordedLease
+from msk_auth.core.store import RecordedLease
 
 from ._rows import (
     first_record,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from sqlalchemy import Select, Table, bindparam, select
 
+from msk_auth.core.fields import FIELD_OF, KEY_FIELDS, FieldKind, KeyField, KeyUpdate
 from msk_auth.core.model import ApiKey
-from msk_auth.core.store import KeyUpdate
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_NO_LABELS: Final[frozenset[str]] = frozenset()
 
 
 class FastPathUnavailable(Exception):
@@ -65,41 +64,11 @@ def read_record(row: Sequence[Any]) -> ApiKey:
     Returns:
         The record. Its times are in UTC.
     """
-    (
-        key_id,
-        name,
-        owner_id,
-        digest,
-        scopes,
-        created,
-        expires,
-        used,
-        revoked,
-        replaced_by,
-        deleted,
-        description,
-        labels,
-        networks,
-        announced_days,
-    ) = row
-    # By position: fifteen keywords take a quarter of the time longer.
-    return ApiKey(
-        key_id,
-        name,
-        owner_id,
-        digest,
-        None if scopes is None else _parse_set(scopes),
-        from_microseconds(created),
-        None if expires is None else from_microseconds(expires),
-        None if used is None else from_microseconds(used),
-        None if revoked is None else from_microseconds(revoked),
-        replaced_by,
-        None if deleted is None else from_microseconds(deleted),
-        description,
-        _NO_LABELS if labels is None else _parse_set(labels),
-        None if networks is None else _parse_set(networks),
-        announced_days,
-    )
+    values = list(row)
+    for index, read, empty in _READ:
+        value = values[index]
+        values[index] = empty if value is None else read(value)
+    return ApiKey(*values)  # by position: fifteen keywords take a quarter of the time longer
 
 
 def to_row(record: ApiKey) -> dict[str, Any]:
@@ -108,38 +77,20 @@ def to_row(record: ApiKey) -> dict[str, Any]:
     Raises:
         ValueError: A time has no time zone.
     """
-    return {
-        "id": record.id,
-        "owner_id": record.owner_id,
-        "digest": record.digest,
-        "scopes": None if record.scopes is None else _from_set(record.scopes),
-        "created_at": to_microseconds(record.created_at),
-        "expires_at": _optional(record.expires_at),
-        "last_used_at": _optional(record.last_used_at),
-        "revoked_at": _optional(record.revoked_at),
-        "replaced_by": record.replaced_by,
-        "deleted_at": _optional(record.deleted_at),
-        "announced_days": record.announced_days,
-        **to_columns(
-            KeyUpdate(
-                name=record.name,
-                description=record.description,
-                labels=record.labels,
-                networks=record.networks,
-            )
-        ),
-    }
+    return {field.name: _column(field, getattr(record, field.name)) for field in KEY_FIELDS}
 
 
 def to_columns(update: KeyUpdate) -> dict[str, Any]:
     """The columns of an update, as they are stored."""
-    columns: dict[str, Any] = {**update}
-    if "labels" in update:
-        columns["labels"] = _from_set(update["labels"]) if update["labels"] else None
-    networks = update.get("networks")
-    if networks is not None:
-        columns["networks"] = _from_set(networks)
-    return columns
+    return {name: _column(FIELD_OF[name], value) for name, value in update.items()}
+
+
+def _column(field: KeyField, value: Any) -> Any:
+    if value is None or value == field.empty:
+        return None
+    if field.kind is FieldKind.MOMENT:
+        return to_microseconds(value)
+    return _from_set(value) if field.kind is FieldKind.TEXTS else value
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -151,10 +102,6 @@ def to_microseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
         raise ValueError("A time without a time zone cannot be stored. Use datetime.now(UTC).")
     return (moment - _EPOCH) // _MICROSECOND
-
-
-def _optional(moment: datetime | None) -> int | None:
-    return None if moment is None else to_microseconds(moment)
 
 
 def from_microseconds(value: int) -> datetime:
@@ -177,21 +124,23 @@ def _parse_set(text: str) -> frozenset[str]:
     return frozenset(cast("list[str]", texts))
 
 
-# What most keys look like.
-_DECOY: Final = (
-    "",
-    "decoy",
-    "decoy",
-    f"sha256:{'0' * 64}",
-    None,
-    1_750_000_000_000_000,
-    None,
-    None,
-    None,
-    None,
-    None,
-    None,
-    None,
-    None,
-    None,
+_READERS: Final[dict[FieldKind, Callable[[Any], Any]]] = {
+    FieldKind.MOMENT: from_microseconds,
+    FieldKind.TEXTS: _parse_set,
+}
+# Where in a row each value is that is not stored as it is, what reads it, and what NULL means.
+_READ: Final = tuple(
+    (index, _READERS[field.kind], None if field.is_required else field.empty)
+    for index, field in enumerate(KEY_FIELDS)
+    if field.kind in _READERS
 )
+
+# What most keys look like.
+_COMMON: Final[dict[str, Any]] = {
+    "id": "",
+    "name": "decoy",
+    "owner_id": "decoy",
+    "digest": f"sha256:{'0' * 64}",
+    "created_at": 1_750_000_000_000_000,
+}
+_DECOY: Final = tuple(_COMMON.get(field.name) for field in KEY_FIELDS)

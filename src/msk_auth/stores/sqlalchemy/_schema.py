@@ -11,10 +11,9 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Column, Date, Index, Integer, MetaData, String, Table, Text
 
 from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.fields import KEY_FIELDS, MAX_OWNER_ID_LENGTH, FieldKind, KeyField
 
 _MAX_ID: Final = 64
-_MAX_OWNER_ID: Final = 255
-_MAX_DIGEST: Final = 255
 _REGISTERS: Final = "_registers"
 _ACTIVITY: Final = "_activity"
 _LAST_REQUESTS: Final = "_last_requests"
@@ -44,6 +43,23 @@ def exact_text(length: int) -> String:
     )
 
 
+def _column(field: KeyField) -> Column[Any]:
+    """The column of a field of a key. NULL is the field's empty value.
+
+    All times are whole microseconds since the Unix epoch: a number compares, sorts and indexes alike in every database, where
+    their own types differ in precision and in what they make of a time zone. A set is a JSON array.
+    """
+    types: dict[FieldKind, Any] = {
+        FieldKind.ID: exact_text(field.length),
+        FieldKind.TEXT: Text(),
+        FieldKind.MOMENT: BigInteger(),
+        FieldKind.TEXTS: Text(),
+        FieldKind.NUMBER: Integer(),
+    }
+    is_id = field.name == "id"
+    return Column(field.name, types[field.kind], nullable=not field.is_required, primary_key=is_id)
+
+
 def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     """Add the library's tables to a metadata.
 
@@ -61,26 +77,7 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     table = Table(
         name,
         metadata,
-        Column("id", exact_text(_MAX_ID), primary_key=True),
-        Column("name", Text, nullable=False),
-        Column("owner_id", exact_text(_MAX_OWNER_ID), nullable=False),
-        Column("digest", exact_text(_MAX_DIGEST), nullable=False),
-        # A JSON array. NULL: everything the owner may. An empty array: nothing.
-        Column("scopes", Text),
-        # All times are whole microseconds since the Unix epoch: a number compares, sorts and indexes alike in every
-        # database, where their own types differ in precision and in what they make of a time zone.
-        Column("created_at", BigInteger, nullable=False),
-        Column("expires_at", BigInteger),
-        Column("last_used_at", BigInteger),
-        Column("revoked_at", BigInteger),
-        Column("replaced_by", exact_text(_MAX_ID)),
-        Column("deleted_at", BigInteger),
-        Column("description", Text),
-        # A JSON array. NULL: none.
-        Column("labels", Text),
-        # A JSON array. NULL: everywhere.
-        Column("networks", Text),
-        Column("announced_days", Integer),
+        *(_column(field) for field in KEY_FIELDS),
         # A page of a listing is read off this one from its end, past no deleted key.
         Index(f"ix_{name}_listed", "owner_id", "deleted_at", "created_at", "id"),
         # The active ones are two stretches of this one (no expiry, and a later one), past no ended key.
@@ -92,7 +89,7 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     Table(
         f"{name}{_REGISTERS}",
         metadata,
-        Column("name", exact_text(_MAX_ID + _MAX_OWNER_ID), primary_key=True),
+        Column("name", exact_text(_MAX_ID + MAX_OWNER_ID_LENGTH), primary_key=True),
         Column("value", BigInteger, nullable=False),
         **_MYSQL,
     )

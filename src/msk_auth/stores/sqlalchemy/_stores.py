@@ -42,11 +42,11 @@ from msk_auth.batching import BatchedReader
 from msk_auth.core.activity import ActivityEntry, KeyActivity
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
+from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
 from msk_auth.core.store import (
     READ_SECONDS,
     KeyChange,
-    KeyUpdate,
     RecordedLease,
     call_on_change,
     require_change,

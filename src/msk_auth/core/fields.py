@@ -1,0 +1,340 @@
+"""The fields of a key: one table.
+
+What reads a request, writes a document or a row, describes both in OpenAPI, makes the columns and tests a store goes through
+:data:`KEY_FIELDS`. A new field is a row here and an attribute of :class:`~msk_auth.ApiKey` with the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypedDict, cast
+
+from .errors import FieldError
+from .networks import MAX_NETWORKS, parse_network
+
+MAX_NAME_LENGTH: Final = 100
+MAX_DESCRIPTION_LENGTH: Final = 500
+MAX_LABELS: Final = 20
+MAX_SCOPES: Final = 100
+MAX_OWNER_ID_LENGTH: Final = 255
+"""The longest id of an owner that stores keep."""
+
+# Labels are compared, and stand in queries and command lines: no two that look alike, no space, nothing to escape.
+LABEL: Final = "[0-9a-z][0-9a-z._:/-]{0,49}"
+LABEL_FORM: Final = (
+    "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit,"
+    " such as env:prod."
+)
+# Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
+_INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_KEY_ID_LENGTH: Final = 64
+
+
+class KeyDetails(TypedDict, total=False):
+    """What an owner may say about a new key beside its name. What is left out is empty.
+
+    Attributes:
+        description: What the owner writes about the key, up to 500 characters.
+        labels: What the key can be searched by, such as `env:prod`: up to 20, each of 1 to 50 lower-case letters, digits and
+            `. _ : / -`, beginning with a letter or a digit.
+        networks: Where the key works from: up to 50 networks such as `203.0.113.0/24`, or addresses. None: everywhere.
+    """
+
+    description: str | None
+    labels: Iterable[str]
+    networks: Iterable[str] | None
+
+
+class KeyEdit(KeyDetails, total=False):
+    """The new values in an edit of a key: those of :class:`KeyDetails`, and the name. What is left out stays.
+
+    Attributes:
+        name: The owner's label for the key, 1 to 100 characters.
+    """
+
+    name: str
+
+
+class KeyUpdate(TypedDict, total=False):
+    """The new values of an edit as a store gets them: valid, and frozen. What is absent stays.
+
+    Attributes:
+        name: Of `ApiKey`, as the other members are.
+        description: None for nothing.
+        labels: All labels, in place of those that are there.
+        networks: All networks, in the same way; None for everywhere.
+    """
+
+    name: str
+    description: str | None
+    labels: frozenset[str]
+    networks: frozenset[str] | None
+
+
+class FieldKind(Enum):
+    """How a field is stored, and how documents have it."""
+
+    ID = "id"
+    """A text that is compared by code point, and bounded."""
+    TEXT = "text"
+    MOMENT = "moment"
+    """A time; RFC 3339 in documents."""
+    TEXTS = "texts"
+    """A set of texts; a sorted array in documents."""
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldInput:
+    """How people set a field.
+
+    Attributes:
+        clean: Returns the valid value of what was given, and adds an error for each thing that is wrong.
+        null_means: What null stands for in a request: "none", "everywhere"; empty if null is refused.
+        schema: The constraints on the value in a request, as OpenAPI has them.
+        is_editable: Whether an edit may set it, or only the creation.
+    """
+
+    clean: Callable[[Any, list[FieldError]], Any]
+    null_means: str
+    schema: Mapping[str, Any]
+    is_editable: bool = True
+
+
+class _Required(Enum):
+    REQUIRED = "required"
+
+
+REQUIRED: Final = _Required.REQUIRED
+"""In place of the empty value of a field that is never empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyField:
+    """A row of the table.
+
+    Attributes:
+        name: The attribute of `ApiKey`, the column, and the member of documents.
+        kind: See :class:`FieldKind`.
+        empty: The value of a key that has none; :data:`REQUIRED` if every key has one.
+        length: How many characters an id may have.
+        is_shown: Whether documents have it.
+        about: What OpenAPI says of it in documents.
+        input: How people set it; None if they do not.
+    """
+
+    name: str
+    kind: FieldKind
+    empty: Any = REQUIRED
+    length: int = 0
+    is_shown: bool = True
+    about: str | None = None
+    input: FieldInput | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether every key has a value."""
+        return self.empty is REQUIRED
+
+
+def is_label(text: object) -> bool:
+    """True if a key can have this label."""
+    return isinstance(text, str) and re.fullmatch(LABEL, text) is not None
+
+
+def _clean_text(name: str, text: str, longest: int, wrong: list[FieldError]) -> str:
+    import unicodedata  # a shared library of its own, and few programs make keys
+
+    clean = text.strip()
+    # Four code points compose to one at most, so what is longer is too long in any case; and
+    # normalising takes time that grows with the square of the length.
+    if len(clean) <= 4 * longest:
+        clean = unicodedata.normalize("NFC", clean)
+    if len(clean) > longest:
+        wrong.append(FieldError(name, f"Use at most {longest} characters."))
+    elif not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
+        wrong.append(
+            FieldError(
+                name, f"The {name} contains control or invisible characters. Leave them out."
+            )
+        )
+    return clean
+
+
+def _clean_name(name: str, wrong: list[FieldError]) -> str:
+    clean = _clean_text("name", name, MAX_NAME_LENGTH, wrong)
+    if not clean:
+        wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
+    return clean
+
+
+def _clean_description(description: str | None, wrong: list[FieldError]) -> str | None:
+    return _clean_text("description", description or "", MAX_DESCRIPTION_LENGTH, wrong) or None
+
+
+def _several(name: str, texts: Iterable[str], wrong: list[FieldError]) -> frozenset[str] | None:
+    """The texts; None, and an error, for one text, which as an iterable would be a set of letters."""
+    if isinstance(texts, str):
+        wrong.append(FieldError(name, f"Give a list of {name}, not one text."))
+        return None
+    return frozenset(texts)
+
+
+def _clean_scopes(scopes: Iterable[str] | None, wrong: list[FieldError]) -> frozenset[str] | None:
+    clean = None if scopes is None else _several("scopes", scopes, wrong)
+    if clean is not None and len(clean) > MAX_SCOPES:
+        wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
+        return frozenset()
+    return clean
+
+
+def _clean_labels(labels: Iterable[str], wrong: list[FieldError]) -> frozenset[str]:
+    clean = _several("labels", labels, wrong) or frozenset()
+    if len(clean) > MAX_LABELS:
+        wrong.append(FieldError("labels", f"Give at most {MAX_LABELS} labels."))
+    elif not all(map(is_label, clean)):
+        wrong.append(FieldError("labels", LABEL_FORM))
+    return clean
+
+
+def _clean_networks(
+    networks: Iterable[str] | None, wrong: list[FieldError]
+) -> frozenset[str] | None:
+    given = None if networks is None else _several("networks", networks, wrong)
+    if given is None:
+        return None
+    if not 1 <= len(given) <= MAX_NETWORKS:
+        # An empty list can mean nowhere, or everywhere.
+        many = f"Give 1 to {MAX_NETWORKS} networks, or none at all (null) for a key that works from everywhere."
+        wrong.append(FieldError("networks", many))
+        return None
+    try:
+        return frozenset(str(parse_network(network)) for network in given)
+    except (ValueError, TypeError) as error:
+        wrong.append(FieldError("networks", str(error)))
+        return None
+
+
+KEY_FIELDS: Final = (
+    KeyField(name="id", kind=FieldKind.ID, length=_KEY_ID_LENGTH),
+    KeyField(
+        name="name",
+        kind=FieldKind.TEXT,
+        input=FieldInput(
+            clean=_clean_name, null_means="", schema={"minLength": 1, "maxLength": MAX_NAME_LENGTH}
+        ),
+    ),
+    KeyField(name="owner_id", kind=FieldKind.ID, length=MAX_OWNER_ID_LENGTH),
+    KeyField(name="digest", kind=FieldKind.ID, length=255, is_shown=False),
+    KeyField(
+        name="scopes",
+        kind=FieldKind.TEXTS,
+        empty=None,
+        about="What the key may do at most; null means all that its owner may.",
+        input=FieldInput(
+            clean=_clean_scopes,
+            null_means="all of yours",
+            schema={
+                "maxItems": MAX_SCOPES,
+                "description": "Absent or null: all that you may, now and later.",
+            },
+            is_editable=False,
+        ),
+    ),
+    KeyField(name="created_at", kind=FieldKind.MOMENT),
+    KeyField(name="expires_at", kind=FieldKind.MOMENT, empty=None),
+    KeyField(name="last_used_at", kind=FieldKind.MOMENT, empty=None),
+    KeyField(name="revoked_at", kind=FieldKind.MOMENT, empty=None),
+    KeyField(
+        name="replaced_by",
+        kind=FieldKind.ID,
+        empty=None,
+        length=_KEY_ID_LENGTH,
+        about="The id of its successor.",
+    ),
+    KeyField(name="deleted_at", kind=FieldKind.MOMENT, empty=None, is_shown=False),
+    KeyField(
+        name="description",
+        kind=FieldKind.TEXT,
+        empty=None,
+        input=FieldInput(
+            clean=_clean_description,
+            null_means="none",
+            schema={"maxLength": MAX_DESCRIPTION_LENGTH},
+        ),
+    ),
+    KeyField(
+        name="labels",
+        kind=FieldKind.TEXTS,
+        empty=frozenset[str](),
+        input=FieldInput(
+            clean=_clean_labels,
+            null_means="none",
+            schema={
+                "items": {"type": "string", "pattern": f"^{LABEL}$"},
+                "maxItems": MAX_LABELS,
+                "description": "What the key can be searched by.",
+            },
+        ),
+    ),
+    KeyField(
+        name="networks",
+        kind=FieldKind.TEXTS,
+        empty=None,
+        about="Where the key works from; null means everywhere.",
+        input=FieldInput(
+            clean=_clean_networks,
+            null_means="everywhere",
+            schema={
+                "items": {"type": "string", "examples": ["203.0.113.0/24", "2001:db8::/32"]},
+                "minItems": 1,
+                "maxItems": MAX_NETWORKS,
+                "description": "Where the key works from, in CIDR notation; null means everywhere.",
+            },
+        ),
+    ),
+    KeyField(name="announced_days", kind=FieldKind.NUMBER, empty=None, is_shown=False),
+)
+"""Every field, in the order of the attributes of `ApiKey` and of the columns."""
+
+FIELD_OF: Final = {each.name: each for each in KEY_FIELDS}
+"""The fields by their names."""
+
+INPUTS: Final = {each.name: each.input for each in KEY_FIELDS if each.input is not None}
+"""How people set the fields that they set, by their names."""
+
+EDITABLE: Final = tuple(name for name, each in INPUTS.items() if each.is_editable)
+"""The names of what people edit about a key."""
+
+
+def clean_new(given: Mapping[str, object], wrong: list[FieldError]) -> dict[str, Any]:
+    """The valid values of all fields that people set, for a new key.
+
+    Args:
+        given: By the fields' names; what is missing is empty.
+        wrong: Gets an error for each thing that is wrong.
+
+    Raises:
+        TypeError: There is no such field.
+    """
+    _refuse_unknown(given, INPUTS)
+    return {
+        name: each.clean(given.get(name, FIELD_OF[name].empty), wrong)
+        for name, each in INPUTS.items()
+    }
+
+
+def clean_changes(given: Mapping[str, object], wrong: list[FieldError]) -> KeyUpdate:
+    """The valid values of an edit. Arguments and errors are those of :func:`clean_new`; what is missing stays."""
+    _refuse_unknown(given, EDITABLE)
+    changes = {name: INPUTS[name].clean(value, wrong) for name, value in given.items()}
+    return cast("KeyUpdate", changes)
+
+
+def _refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        raise TypeError(f"A key has no field {unknown[0]!r} to set. Fields: {', '.join(known)}.")
