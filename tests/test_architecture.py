@@ -251,6 +251,8 @@ CHANGES = changes((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
 def test_each_likely_change_has_a_list_of_files() -> None:
     assert list(CHANGES) == [
         "An error",
+        "A field of a key",
+        "An event",
         "An adapter",
         "A store",
         "A handler of the task service",
