@@ -282,6 +282,20 @@ def test_the_published_ed25519_key_is_the_one_that_verifies() -> None:
     ed25519.Ed25519PublicKey.from_public_bytes(raw).verify(key.sign(b"message"), b"message")
 
 
+def test_a_published_coordinate_has_the_zeros_in_front_that_belong_to_it() -> None:
+    # The y of this key begins with a zero byte (RFC 7518, section 6.2.1.3).
+    key = ec.derive_private_key(43, ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    jwk = SigningKey("k1", "ES256", pem).jwk()
+    assert jwk is not None
+    decoded = [base64.urlsafe_b64decode(f"{jwk[name]}=") for name in ("x", "y")]
+    assert [len(each) for each in decoded] == [32, 32]
+    assert decoded[1][0] == 0
+    assert [int.from_bytes(each, "big") for each in decoded] == [
+        getattr(key.public_key().public_numbers(), name) for name in ("x", "y")
+    ]
+
+
 def test_secret_keys_are_never_published() -> None:
     ring = KeyRing([signing_key("HS256"), signing_key("ES256", "k2")])
     assert signing_key("HS256").jwk() is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -120,9 +121,8 @@ class SigningKey:
         """The public key as a JWK (RFC 7517), or None for a secret key."""
         if self.algorithm == "HS256":
             return None
-        jwk = cast("dict[str, object]", self._scheme.to_jwk(self._public, as_dict=True))
-        jwk.pop("key_ops", None)
-        return {**jwk, "kid": self.kid, "alg": self.header_name, "use": "sig"}
+        members = _public_members(self._public)
+        return {**members, "kid": self.kid, "alg": self.header_name, "use": "sig"}
 
 
 class KeyRing:
@@ -220,6 +220,30 @@ def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]
         case _:
             raise ConfigurationError(f"The key {kid!r} is not of the kind that {algorithm} needs.")
     return private, public
+
+
+def _public_members(public: Any) -> dict[str, object]:
+    """The members of a JWK that describe a public key (RFC 7518, section 6; RFC 8037, section 2)."""
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    if isinstance(public, ed25519.Ed25519PublicKey):
+        raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return {"kty": "OKP", "crv": "Ed25519", "x": _base64url(raw)}
+    numbers = public.public_numbers()
+    if isinstance(public, ec.EllipticCurvePublicKey):
+        # Coordinates have the length of the curve's field, with zeros in front: one in 128 keys has such a coordinate.
+        x, y = (_base64url(value.to_bytes(32, "big")) for value in (numbers.x, numbers.y))
+        return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
+    n, e = (
+        _base64url(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+        for value in (numbers.n, numbers.e)
+    )
+    return {"kty": "RSA", "n": n, "e": e}
+
+
+def _base64url(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def _generate(algorithm: AlgorithmName) -> bytes:
