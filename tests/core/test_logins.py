@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.support import MICROSECOND, NOW, SECOND, World, profile, sign, token
+from tests.core.support import (
+    MICROSECOND,
+    NOW,
+    SECOND,
+    World,
+    profile,
+    sign,
+    token,
+)
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -42,6 +50,7 @@ MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)
 # Shapes of credentials that applications have: random text, itsdangerous, a JWT of their own, an encrypted one.
 OPAQUE = "3d1f9c5b7a"
+NESTED = "[" * 500 + "]" * 500
 OWN_JWT = sign({"alg": "HS256", "typ": "JWT"}, {"sub": "7", "custom": [1]})
 CREDENTIALS = [OPAQUE, "eyJzIjoxfQ.Zx1.c2ln", OWN_JWT, "a.b.c.d.e", "a.b", "YWJj=", "msk-7", "ms_k"]
 
@@ -151,6 +160,21 @@ def test_a_token_of_an_issuer_is_never_handed_to_a_function(
     with suppress(TokenInvalid):
         assert world.enter(credential).owner.id == "ann"
     assert logins.asked == []
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["with tokens", "without"])
+@pytest.mark.parametrize("index", [0, 1], ids=["header", "claims"])
+def test_a_credential_that_is_nested_deep_is_handed_to_no_function(
+    make_world: MakeWorld, index: int, tokens: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = Logins()
+    world = make_world(logins=[known.find], **({} if tokens else {"tokens": []}))
+    for nested in (NESTED, "[" * 2000):
+        parts = ['{"alg": "HS256"}', '{"sub": "7"}']
+        parts[index] = parts[index][:-1] + f', "x": {nested}}}'
+        with pytest.raises(TokenInvalid):
+            world.enter(sign(*parts))
+    assert (known.asked, caplog.records) == ([], [])
 
 
 def test_without_a_bearer_credential_no_function_is_asked(world: World, logins: Logins) -> None:

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Litestar reads the annotations of local names.
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -243,6 +244,21 @@ async def test_the_cookie_is_a_login(make: MakeAuth, scheme: str) -> None:
     for path in ("/mine", "/api/keys"):
         assert (await ask(app, path, cookie)).status == 200
         assert (await ask(app, path, other)).status == 401
+
+
+@pytest.mark.parametrize("sent_in", ["authorization", "cookie"])
+async def test_a_token_that_is_nested_deep_is_refused_and_nothing_is_logged(
+    sent_in: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, _ = application(cookie_auth(key="session"))
+    nested = urlsafe_b64encode(b'{"alg": "HS256", "x": ' + b"[" * 2000).decode()
+    token = f"{nested}.{signed().partition('.')[2]}"
+    header = (
+        bearer(token) if sent_in == "authorization" else (b"cookie", f"session={token}".encode())
+    )
+    reply = await ask(app, "/mine", header)
+    assert (reply.status, reply.json["code"]) == (401, "token_invalid")
+    assert caplog.records == []
 
 
 async def test_without_a_cookie_of_its_own_none_is_read() -> None:

@@ -43,6 +43,7 @@ from msk_auth import (
     TokenProfile,
     require_interactive,
 )
+from msk_auth.core.compact import ParsedToken
 
 T = int(NOW.timestamp())
 TOKENS = {
@@ -548,6 +549,27 @@ def test_deep_nesting_within_the_limit_is_refused(opening: str) -> None:
     for text in (sign(valid_header(), opening * depth), sign(opening * depth, valid_claims())):
         assert_refused(text[:8192])
         assert_refused(text)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("depth", [32, 33, 500])
+def test_at_most_32_values_of_a_segment_are_within_each_other(opening: str, depth: int) -> None:
+    closing = "]" if opening == "[" else "}"
+    value = opening * (depth - 1) + "7" + closing * (depth - 1)
+    claims = json.dumps(valid_claims())[:-1] + f', "x": {value}}}'
+    header = json.dumps(valid_header())[:-1] + f', "x": {value}}}'
+    assert depth != 500 or opening != "[" or 1600 < len(sign(valid_header(), claims)) < 1800
+    if depth == 32:
+        assert accepts(sign(valid_header(), claims))
+        assert ParsedToken(sign(header, claims)).header["alg"] == "HS256"
+    else:
+        assert_refused(sign(valid_header(), claims))
+        with pytest.raises(TokenInvalid):
+            ParsedToken(sign(header, claims))
+
+
+def test_brackets_side_by_side_and_in_text_do_not_count_as_depth() -> None:
+    assert accepts(sign(valid_header(), valid_claims(x=[[[]]] * 200, y="[{" * 200)))
 
 
 def test_digits_without_end_are_refused_quickly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.cases import case
-from tests.core.support import NOW, result_of
+from tests.core.support import NOW, World, result_of, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
-from msk_auth import ConfigurationError, ExternalIdentity, TokenExpired, TokenInvalid
+from msk_auth import ConfigurationError, ExternalIdentity, Owner, TokenExpired, TokenInvalid
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.tokens.external import ExternalIssuer
@@ -260,6 +261,27 @@ def test_claims_cannot_be_changed_however_deep_they_are() -> None:
     assert firebase["identities"]["email"] == ("ann@example.com",)
     with pytest.raises(TypeError):
         firebase["sign_in_provider"] = "password"
+
+
+def test_a_claim_that_is_nested_500_deep_is_refused_and_nothing_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    shape = SHAPES["Auth0"]
+    nested: Any = 7
+    for _ in range(500):
+        nested = [nested]
+    world = World(
+        "sync",
+        issuers=[shape.issuer],
+        find_external_owner=lambda identity: Owner(identity.subject, (), None),
+    )
+    assert world.enter(shape.token()).owner.id == shape.claims["sub"]
+    for text in (shape.token(x=nested), token(x=nested)):
+        with pytest.raises(TokenInvalid) as refused:
+            world.enter(text)
+        assert refused.value.code == "token_invalid"
+    assert caplog.records == []
 
 
 # Times.

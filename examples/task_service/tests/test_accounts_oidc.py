@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -275,6 +276,29 @@ async def test_an_id_token_that_is_wrong_is_refused(
         assert (claims, answer.status_code) == (claims, 403)
         assert _cookie(answer, login_cookie.NAME) is None
     assert await _sessions(service) == []
+
+
+async def test_a_claim_that_is_nested_deep_is_a_refused_login(
+    service: Service, provider: TestProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    nested: Any = 7
+    for _ in range(500):
+        nested = [nested]
+    provider.person["nested"] = nested
+    url, pending = await _begin(service)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 403
+    assert _logged(caplog) == []
+
+
+def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the service and the library have logged as a warning or worse."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+        and record.name.startswith(("msk_auth", "task_service"))
+    ]
 
 
 async def test_a_token_signed_by_another_key_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -222,6 +223,22 @@ def _unsigned(claims: dict[str, Any]) -> str:
     parts = ({"alg": "none", "typ": "logout+jwt"}, claims)
     texts = (urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
     return f"{'.'.join(texts)}."
+
+
+async def test_a_token_that_is_nested_deep_is_refused_and_nothing_is_logged(
+    service: Service, provider: TestProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    nested: Any = {}
+    for _ in range(500):
+        nested = {"a": nested}
+    for claims in ({"nested": nested}, {"events": {LOGOUT_EVENT: nested}}):
+        assert _is_refused(await _send(service, provider.logout_token(sub="1001", **claims)))
+    assert [
+        record
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+        and record.name.startswith(("msk_auth", "task_service"))
+    ] == []
 
 
 async def test_what_is_no_logout_token_ends_nothing(

@@ -1,7 +1,7 @@
 """The form of a JWT: three segments of canonical base64url (RFC 7515, section 7.1; RFC 8725, section 3.7).
 
-Nothing is believed of what is read here. One token has one spelling, and JSON objects with a duplicate member are refused
-wherever they are.
+Nothing is believed of what is read here. One token has one spelling, JSON objects with a duplicate member are refused
+wherever they are, and JSON that is nested deep is refused before any other code walks through it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeGuard, cast
 
 from .errors import TokenInvalid
 
 MAX_TOKEN_LENGTH: Final = 8192
 """The longest token that is read, in characters."""
+
+MAX_DEPTH: Final = 32
+"""How many objects and arrays of a segment may be within each other. Providers use about five."""
 
 _MAX_KEPT_HEADER: Final = 256
 # The two alphabets of RFC 4648, sections 4 and 5.
@@ -66,13 +69,53 @@ def _decode_once(segment: str) -> Mapping[str, object]:
 
 
 def _decode(segment: str) -> dict[str, object]:
+    raw = _b64decode(segment)
+    _refuse_deep(raw)
     try:
-        value: object = _JSON.decode(_b64decode(segment).decode("utf-8"))
-    except (ValueError, RecursionError):
+        value: object = _JSON.decode(raw.decode("utf-8"))
+    except ValueError:
         raise TokenInvalid from None
     if not isinstance(value, dict):
         raise TokenInvalid
     return cast("dict[str, object]", value)
+
+
+def refuse_nested(credential: str) -> None:
+    """Refuse a credential whose header or claims are nested deep, in any spelling that a lenient decoder reads.
+
+    The decoder is that of an application's function, which would raise RecursionError.
+
+    Raises:
+        TokenInvalid: They are.
+    """
+    for segment in credential.split(".")[:2]:
+        _refuse_deep(_b64decode_leniently(segment))
+
+
+def _refuse_deep(raw: bytes) -> None:
+    # Fewer brackets cannot be that deep: almost every token is parsed once only.
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(raw):
+        raise TokenInvalid
+
+
+def _is_deep(raw: bytes) -> bool:
+    try:
+        values: list[object] = [json.loads(raw)]
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    for _ in range(MAX_DEPTH):
+        values = [
+            member
+            for value in filter(_is_container, values)
+            for member in (value.values() if isinstance(value, dict) else value)
+        ]
+    return any(map(_is_container, values))
+
+
+def _is_container(value: object) -> TypeGuard[dict[str, object] | list[object]]:
+    return isinstance(value, dict | list)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
@@ -93,6 +136,14 @@ _JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refus
 def b64encode(raw: bytes) -> str:
     """Base64url without padding (RFC 7515, section 2)."""
     return binascii.b2a_base64(raw, newline=False).translate(_TO_URL, b"=").decode()
+
+
+def _b64decode_leniently(segment: str) -> bytes:
+    """What most decoders read: characters that are not of the alphabet, and bits after the last byte, are ignored."""
+    try:
+        return binascii.a2b_base64(segment.encode().translate(_FROM_URL) + b"==")
+    except ValueError:
+        return b""
 
 
 def _b64decode(segment: str) -> bytes:

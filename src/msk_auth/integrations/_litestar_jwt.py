@@ -9,6 +9,7 @@ from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException
 from litestar.security.jwt import BaseJWTAuth, Token
 
+from msk_auth.core.compact import refuse_nested
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login
 
@@ -81,4 +82,7 @@ class JWTLogin:
     def _find(self, connection: ASGIConnection[Any, Any, Any, Any]) -> str:
         cookie = connection.cookies.get(getattr(self._jwt_auth, "key", ""), "")
         # Litestar writes the scheme into the cookie.
-        return cookie.rpartition(" ")[-1]
+        encoded = cookie.rpartition(" ")[-1]
+        # An authenticator has refused such a bearer credential already.
+        refuse_nested(encoded)
+        return encoded

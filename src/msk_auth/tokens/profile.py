@@ -15,7 +15,8 @@ A token is compact, signed, and nothing else. Its rules, in the order in which t
 
 Whether it stands for a person's login is decided last, and in doubt it does not: see `TokenProfile`.
 
-JSON objects with a duplicate member are refused wherever they stand.
+JSON objects with a duplicate member are refused wherever they stand, and JSON with more than 32 objects and arrays within
+each other.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ class OidcLogin:
         except StoreUnavailable as error:
             raise ProviderUnavailable from error
         except (CredentialRefused, Problem) as error:
-            _log.warning("the identity provider sent an ID token that is refused: %s", error)
+            _log.info("the identity provider sent an ID token that is refused: %s", error)
             raise ProviderLoginRefused from error
         nonce = cast("ExternalIdentity", principal.identity).claims.get("nonce")
         if not _matches(nonce, pending.nonce):

@@ -126,7 +126,7 @@ class BackChannelLogout:
             _log.warning("a logout of the identity provider could not be carried out: %s", error)
             raise LogoutRefused("The logout could not be carried out. Send it again.") from error
         except (CredentialRefused, Problem) as error:
-            _log.warning("a logout token is refused: %s", error)
+            _log.info("a logout token is refused: %s", error)
             raise LogoutRefused from error
 
     async def __aenter__(self) -> BackChannelLogout:
