@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from tests.core.support import (
     profile,
     sign,
     token,
+    valid_claims,
+    valid_header,
 )
 
 from msk_auth import (
@@ -159,6 +162,35 @@ def test_a_token_of_an_issuer_is_never_handed_to_a_function(
     logins.known[credential] = Login("bob")
     with suppress(TokenInvalid):
         assert world.enter(credential).owner.id == "ann"
+    assert logins.asked == []
+
+
+ISSUED = token()
+SPELLINGS = {
+    "padded": ISSUED + "=",
+    "padded twice": ISSUED + "==",
+    "bits that no byte has": ISSUED[:-1] + chr(ord(ISSUED[-1]) + 1),
+    "a character outside of the alphabet": ISSUED[:-1] + "~" + ISSUED[-1],
+    "the other alphabet": sign(
+        valid_header(), json.dumps(valid_claims(jti="\u00ff" * 9), ensure_ascii=False)
+    ).replace("_", "/"),
+    "no signature": ISSUED.rpartition(".")[0] + ".",
+    "claims that are padded inside": ISSUED.replace(".", "~.", 2),
+    "a member given twice": sign(valid_header(), '{"iss": "x",' + json.dumps(valid_claims())[1:]),
+    "nested": sign(valid_header(), json.dumps(valid_claims())[:-1] + ', "x": ' + NESTED + "}"),
+    "nested beyond recursion": sign("[" * 2000, valid_claims()),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_no_spelling_of_a_token_of_an_issuer_is_handed_to_a_function(
+    world: World, logins: Logins, spelling: str
+) -> None:
+    credential = SPELLINGS[spelling]
+    assert credential != ISSUED
+    logins.known[credential] = Login("bob")
+    with pytest.raises(TokenInvalid):
+        world.enter(credential)
     assert logins.asked == []
 
 

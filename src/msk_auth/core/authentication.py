@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 from . import steps
-from .compact import ParsedToken, refuse_nested
+from .compact import ParsedToken, check_opaque
 from .credentials import read_bearer
 from .digest import KeyHasher
 from .errors import (
@@ -142,7 +142,7 @@ def read_credential(
     if rules.key_format.claims(credential):
         return rules.key_format.parse(credential)
     if rules.logins and not rules.issuers:
-        refuse_nested(credential)
+        check_opaque(credential)
         return OpaqueToken(credential)
     try:
         # A JWT has dots and a key never has. What is neither was most likely meant as a key.
@@ -152,7 +152,7 @@ def read_credential(
     except (KeyMalformed, TokenInvalid):
         if not rules.logins:
             raise
-        refuse_nested(credential)
+        check_opaque(credential, [name for issuer in rules.issuers for name in issuer.names])
         return OpaqueToken(credential)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeGuard, cast
@@ -80,16 +80,32 @@ def _decode(segment: str) -> dict[str, object]:
     return cast("dict[str, object]", value)
 
 
-def refuse_nested(credential: str) -> None:
-    """Refuse a credential whose header or claims are nested deep, in any spelling that a lenient decoder reads.
+def check_opaque(credential: str, issuers: Collection[str] = ()) -> None:
+    """Refuse a credential that no function of the application may get, as a lenient decoder reads it.
 
-    The decoder is that of an application's function, which would raise RecursionError.
+    Most decoders ignore padding and characters that are not of the alphabet. To a function that decodes JWTs, a token of an
+    issuer in another spelling would be the token itself, and JSON that is nested deep a RecursionError.
+
+    Args:
+        credential: A bearer credential that is no `ParsedToken`.
+        issuers: Each `iss` of the application's issuers.
 
     Raises:
-        TokenInvalid: They are.
+        TokenInvalid: Its header or its claims are nested deep, or its claims name one of the issuers.
     """
-    for segment in credential.split(".")[:2]:
-        _refuse_deep(_b64decode_leniently(segment))
+    segments = [_b64decode_leniently(segment) for segment in credential.split(".")[:2]]
+    for segment in segments:
+        _refuse_deep(segment)
+    if issuers and _issuer_in(segments[-1]) in issuers:
+        raise TokenInvalid
+
+
+def _issuer_in(claims: bytes) -> object:
+    try:
+        value: object = json.loads(claims)
+    except ValueError:
+        return None
+    return cast("dict[str, object]", value).get("iss") if isinstance(value, dict) else None
 
 
 def _refuse_deep(raw: bytes) -> None:

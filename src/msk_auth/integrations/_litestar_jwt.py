@@ -9,7 +9,7 @@ from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException
 from litestar.security.jwt import BaseJWTAuth, Token
 
-from msk_auth.core.compact import refuse_nested
+from msk_auth.core.compact import check_opaque
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login
 
@@ -84,5 +84,5 @@ class JWTLogin:
         # Litestar writes the scheme into the cookie.
         encoded = cookie.rpartition(" ")[-1]
         # An authenticator has refused such a bearer credential already.
-        refuse_nested(encoded)
+        check_opaque(encoded)
         return encoded
