@@ -146,10 +146,17 @@ def _async(function: Callable[..., Any]) -> Callable[..., Any]:
 class World:
     """One authenticator of either kind, called in the same way: each method blocks and returns."""
 
-    def __init__(self, driver: Driver, *, mixin: type = object, **options: Any) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        mixin: type = object,
+        store: ScriptedStore | None = None,
+        **options: Any,
+    ) -> None:
         self.clock = FrozenClock()
         leases = options.get("lease") is not None
-        self.store = LeasingStore(driver) if leases else ScriptedStore(driver)
+        self.store = store or (LeasingStore(driver) if leases else ScriptedStore(driver))
         self.events: list[Event] = []
         self.owners: dict[str, Any] = {
             "ann": Owner("ann", frozenset({"tasks:read", "tasks:run", "admin:config"}), "Ann"),

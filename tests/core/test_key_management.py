@@ -510,9 +510,37 @@ def test_a_key_can_be_made_to_expire_earlier_and_never_later(world: World) -> No
     assert world.events == [KeyExpirySet(NOW, world.login(), sooner)]
     later = world.call("expire_key", world.login(), created.record.id, at=NOW + 20 * DAY)
     assert later.expires_at == NOW + DAY
-    world.call("expire_key", world.login(), created.record.id, at=NOW)
+    world.clock.advance(DAY)
     with pytest.raises(KeyExpired):
         world.enter(created.value.reveal())
+
+
+@pytest.mark.parametrize("at", [NOW, NOW - DAY])
+def test_an_end_that_is_not_in_the_future_is_a_revocation(world: World, at: datetime) -> None:
+    created = world.create(lifetime=10 * DAY)
+    world.forget_calls()
+    record = world.call("expire_key", world.login(), created.record.id, at=at)
+    assert record == replace(created.record, revoked_at=NOW)
+    assert world.events == [KeyRevocation(NOW, world.login(), record)]
+    assert world.call("expire_key", world.login(), created.record.id, at=at) == record
+
+
+@pytest.mark.parametrize("lease", [None, timedelta(seconds=1)])
+def test_an_end_that_is_now_holds_where_the_clock_is_behind(
+    make_world: MakeWorld, lease: timedelta | None
+) -> None:
+    world = make_world(lease=lease)
+    created = world.create()
+    behind = make_world(store=world.store, lease=lease)
+    behind.clock.advance(-3 * SECOND)
+    behind.enter(created.value.reveal())
+    world.call("expire_key", world.login(), created.record.id, at=world.clock.now())
+    if lease is not None:
+        # What the other process read before the write is used up by now.
+        assert world.clock.slept[-1] >= lease.total_seconds()
+        behind.clock.advance(timedelta(seconds=world.clock.slept[-1]))
+    with pytest.raises(KeyRevoked):
+        behind.enter(created.value.reveal())
 
 
 def test_an_end_without_a_time_zone_is_refused(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
@@ -269,7 +270,8 @@ class TestBlockingAuthenticatorsOnALoop:
         assert (await awaited.get_key(me, made.record.id)).name == "one"
         assert made.record.id in {each.id for each in (await awaited.list_keys(me)).items}
         successor = await awaited.rotate_key(me, made.record.id)
-        assert (await awaited.expire_key(me, successor.record.id, at=START)).expires_at == START
+        end = START + timedelta(hours=1)
+        assert (await awaited.expire_key(me, successor.record.id, at=end)).expires_at == end
         other = await awaited.create_key(me, name="two")
         revoked = await awaited.revoke_presented_key(other.value.reveal())
         assert revoked.revoked_at == START

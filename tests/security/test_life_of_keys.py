@@ -217,7 +217,10 @@ class LifeOfKeys(RuleBasedStateMachine):
             return
         at = self.world.clock.moment + timedelta(hours=hours)
         self.manage("expire_key", model.owner_id, key_id, at=at)
-        model.expires_at = at if model.expires_at is None else min(at, model.expires_at)
+        if hours <= 0:
+            model.revoked = True
+        else:
+            model.expires_at = at if model.expires_at is None else min(at, model.expires_at)
 
     @rule(target=keys, key_id=keys, overlap=st.sampled_from([timedelta(0), DAY, 90 * DAY]))
     def rotate(self, key_id: str, overlap: timedelta) -> Any:

@@ -438,7 +438,8 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         Args:
             principal: Must be interactive.
             key_id: The id of the key.
-            at: The moment, with its offset from UTC. One that is past ends the key now.
+            at: The moment, with its offset from UTC. One that is not in the future revokes the key, for good. Each process
+                compares a later one with its own clock.
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
 
         Raises:

@@ -192,7 +192,12 @@ def revoke_key(
     """Revoke a key of the owner, for good. Revoking again changes nothing. Interactive only."""
     _MANAGE.check(principal, now)
     owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
-    ours = _checked_id(key_id), owner.id
+    return (yield from _revoke(principal, (_checked_id(key_id), owner.id), on_behalf_of, now))
+
+
+def _revoke(
+    principal: Principal[Any], ours: tuple[str, str], on_behalf_of: str | None, now: datetime
+) -> Flow[Changed[ApiKey]]:
     cause = RevocationCause.OWNER if on_behalf_of is None else RevocationCause.DELEGATE
     revoked = partial(KeyRevocation, now, principal, cause=cause)
     record = _present((yield from steps.revoke_key(*ours, now, _change(revoked))))
@@ -220,12 +225,15 @@ def expire_key(
     on_behalf_of: str | None,
     now: datetime,
 ) -> Flow[Changed[ApiKey]]:
-    """Make a key expire at `at`, or earlier if it does already. Interactive only."""
+    """Make a key expire at `at`, or earlier if it does already; an end that is not in the future revokes it. Interactive only."""
     _MANAGE.check(principal, now)
     owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
     if at.utcoffset() is None:
         raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
     ours = _checked_id(key_id), owner.id
+    if at <= now:
+        # Another process's clock may be behind this one's, and would accept the key for as long. Revoking reads no clock.
+        return (yield from _revoke(principal, ours, on_behalf_of, now))
     expiry_set = partial(KeyExpirySet, now, principal)
     record = _present((yield from steps.expire_key(*ours, at, _change(expiry_set))))
     return Changed(record, expiry_set(record))
