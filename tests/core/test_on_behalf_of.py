@@ -61,18 +61,22 @@ class Team:
         handed: What each of them may hand out; an exception is raised.
         asked: The person and the owner of each question.
         meanwhile: What happens after the first question, while the limits are read.
+        after_asking: What happens right after the first question.
     """
 
     def __init__(self, make_world: Callable[..., World]) -> None:
         self.handed: dict[str, Any] = {"ann": {READ, RUN, "admin:config"}}
         self.asked: list[tuple[Principal[Any], str]] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.after_asking: Callable[[], object] = lambda: None
         self.world = make_world(may_act_for=self._may_act_for, key_limits=self._key_limits)
         self.world.owners[ACME] = Owner(ACME, {READ, RUN}, "Acme")
 
     def _may_act_for(self, principal: Principal[Any], owner: Owner[Any]) -> Any:
         self.asked.append((principal, owner.id))
         answer = self.handed.get(principal.owner.id) if owner.id == ACME else None
+        if len(self.asked) == 1:
+            self.after_asking()
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -235,13 +239,102 @@ def test_a_rule_that_fails_permits_nothing(team: Team, method: str, answer: Any)
     assert (team.world.store.calls, team.world.events) == ([], [])
 
 
-def test_a_person_who_may_hand_out_nothing_may_end_keys(team: Team) -> None:
-    created = team.create()
-    team.handed["ann"] = []
-    assert team.call("list_keys").items == (created.record,)
-    with pytest.raises(InputInvalid):
-        team.create(scopes=[READ])
+GIVING: dict[str, Callable[[str], tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
+    "a key": lambda _: ("create_key", (), {"name": "more"}),
+    "a key without scopes": lambda _: ("create_key", (), {"name": "more", "scopes": []}),
+    "a key with scopes": lambda _: ("create_key", (), {"name": "more", "scopes": [READ]}),
+    "a successor": lambda key_id: ("rotate_key", (key_id,), {}),
+    "a name": lambda key_id: ("update_key", (key_id,), {"name": "edited"}),
+    "a label": lambda key_id: ("update_key", (key_id,), {"labels": ["env:prod"]}),
+    "networks": lambda key_id: ("update_key", (key_id,), {"networks": ["10.0.0.0/8"]}),
+    "every network": lambda key_id: ("update_key", (key_id,), {"networks": None}),
+}
+
+
+@pytest.mark.parametrize("scopes", [[READ, RUN], []], ids=["a key", "a key without scopes"])
+@pytest.mark.parametrize("handed", [[], ["admin:config"]], ids=["nothing", "what it has not"])
+@pytest.mark.parametrize("what", GIVING)
+def test_a_person_who_may_hand_out_nothing_gives_nothing(
+    team: Team, what: str, handed: list[str], scopes: list[str]
+) -> None:
+    created = team.create(scopes=scopes, networks=["192.0.2.0/24"])
+    team.forget()
+    team.handed["ann"] = handed
+    method, args, options = GIVING[what](created.record.id)
+    with pytest.raises(PermissionDenied) as refused:
+        team.call(method, *args, **options)
+    assert refused.value.required == ()
+    assert (team.written(), team.world.events) == ([], [])
+
+
+@pytest.mark.parametrize("handed", [[], ["admin:config"]], ids=["nothing", "what it has not"])
+def test_a_person_who_may_hand_out_nothing_reads_and_ends_keys(
+    team: Team, handed: list[str]
+) -> None:
+    created, other = team.create(), team.create()
+    team.handed["ann"] = handed
+    assert set(team.call("list_keys").items) == {created.record, other.record}
+    assert team.call("get_key", created.record.id) == created.record
+    assert team.call("expire_key", created.record.id, at=NOW + DAY).expires_at == NOW + DAY
     assert team.call("revoke_key", created.record.id).revoked_at == NOW
+    team.call("delete_key", other.record.id)
+    assert team.world.store.get(other.record.id).revoked_at == NOW
+
+
+@pytest.mark.parametrize("networks", [None, ["0.0.0.0/0"], ["192.0.2.7/32"]], ids=str)
+def test_changing_networks_takes_the_right_to_hand_out_all_scopes(
+    team: Team, networks: list[str] | None
+) -> None:
+    created = team.create(scopes=[READ, RUN], networks=["192.0.2.0/24"])
+    team.forget()
+    team.handed["ann"] = {READ}
+    key_id = created.record.id
+    with pytest.raises(PermissionDenied) as refused:
+        team.call("update_key", key_id, networks=networks, name="edited")
+    assert refused.value.required == (READ, RUN)
+    assert (team.written(), team.world.events) == ([], [])
+    # Its name gives nothing.
+    assert team.call("update_key", key_id, name="edited").name == "edited"
+    # The account may get back what it has lost, and the key with it.
+    team.world.owners[ACME] = Owner(ACME, {READ}, "Acme")
+    with pytest.raises(PermissionDenied):
+        team.call("update_key", key_id, networks=networks)
+    team.handed["ann"] = {READ, RUN}
+    changed = team.call("update_key", key_id, networks=networks)
+    assert changed.networks == (None if networks is None else set(networks))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "error"),
+    [
+        (lambda team: team.handed.update(ann={READ}), PermissionDenied),
+        (lambda team: team.handed.update(ann=()), PermissionDenied),
+        (lambda team: team.handed.pop("ann"), PermissionDenied),
+        (lambda team: team.world.owners.pop("ann"), TokenRevoked),
+    ],
+)
+def test_no_networks_change_for_a_person_who_may_not_any_more(
+    team: Team, meanwhile: Callable[[Team], object], error: type[Exception]
+) -> None:
+    created = team.create(scopes=[READ, RUN], networks=["192.0.2.0/24"])
+    team.forget()
+    team.after_asking = lambda: meanwhile(team)
+    with pytest.raises(error):
+        team.call("update_key", created.record.id, networks=None)
+    assert (team.written(), team.world.events) == ([], [])
+
+
+def test_networks_of_a_key_with_all_permissions_of_its_owner_stay(team: Team) -> None:
+    created = _key_of_the_account_itself(team)
+    with pytest.raises(PermissionDenied):
+        team.call("update_key", created.record.id, networks=None)
+    assert team.call("update_key", created.record.id, name="edited").name == "edited"
+
+
+def test_networks_of_no_key_of_the_account_are_not_found(team: Team) -> None:
+    own = team.world.create()
+    with pytest.raises(KeyNotFound):
+        team.call("update_key", own.record.id, networks=None)
 
 
 # Before the write the rule is asked again: a key of an account outlives the person who made it.
@@ -276,6 +369,7 @@ MEANWHILE: dict[str, tuple[Callable[[Team], object], type[Exception]]] = {
         InputInvalid,
     ),
     "the account is deleted": (lambda team: team.world.owners.pop(ACME), PermissionDenied),
+    "the person may hand out nothing": (lambda team: team.handed.update(ann=()), PermissionDenied),
 }
 
 
@@ -363,6 +457,10 @@ def test_no_key_gets_more_than_the_owner_has_and_the_person_may_hand_out(
         world.owners[ACME] = Owner(ACME, owned, "Acme")
         ceiling = owned & handed
         make = {"name": "deploy", "scopes": wanted, "on_behalf_of": ACME}
+        if not ceiling:
+            with pytest.raises(PermissionDenied):
+                world.call("create_key", world.login(), **make)
+            return
         if wanted is not None and not wanted <= ceiling:
             with pytest.raises(InputInvalid):
                 world.call("create_key", world.login(), **make)
@@ -375,27 +473,29 @@ def test_no_key_gets_more_than_the_owner_has_and_the_person_may_hand_out(
         # Nor does another manager get more by rotating it than they may hand out.
         world.owners[ACME] = Owner(ACME, later, "Acme")
         live, rule[0] = created.record.scopes & later, rotated_by
-        if not live <= rotated_by:
+        if not live <= rotated_by or not later & rotated_by:
             with pytest.raises(PermissionDenied) as refused:
                 world.call("rotate_key", world.login(), created.record.id, on_behalf_of=ACME)
-            assert refused.value.required == tuple(sorted(live))
+            assert refused.value.required == (tuple(sorted(live)) if later & rotated_by else ())
             return
         successor = world.call("rotate_key", world.login(), created.record.id, on_behalf_of=ACME)
         assert successor.record.scopes == live
 
 
 def test_a_key_with_all_permissions_of_its_owner_is_not_rotated_on_its_behalf(team: Team) -> None:
-    # One that the account got from the application's own code.
-    account = team.world.owners[ACME]
-    created = team.world.call(
-        "create_key",
-        Principal(account, CredentialKind.INTERACTIVE, account.permissions, NOW),
-        name="old",
-    )
-    assert created.record.scopes is None
+    created = _key_of_the_account_itself(team)
     with pytest.raises(PermissionDenied, match="Create a key with scopes of its own"):
         team.call("rotate_key", created.record.id)
     assert team.call("revoke_key", created.record.id).revoked_at == NOW
+
+
+def _key_of_the_account_itself(team: Team) -> CreatedKey:
+    """One that the account got from the application's own code."""
+    account = team.world.owners[ACME]
+    caller = Principal(account, CredentialKind.INTERACTIVE, account.permissions, NOW)
+    created: CreatedKey = team.world.call("create_key", caller, name="old")
+    assert created.record.scopes is None
+    return created
 
 
 def test_the_limits_are_those_of_the_account(team: Team) -> None:

@@ -176,8 +176,8 @@ class LifeOfKeys(RuleBasedStateMachine):
         if scopes is not None:
             scopes &= owner.permissions
         options = {"name": "k", "scopes": scopes, "lifetime": lifetime, "networks": networks}
-        if owner_id == ACCOUNT and owner.disabled:
-            with pytest.raises(InputInvalid):
+        if owner_id == ACCOUNT and (owner.disabled or not owner.permissions):
+            with pytest.raises(InputInvalid if owner.permissions else PermissionDenied):
                 self.manage("create_key", owner_id, **options)
             return multiple()
         created = self.manage("create_key", owner_id, **options)
@@ -189,9 +189,14 @@ class LifeOfKeys(RuleBasedStateMachine):
     @rule(key_id=keys, networks=networks_of_keys)
     def change_networks(self, key_id: str, networks: frozenset[str] | None) -> None:
         model = self.models[key_id]
-        if not model.deleted:
-            self.manage("update_key", model.owner_id, key_id, networks=networks)
-            model.networks = networks
+        if model.deleted:
+            return
+        if model.owner_id == ACCOUNT and not self.world.owners[ACCOUNT].permissions:
+            with pytest.raises(PermissionDenied):
+                self.manage("update_key", model.owner_id, key_id, networks=networks)
+            return
+        self.manage("update_key", model.owner_id, key_id, networks=networks)
+        model.networks = networks
 
     @rule(key_id=keys)
     def revoke(self, key_id: str) -> None:
@@ -229,7 +234,9 @@ class LifeOfKeys(RuleBasedStateMachine):
             return multiple()
         owner, acted_for = self.world.owners[model.owner_id], model.owner_id == ACCOUNT
         refusal: type[Exception] | None = None
-        if not model.active(now) or model.rotated:
+        if acted_for and not owner.permissions:
+            refusal = PermissionDenied
+        elif not model.active(now) or model.rotated:
             refusal = KeyNotActive
         elif acted_for and owner.disabled:
             refusal = InputInvalid
@@ -282,7 +289,7 @@ class LifeOfKeys(RuleBasedStateMachine):
         refusal: type[Exception] | None = None
         if bob.owner.disabled:
             refusal = TokenRevoked
-        elif handed is None or (
+        elif not (handed and handed & account.permissions) or (
             rotates and not (model.scopes or frozenset()) & account.permissions <= handed
         ):
             refusal = PermissionDenied

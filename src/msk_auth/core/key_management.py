@@ -9,8 +9,10 @@ decides who may, and what they may hand out; :func:`_authority` is the one place
 - Only an interactive login acts for another owner, and it is verified anew. No API key does, not even to read.
 - A key gets at most the owner's permissions now, cut down to those that the person may hand out (G4). So it always has
   scopes of its own: "all that the owner may, now and later" is more than anyone could promise on the owner's behalf.
-- Making a key takes a second call just before the write. A key of the person's own would die with their account; this one
-  outlives it, so a person who was disabled meanwhile must not get it.
+- A person who may hand out nothing reads keys and ends them. Making and editing one takes a permission to hand out, and
+  changing its networks all of its scopes: without its networks, a key can be used from everywhere.
+- Making a key, and changing its networks, takes a second call just before the write. A key of the person's own would die
+  with their account; this one outlives it, so a person who was disabled meanwhile must not get it.
 """
 
 from __future__ import annotations
@@ -97,10 +99,17 @@ class Changed(NamedTuple, Generic[T]):
 
 
 class _Authority(NamedTuple):
-    """Whose keys a principal manages, and which permissions it may give them."""
+    """Whose keys a principal manages, and which permissions it may give them.
+
+    Attributes:
+        owner: The owner.
+        permissions: What a key can get now: the owner has them, and the principal may hand them out.
+        handed: What the principal may hand out, whether the owner has it or not.
+    """
 
     owner: Owner[Any]
     permissions: frozenset[str]
+    handed: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +139,7 @@ def create_key(
 ) -> Flow[Changed[CreatedKey]]:
     """Make a key for the principal's owner, or the one on whose behalf it acts. Interactive only: no key makes keys."""
     _MANAGE.check(principal, now)
-    owner, permissions = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, permissions, _ = yield from _authority_to_give(rules, principal, on_behalf_of, now)
     limits = yield from steps.find_key_limits()
     made_at = _made_at(owner, now)
     wrong: list[FieldError] = []
@@ -161,7 +170,7 @@ def rotate_key(
 ) -> Flow[Changed[CreatedKey]]:
     """Make a successor with the same owner, scopes and length of life, and all that people edit. Interactive only."""
     _MANAGE.check(principal, now)
-    authority = yield from _authority(rules, principal, on_behalf_of, now)
+    authority = yield from _authority_to_give(rules, principal, on_behalf_of, now)
     if not timedelta(0) <= overlap <= MAX_OVERLAP:
         raise InputInvalid.of(
             "overlap_seconds", f"Choose between 0 and {int(MAX_OVERLAP.total_seconds())} seconds."
@@ -191,7 +200,7 @@ def revoke_key(
 ) -> Flow[Changed[ApiKey]]:
     """Revoke a key of the owner, for good. Revoking again changes nothing. Interactive only."""
     _MANAGE.check(principal, now)
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority(rules, principal, on_behalf_of, now)
     return (yield from _revoke(principal, (_checked_id(key_id), owner.id), on_behalf_of, now))
 
 
@@ -209,7 +218,7 @@ def delete_key(
 ) -> Flow[Changed[None]]:
     """Revoke a key and remove it from the list. Interactive only."""
     _MANAGE.check(principal, now)
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority(rules, principal, on_behalf_of, now)
     ours = _checked_id(key_id), owner.id
     deleted = partial(KeyDeleted, now, principal)
     record = _present((yield from steps.delete_key(*ours, now, _change(deleted))))
@@ -227,7 +236,7 @@ def expire_key(
 ) -> Flow[Changed[ApiKey]]:
     """Make a key expire at `at`, or earlier if it does already; an end that is not in the future revokes it. Interactive only."""
     _MANAGE.check(principal, now)
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority(rules, principal, on_behalf_of, now)
     if at.utcoffset() is None:
         raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
     ours = _checked_id(key_id), owner.id
@@ -253,13 +262,16 @@ def update_key(
     In any state but deleted: a person names the key that was leaked, and finds the revoked ones of a label.
     """
     _MANAGE.check(principal, now)
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority_to_give(rules, principal, on_behalf_of, now)
     wrong: list[FieldError] = []
     update = clean_changes(changes, wrong)
     if not update:
         wrong.append(FieldError("", f"Nothing to change. Give one of: {', '.join(EDITABLE)}."))
     if wrong:
         raise InputInvalid(wrong)
+    if on_behalf_of is not None and "networks" in update:
+        edited = yield from _find_key_of(owner, key_id)
+        yield from _confirm_wider_use(rules, principal, on_behalf_of, edited.scopes, now)
     ours = _checked_id(key_id), owner.id
     updated = partial(KeyUpdated, now, principal, fields=tuple(update))
     record = _present((yield from steps.update_key(*ours, update, _change(updated))))
@@ -270,7 +282,7 @@ def get_key(
     rules: Rules, principal: Principal[Any], key_id: str, *, on_behalf_of: str | None, now: datetime
 ) -> Flow[ApiKey]:
     """A key of the principal's owner, with any credential; interactive only on behalf of another."""
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority(rules, principal, on_behalf_of, now)
     return (yield from _find_key_of(owner, key_id))
 
 
@@ -285,7 +297,7 @@ def key_activity(
 ) -> Flow[KeyActivity]:
     """What a key of the principal's owner did. It has addresses of people, so no API key reads it."""
     _MANAGE.check(principal, now)
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority(rules, principal, on_behalf_of, now)
     record = yield from _find_key_of(owner, key_id)
     return (yield from steps.find_activity(record.id, since))
 
@@ -302,7 +314,7 @@ def list_keys(
     now: datetime,
 ) -> Flow[KeyPage]:
     """A page of the owner's keys, newest first, with any credential; interactive only on behalf of another."""
-    owner, _ = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, *_ = yield from _authority(rules, principal, on_behalf_of, now)
     if not 1 <= limit <= MAX_PAGE:
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
     if label is not None and not is_label(label):
@@ -329,7 +341,7 @@ def _authority(
             owners cannot be found out.
     """
     if on_behalf_of is None:
-        return _Authority(principal.owner, principal.permissions)
+        return _Authority(principal.owner, principal.permissions, principal.permissions)
     _MANAGE.check(principal, now)
     if not rules.delegates:
         raise ConfigurationError(
@@ -344,7 +356,24 @@ def _authority(
     handed = None if owner is None else (yield from steps.may_act_for(acting, owner))
     if owner is None or handed is None:
         raise PermissionDenied((), "You may not act on behalf of this owner.")
-    return _Authority(owner, owner.permissions & handed)
+    return _Authority(owner, owner.permissions & handed, handed)
+
+
+def _authority_to_give(
+    rules: Rules, principal: Principal[Any], on_behalf_of: str | None, now: datetime
+) -> Flow[_Authority]:
+    """As :func:`_authority`, for a principal that makes or edits a key.
+
+    Raises:
+        PermissionDenied: As there; or the principal acts for another owner, and may give that owner's keys no permission.
+    """
+    authority = yield from _authority(rules, principal, on_behalf_of, now)
+    if on_behalf_of is not None and not authority.permissions:
+        raise PermissionDenied(
+            (),
+            "You may give no permission to keys of this owner, so you may only list and end them.",
+        )
+    return authority
 
 
 def _confirm_authority(
@@ -357,10 +386,26 @@ def _confirm_authority(
     """Before a key is written on behalf of another owner: the principal may still give it these scopes."""
     if on_behalf_of is None:
         return
-    owner, permissions = yield from _authority(rules, principal, on_behalf_of, now)
+    owner, permissions, _ = yield from _authority_to_give(rules, principal, on_behalf_of, now)
     if owner.disabled:
         raise InputInvalid.of("on_behalf_of", "This owner is disabled: no key of theirs works.")
     if scopes is None or not scopes <= permissions:
+        raise PermissionDenied(scopes or ())
+
+
+def _confirm_wider_use(
+    rules: Rules,
+    principal: Principal[Any],
+    on_behalf_of: str,
+    scopes: frozenset[str] | None,
+    now: datetime,
+) -> Flow[None]:
+    """Before the networks of a key of another owner are written: the principal may hand out all of its scopes.
+
+    Also those that the owner does not have now: the owner may get them again, and so would the key.
+    """
+    *_, handed = yield from _authority_to_give(rules, principal, on_behalf_of, now)
+    if scopes is None or not scopes <= handed:
         raise PermissionDenied(scopes or ())
 
 
