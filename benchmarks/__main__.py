@@ -29,7 +29,6 @@ NAMES = (
     "refusals",
     "memory",
     "imports",
-    "scan",
 )
 """Every measurement, each a module of its own; the documentation shows them in this order."""
 

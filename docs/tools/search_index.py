@@ -48,7 +48,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("expire", "expiring", "expiration", "expiry date", "notification"),
     ],
     "how-to/rotate/": ["rotation", "renew", "pepper"],
-    "how-to/scan-for-keys/": ["secret scanning", "pre-commit"],
+    "how-to/scan-for-keys/": ["secret scanning", "pre-commit", "gitleaks", "trufflehog"],
     "how-to/service-accounts/": ["organisation", "organization", "tenant", "team", "bot"],
     "how-to/test-an-application/": [
         *("pytest", "tests", "testing", "test client", "fixture", "mock", "override dependency"),

@@ -117,10 +117,6 @@ ROWS = {
             "msk_auth, after the standard library",
         ]
     },
-    "scan": {
-        "Plain text": ["bare read", "scan"],
-        "Random bytes": ["bare read", "scan"],
-    },
 }
 IN_NEED_OF_POSTGRES = ("authoritative", "concurrency", "growth", "revocation", "refusals")
 

@@ -90,7 +90,7 @@ def test_what_is_to_be_made_can_be_made(page: str, arguments: list[str]) -> None
 
 
 def test_there_are_calls_to_check() -> None:
-    assert {call[0] for _, call in LIBRARY} >= {"scan", "rules", "routes"}
+    assert {call[0] for _, call in LIBRARY} >= {"rules", "routes"}
     assert {call[0] for _, call in SERVICE} >= {"doctor", "users"}
     assert MAKE
 

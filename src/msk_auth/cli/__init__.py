@@ -1,4 +1,4 @@
-"""The command `msk-auth`: makes keys, looks at them, finds leaked ones, and audits an application's routes.
+"""The command `msk-auth`: makes keys, looks at them, prints rules that find them, and audits an application's routes.
 
 One rule: no output contains a secret, except that of `generate`. Exit codes are part of the interface: 0 nothing was found,
 1 something was found, 2 the command failed.
@@ -19,7 +19,6 @@ from ._completion import add_completion
 from ._keys import add_keys
 from ._routes import add_routes
 from ._rules import add_rules
-from ._scan import add_scan
 from ._terminal import CommandFailed, Commands, write_error
 
 __all__ = ["main"]
@@ -27,10 +26,10 @@ __all__ = ["main"]
 _EPILOG = """\
 exit codes:
   0  nothing was found
-  1  something was found: a key, a malformed key, a route without a policy
-  2  the command failed: wrong usage, unreadable files, an application that does not import
+  1  something was found: a malformed key, a route without a policy
+  2  the command failed: wrong usage, an application that does not import
 
-Each command has examples: msk-auth scan --help
+Each command has examples: msk-auth routes --help
 """
 
 
@@ -46,7 +45,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"msk-auth {__version__}")
     commands = Commands(parser)
     add_keys(commands)
-    add_scan(commands)
     add_rules(commands)
     add_routes(commands)
     add_completion(commands)
