@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import secrets
-from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
     Encoding,
-    NoEncryption,
-    PrivateFormat,
     PublicFormat,
 )
 from tests.core.support import signing_key
@@ -98,28 +92,7 @@ def test_what_a_framework_or_a_standard_prints_is_refused(secret: bytes) -> None
     assert weakness(secret).startswith("is an example that is published")
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [
-        b"your-256-bit-secret" + b"your-256-bit-secret",
-        b"my-256-bit-secret, my-256-bit-secret",
-        b"your_super_secret_jwt_key_change_this_in_production",
-        b"YOUR_SECRET_KEY_HERE_AT_LEAST_32_CHARS",
-        b"change_this_secret_in_production",
-        b"insecure-key-for-local-development-only",
-        b"ThisIsMySecretKeyForJWTAuthentication1234",
-        b"supersecretsupersecretsupersecret",
-        b"TestSecretTestSecretTestSecretXX",
-        b"12345678901234567890123456789012",
-        b"qwertyuiopasdfghjklzxcvbnm123456",
-    ],
-)
-def test_the_words_of_a_placeholder_are_refused_in_any_order(secret: bytes) -> None:
-    assert weakness(secret).startswith("is an example that is published, or consists of the words")
-    assert weakness(base64.b64encode(secret)).startswith("is an example")
-
-
-# Degenerate.
+# Not random.
 
 
 @pytest.mark.parametrize(
@@ -134,17 +107,15 @@ def test_the_words_of_a_placeholder_are_refused_in_any_order(secret: bytes) -> N
         bytes(range(0, 128, 4)),
         bytes((250 + step) % 256 for step in range(32)),
         b"abcdefghijklmnopqrstuvwxyzABCDEF",
+        b"12345678901234567890123456789012",
         b"0aZ9xQ" * 6,
-        secrets.token_bytes(16) * 2,
-        secrets.token_bytes(20) * 3,
+        b"secret" * 6,
+        secrets.token_bytes(12) * 3,
         secrets.token_bytes(5) + bytes(27),
         secrets.token_bytes(16) + b" " * 16,
         secrets.token_bytes(12).rjust(32, b"\0"),
-        "".join(secrets.choice("01") for _ in range(64)).encode(),
-        "".join(secrets.choice("aeiou") for _ in range(40)).encode(),
-        "".join(secrets.choice("abcdefgh") for _ in range(16)).encode("utf-32"),
     ],
-    ids=range(21),
+    ids=range(19),
 )
 def test_a_pattern_is_refused_in_any_encoding(secret: bytes) -> None:
     for encode in ENCODINGS.values():
@@ -160,6 +131,8 @@ CURVES = {
     "P-521": ec.SECP521R1(),
     "secp256k1": ec.SECP256K1(),
 }
+# A point of P-521 is longer than a secret.
+POINTS = ["P-256", "P-384", "secp256k1"]
 RSA = rsa.generate_private_key(65537, 2048)
 PRIVATE = {
     "RSA": RSA,
@@ -169,18 +142,12 @@ PRIVATE = {
     **{name: ec.generate_private_key(curve) for name, curve in CURVES.items()},
 }
 FORMS = {"DER": Encoding.DER, "PEM": Encoding.PEM}
-SPKI, PKCS8 = PublicFormat.SubjectPublicKeyInfo, PrivateFormat.PKCS8
+SPKI = PublicFormat.SubjectPublicKeyInfo
 SPKI_OF_ED25519 = PRIVATE["Ed25519"].public_key().public_bytes(Encoding.DER, SPKI)
-PKCS8_OF_ED25519 = PRIVATE["Ed25519"].private_bytes(Encoding.DER, PKCS8, NoEncryption())
 OID_OF_ED25519, OID_OF_NO_KEY = bytes.fromhex("06032b6570"), bytes.fromhex("06032b6563")
 KEYS: dict[str, bytes] = {
     **{
         f"{name}, public, {form}": key.public_key().public_bytes(encoding, SPKI)
-        for name, key in PRIVATE.items()
-        for form, encoding in FORMS.items()
-    },
-    **{
-        f"{name}, private, {form}": key.private_bytes(encoding, PKCS8, NoEncryption())
         for name, key in PRIVATE.items()
         for form, encoding in FORMS.items()
     },
@@ -190,37 +157,28 @@ KEYS: dict[str, bytes] = {
         .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         for name in ("RSA", "Ed25519", "P-256")
     },
-    "Ed25519, encrypted": PRIVATE["Ed25519"].private_bytes(
-        Encoding.DER, PKCS8, BestAvailableEncryption(b"pass phrase")
-    ),
     "RSA, PKCS #1": RSA.public_key().public_bytes(Encoding.DER, PublicFormat.PKCS1),
-    "P-256, SEC 1": PRIVATE["P-256"].private_bytes(
-        Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption()
-    ),
     "OpenSSH, wire": base64.b64decode(
         PRIVATE["Ed25519"]
         .public_key()
         .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         .split()[1]
     ),
-    "certificate, DER": certificate(Encoding.DER),
     "certificate, PEM": certificate(Encoding.PEM),
     "JWK": json.dumps(signing_key("ES256").jwk()).encode(),
     "JWK, minimal": b'{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}',
     "JWK set": json.dumps({"keys": [signing_key("RS256").jwk()]}).encode(),
-    "JSON, too deep to read": b"[" * 100_000,
     "another kind, public": SPKI_OF_ED25519.replace(OID_OF_ED25519, OID_OF_NO_KEY),
-    "another kind, private": PKCS8_OF_ED25519.replace(OID_OF_ED25519, OID_OF_NO_KEY),
     **{
         f"{name}, point": PRIVATE[name]
         .public_key()
         .public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-        for name in CURVES
+        for name in POINTS
     },
 }
 KEYS |= {
     f"{name}, {form}": begin + KEYS[f"{name}, point"][1:]
-    for name in CURVES
+    for name in POINTS
     for form, begin in {
         "coordinates": b"",
         "hybrid, even": b"\x06",
@@ -232,7 +190,7 @@ KEYS |= {
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_a_key_is_no_secret_in_any_encoding(key: bytes) -> None:
     for encode in ENCODINGS.values():
-        assert weakness(encode(key)).startswith("is a public or private key, a certificate or")
+        assert weakness(encode(key)).startswith("is a key of another algorithm")
 
 
 def test_a_modulus_is_no_secret_in_any_encoding() -> None:
@@ -259,8 +217,8 @@ def test_bytes_that_only_begin_like_a_key_are_a_secret() -> None:
             assert SigningKey("k", "HS256", secret).export() == secret
 
 
-# What must never be refused. The odds that this fails are below 10^-9 in a run, for the shortest of these (16 random
-# bytes as 32 digits of hex); those of 32 random bytes in any encoding are below 2^-60 each.
+# What must never be refused. The odds that this fails are below 10^-9 in a run, for the shortest of these: 16 random bytes as
+# 32 digits of hex.
 
 
 def test_random_secrets_are_never_refused() -> None:
@@ -302,7 +260,7 @@ def test_a_secret_of_another_type_is_refused() -> None:
         SigningKey("k", "HS256", secrets.token_hex())  # type: ignore[arg-type]
 
 
-def test_words_that_are_no_placeholder_are_accepted() -> None:
+def test_words_are_accepted() -> None:
     # A phrase of random words is the operator's decision.
     assert SigningKey("k", "HS256", b"correct horse battery staple violet anchor").can_sign
 
@@ -310,86 +268,15 @@ def test_words_that_are_no_placeholder_are_accepted() -> None:
 # Where the lines are drawn, on what is decoded.
 
 
-def shuffled(distinct: int, times: int) -> bytes:
-    """Bytes without a pattern but for how often each occurs; the same ones wherever the tests are collected."""
-    order = random.Random(1)
-    while True:
-        letters = [65 + 7 * n for n in range(distinct)] * times
-        order.shuffle(letters)
-        view = bytes(letters)
-        steps = Counter((b - a) % 256 for a, b in pairwise(view)).most_common(1)[0][1]
-        if 2 * steps < len(view) and not any(
-            view[n:] == view[:-n] for n in range(1, len(view) * 2 // 3 + 1)
-        ):
-            return view
-
-
-def stepping(length: int, steps: int) -> bytes:
-    """So many equal steps, and the rest of them different."""
-    values = [0]
-    for n in range(length - 1):
-        values.append((values[-1] + (100 if n < steps else 3 + n * 7)) % 256)
-    return bytes(values)
-
-
-HEAD, MIDDLE = bytes(range(0, 240, 31)), bytes(range(7, 240, 29))
-
-
-@pytest.mark.parametrize(
-    ("view", "has_pattern"),
-    [
-        (bytes(15), False),
-        (bytes(16), True),
-        (shuffled(5, 4), True),
-        (shuffled(6, 4), False),
-        # One byte of two, and a little less.
-        (bytes(12) + bytes(range(1, 13)), True),
-        (shuffled(12, 1) + bytes(11), False),
-        # A step across 255 is one as well.
-        (stepping(16, 15), True),
-        # Three steps of four, and one less.
-        (stepping(17, 12), True),
-        (stepping(19, 13), False),
-        # Copies with as much between them as they are long, and with more.
-        (HEAD + MIDDLE[:8] + HEAD, True),
-        (HEAD[:7] + MIDDLE[:8] + b"\x02\xfb" + HEAD[:7], False),
-    ],
-)
-def test_what_is_a_pattern(view: bytes, has_pattern: bool) -> None:
-    assert weak_secrets._has_pattern(view) is has_pattern
-
-
-@pytest.mark.parametrize(
-    ("view", "is_published"),
-    [
-        (b"adminadminadmin", False),
-        (b"adminadminadmin_", True),
-        (b"adminadmin" + b"~" * 10, True),
-        (b"adminadmin" + b"~" * 11, False),
-    ],
-)
-def test_what_consists_of_the_words_of_a_placeholder(view: bytes, is_published: bool) -> None:
-    assert weak_secrets._is_published(view) is is_published
+@pytest.mark.parametrize(("new", "accepted"), [(16, False), (24, True), (32, True)])
+def test_three_quarters_of_a_secret_are_new(new: int, accepted: bool) -> None:
+    secret = (bytes((17 * n * n + 3 * n) % 251 for n in range(new)) * 2)[:32]
+    if accepted:
+        assert SigningKey("k", "HS256", secret).can_sign
+    else:
+        assert weakness(secret).startswith("has a pattern")
 
 
 def test_base64_without_padding_is_decoded_to_its_last_character() -> None:
     assert list(weak_secrets._decoded(b"QUFX")) == [b"AAW"]
     assert list(weak_secrets._decoded(b"QUE")) == [b"AA"]
-
-
-def test_an_rsa_key_whose_numbers_do_not_fit_is_no_secret_either() -> None:
-    numbers = RSA.private_numbers()
-    wrong = rsa.RSAPrivateNumbers(
-        numbers.p,
-        numbers.q,
-        numbers.d,
-        numbers.dmp1 + 2,
-        numbers.dmq1,
-        numbers.iqmp,
-        numbers.public_numbers,
-    ).private_key(unsafe_skip_rsa_key_validation=True)
-    assert weakness(wrong.private_bytes(Encoding.DER, PKCS8, NoEncryption())).startswith("is a")
-
-
-def test_a_public_key_for_ssh_may_have_a_length_that_is_a_line_break() -> None:
-    assert weak_secrets._is_key(b"\0\0\0\nssh-ed2551" + bytes(40))

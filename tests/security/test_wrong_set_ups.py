@@ -120,7 +120,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a public key as a secret": (
         lambda: SigningKey("k", "HS256", SigningKey.generate("p", "ES256").export()),
-        r"is a public or private key, .* and not random bytes\. Make one with",
+        r"is a key of another algorithm, and not random bytes\. Make one with",
     ),
     "a ring without a key": (lambda: KeyRing([]), r"needs at least one key: KeyRing\("),
     "two keys of one name": (
