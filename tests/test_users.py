@@ -183,15 +183,6 @@ async def test_a_user_with_another_id_is_refused(subject: Subject) -> None:
 
 
 class TestArgumentsThatCannotWork:
-    def test_something_else_than_a_function(self) -> None:
-        given: Any = None
-        for kind in (Users, AsyncUsers):
-            for arguments in ((given, owner_of, Database), (load_user_async, given, Database)):
-                with pytest.raises(ConfigurationError, match="must be a function, not NoneType"):
-                    kind(*arguments)
-            with pytest.raises(ConfigurationError, match="new_session must be"):
-                kind(load_user, owner_of, given)
-
     def test_functions_of_the_other_kind(self) -> None:
         given: Any = load_user_async
         with pytest.raises(ConfigurationError, match="Use AsyncUsers"):

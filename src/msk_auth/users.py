@@ -79,7 +79,7 @@ class Users(Generic[SessionT, SubjectT, LoadedT, UserT]):
         owner_of: Callable[[LoadedT], Owner[UserT]],
         new_session: Callable[[], AbstractContextManager[SessionT]],
     ) -> None:
-        _check(load_user, owner_of, new_session)
+        _check(owner_of)
         if returns_awaitable(load_user) is True:
             raise ConfigurationError(
                 "load_user is async. Use AsyncUsers, or pass a plain function."
@@ -140,7 +140,7 @@ class AsyncUsers(Generic[SessionT, SubjectT, LoadedT, UserT]):
         owner_of: Callable[[LoadedT], Owner[UserT]],
         new_session: Callable[[], AbstractAsyncContextManager[SessionT]],
     ) -> None:
-        _check(load_user, owner_of, new_session)
+        _check(owner_of)
         if returns_awaitable(load_user) is False:
             raise ConfigurationError(
                 "load_user is not async. Use Users, or pass an async function."
@@ -183,11 +183,7 @@ def _is_users(value: object) -> TypeGuard[AnyUsers]:
     return isinstance(value, Users | AsyncUsers)
 
 
-def _check(load_user: object, owner_of: object, new_session: object) -> None:
-    functions = {"load_user": load_user, "owner_of": owner_of, "new_session": new_session}
-    for name, function in functions.items():
-        if not callable(function):
-            raise ConfigurationError(f"{name} must be a function, not {type(function).__name__}.")
+def _check(owner_of: object) -> None:
     if returns_awaitable(owner_of) is True:
         raise ConfigurationError(
             "owner_of is async. Pass a plain function: what it needs belongs into load_user."

@@ -376,18 +376,6 @@ def test_a_wrong_login_in_a_function_is_503_with_its_sentence(
     assert "find_by_number: Login.owner_id must be the id of an Owner" in only(caplog).getMessage()
 
 
-@pytest.mark.parametrize("given", [None, "find", lambda _: None, [None], {"a": print}, 7])
-@pytest.mark.parametrize(
-    "kind",
-    [partial(Authenticator, MemoryKeyStore()), partial(AsyncAuthenticator, AsyncMemoryKeyStore())],
-)
-def test_logins_is_a_list_of_functions(kind: Any, given: Any) -> None:
-    async def find_owner(_: str) -> None: ...
-
-    with pytest.raises(ConfigurationError, match="logins must be a list of functions"):
-        kind(find_owner=find_owner, logins=given)
-
-
 def test_an_async_function_needs_an_authenticator_that_awaits() -> None:
     find = Logins().find_async
     with pytest.raises(ConfigurationError, match=r"logins\[1\] is async"):

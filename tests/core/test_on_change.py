@@ -14,7 +14,6 @@ from tests.core.support import NOW, SECOND, ScriptedStore, World
 
 from msk_auth import (
     ApiKey,
-    AsyncAuthenticator,
     Authenticator,
     ConfigurationError,
     KeyCreated,
@@ -229,43 +228,6 @@ def test_what_is_refused_before_the_store_reaches_no_hook(audited: Audited) -> N
     with pytest.raises(KeyNotFound):
         audited.call("revoke_key", audited.world.login(), "AAAAAAAAAAAA")
     assert audited.changes == []
-
-
-class OldStore(ScriptedStore):
-    """A store in front of another one, written before writes had a change."""
-
-    def revoke(self, key_id: str, *, owner_id: str, at: Any) -> ApiKey | None:
-        raise AssertionError("it is not called")
-
-
-@pytest.mark.parametrize("kind", [Authenticator, AsyncAuthenticator])
-def test_a_store_that_cannot_take_a_change_is_refused_while_starting(kind: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"store\.revoke does not take `change`"):
-        kind(OldStore("sync"), find_owner=lambda _: None)
-
-
-class StoreWithoutUpdate(ScriptedStore):
-    """One that was written before keys could be edited."""
-
-    METHODS = ScriptedStore.METHODS - {"update"}
-
-
-@pytest.mark.parametrize("kind", [Authenticator, AsyncAuthenticator])
-def test_a_store_that_cannot_edit_is_refused_while_starting(kind: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Add update to it, as in KeyStore\.update"):
-        kind(StoreWithoutUpdate("sync"), find_owner=lambda _: None)
-
-
-def test_a_store_whose_signatures_cannot_be_read_is_not_refused() -> None:
-    class Builtin:
-        __signature__ = "none"
-
-        def __call__(self) -> None:
-            raise AssertionError("it is not called")
-
-    store = ScriptedStore("sync")
-    vars(store)["insert"] = Builtin()
-    Authenticator(store, find_owner=lambda _: None)
 
 
 async def _awaited(_connection: None, _event: KeyEvent) -> None:

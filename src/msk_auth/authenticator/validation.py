@@ -1,38 +1,23 @@
-"""Validates the arguments of an authenticator before any of them is used.
+"""Validates the arguments of an authenticator where a mistake would be silent, or would show on the first request only.
 
-A mistake would otherwise show on the first request, as a 503. A function may return the awaitable of another one without
-being `async` itself, so only arguments that are certainly wrong are refused.
+What a type checker finds is not checked again. A function may return the awaitable of another one without being `async` itself,
+so only arguments that are certainly wrong are refused.
 """
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from msk_auth._callables import called_function, return_hint, returns_awaitable
-from msk_auth.core.activity import ActivitySettings
-from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.immutability import NotShareable, is_mutable_class
-from msk_auth.core.keys import KeyFormat
-from msk_auth.core.model import KeyLimits, Owner
+from msk_auth.core.model import Owner
 from msk_auth.core.store import offered
-from msk_auth.tokens.profile import TokenProfile
-
-_WRITES: Final = ("insert", "revoke", "delete", "expire", "rotate", "update")
 
 _ACTIVITY: Final = ("record_activity", "activity", "delete_activity")
-
-_MEANT_FOR: Final[Mapping[str, str]] = {
-    "find_owner": "a function that returns the Owner with an id, or None",
-    "find_external_owner": "a function that returns the Owner for an ExternalIdentity, or None",
-    "find_session": "a function that returns the Session with an id, or None",
-    "may_act_for": "a function that takes a Principal and an Owner, and returns the permissions that the one may hand out"
-    " for the other, or None",
-    "on_event": "a function that takes an Event",
-}
 
 
 def validate_components(
@@ -44,62 +29,24 @@ def validate_components(
     key_limits: object,
     may_act_for: object,
     on_event: object,
-    key_format: object,
-    hasher: object,
-    tokens: object,
-    issuers: object,
-    logins: object,
+    issuers: Sequence[object],
+    logins: Sequence[Callable[[str], object]],
     activity: object,
     awaits: bool,
 ) -> None:
-    """Refuse components of the wrong kind. `awaits`: whether the authenticator awaits the store and the look-ups.
+    """Refuse components that contradict each other. `awaits`: whether the authenticator awaits the store and the look-ups.
 
     Raises:
-        ConfigurationError: A component is of the wrong kind; the message says what to write.
+        ConfigurationError: A function has to be awaited and will not be, or the other way round; or a component is missing
+            that another one needs. The message says what to write.
     """
-    if isinstance(store, type | str) or not callable(getattr(store, "find", None)):
-        # The message does not repeat the argument: a database URL may contain a password.
+    if bool(issuers) != (find_external_owner is not None):
         raise ConfigurationError(
-            "The store is not a key store. Create one first, such as MemoryKeyStore()."
+            "issuers and find_external_owner belong together: a function that returns the Owner for"
+            " an ExternalIdentity, by its issuer and its subject."
         )
-    given = {
-        "find_owner": find_owner,
-        "find_external_owner": find_external_owner,
-        "find_session": find_session,
-        "may_act_for": may_act_for,
-        "on_event": on_event,
-    }
-    for name, function in given.items():
-        if not callable(function) and (function is not None or name == "find_owner"):
-            raise ConfigurationError(f"{name} must be {_MEANT_FOR[name]}.")
-    if not isinstance(key_limits, KeyLimits) and not callable(key_limits):
-        raise ConfigurationError(
-            "key_limits must be KeyLimits(…) or a function that returns KeyLimits."
-        )
-    if key_format is not None and not isinstance(key_format, KeyFormat):
-        raise ConfigurationError("key_format must be a KeyFormat, such as KeyFormat('msk').")
-    if hasher is not None and not isinstance(hasher, KeyHasher):
-        raise ConfigurationError("hasher must be a KeyHasher, such as KeyHasher(peppers).")
-    profiles: Sequence[object] = (
-        cast("Sequence[object]", tokens) if isinstance(tokens, list | tuple) else [tokens]
-    )
-    if not all(isinstance(profile, TokenProfile) for profile in profiles):
-        raise ConfigurationError(
-            "tokens must be a TokenProfile or a list of them. Each names an issuer of accepted JWTs and its"
-            " keys. Leave it out to accept no JWTs."
-        )
-    if (
-        activity is not None
-        and not isinstance(activity, ActivitySettings)
-        and not callable(activity)
-    ):
-        raise ConfigurationError(
-            "activity must be ActivitySettings(…) or a function that returns ActivitySettings."
-        )
-    _validate_issuers(issuers, find_external_owner)
-    validate_logins(logins, "the credential", awaits=awaits)
     called = {
-        "store.find": getattr(store, "find", None),
+        "store.find": offered(store, "find"),
         "store.on_change": offered(store, "on_change"),
         "find_owner": find_owner,
         "find_external_owner": find_external_owner,
@@ -112,65 +59,18 @@ def validate_components(
         _check_awaited(called)
     else:
         _check_blocking(called | {"on_event": on_event})
-    # After its kind: a store of the other kind need not be completed.
-    _validate_writes(store)
+        check_blocking_logins(logins)
     if activity is not None:
         _validate_activity(store)
 
 
-def validate_logins(logins: object, subject: str, *, awaits: bool) -> None:
-    """Refuse what is no list of functions that return a `Login`.
-
-    Args:
-        logins: What was given.
-        subject: What each function takes.
-        awaits: Whether a result is awaited if it has to be.
+def check_blocking_logins(logins: Sequence[Callable[[Any], object]]) -> None:
+    """Refuse functions of `logins` whose result has to be awaited.
 
     Raises:
-        ConfigurationError: It is something else, or a function is async and `awaits` is False.
+        ConfigurationError: One of them is async.
     """
-    listed = cast("Sequence[object]", logins) if isinstance(logins, list | tuple) else [None]
-    if not all(callable(function) for function in listed):
-        raise ConfigurationError(
-            f"logins must be a list of functions that take {subject} and return Login(…), or None for what is not their"
-            " own, such as logins=[find_login]."
-        )
-    if not awaits:
-        _check_blocking({f"logins[{n}]": function for n, function in enumerate(listed)})
-
-
-def _validate_issuers(issuers: object, find_external_owner: object) -> None:
-    # One that is not in a list has the method, and cannot be counted.
-    listed = cast("Sequence[object]", issuers) if isinstance(issuers, list | tuple) else [None]
-    if not all(callable(getattr(issuer, "authenticate", None)) for issuer in listed):
-        raise ConfigurationError(
-            "issuers must be a list of identity providers, such as [Auth0(domain, audience=…)]."
-        )
-    if bool(listed) != (find_external_owner is not None):
-        raise ConfigurationError(
-            "issuers and find_external_owner belong together: a function that returns the Owner for"
-            " an ExternalIdentity, by its issuer and its subject."
-        )
-
-
-def _validate_writes(store: object) -> None:
-    """Refuse a store without `update`, or whose writes do not take `change`, which every write of an authenticator carries.
-
-    Raises:
-        ConfigurationError: It would fail when the first key is edited, or created.
-    """
-    if offered(store, "update") is None:
-        raise ConfigurationError(
-            f"{type(store).__name__} cannot change what people edit about a key. Add update to it, as in KeyStore.update, keep"
-            " description, labels and networks of ApiKey, and run StoreContract."
-        )
-    for name in _WRITES:
-        method = offered(store, name)
-        if method is not None and not takes(method, "change"):
-            raise ConfigurationError(
-                f"store.{name} does not take `change`. Add the keyword argument, as in KeyStore.{name}: a wrapper passes"
-                " it on, a store without an on_change hook ignores it."
-            )
+    _check_blocking({f"logins[{n}]": function for n, function in enumerate(logins)})
 
 
 def _validate_activity(store: object) -> None:
@@ -187,13 +87,9 @@ def _validate_activity(store: object) -> None:
         )
 
 
-def takes(method: Any, keyword: str) -> bool:
+def takes(method: Callable[..., object], keyword: str) -> bool:
     """Whether a function takes an argument by this name."""
-    try:
-        parameters = inspect.signature(method).parameters
-    except (TypeError, ValueError):
-        # Built-in functions do not always show it.
-        return True
+    parameters = inspect.signature(method).parameters
     return keyword in parameters or any(
         parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from msk_auth.authenticator.validation import validate_logins
+from msk_auth.authenticator.validation import check_blocking_logins
 from msk_auth.core.logins import RequestLogins, question
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -23,14 +23,15 @@ class LoginSources:
         awaits: Whether a function may be async.
 
     Raises:
-        ConfigurationError: They are not functions.
+        ConfigurationError: One of them is async, and `awaits` is False.
     """
 
     def __init__(
         self, functions: Sequence[Callable[[Any], object]], *, check_origin: bool, awaits: bool
     ) -> None:
-        validate_logins(functions, "the request", awaits=awaits)
         self.functions: tuple[Callable[[Any], object], ...] = tuple(functions)
+        if not awaits:
+            self.check_blocking()
         self._check_origin = check_origin
 
     def check_blocking(self) -> None:
@@ -39,7 +40,7 @@ class LoginSources:
         Raises:
             ConfigurationError: One of them is async.
         """
-        validate_logins(self.functions, "the request", awaits=False)
+        check_blocking_logins(self.functions)
 
     def ask(
         self,
