@@ -20,6 +20,7 @@ from task_service.accounts.audit import Audit
 from task_service.accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
+from task_service.accounts.login_methods import LoginMethods
 from task_service.accounts.passwords import Passwords
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.throttle import LoginThrottle
@@ -32,6 +33,7 @@ OTHER_PASSWORD = "seven teal locomotives"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 KINDS = ["sqlite", "postgresql"]
+PASSWORDS = LoginMethods()
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +104,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(kind: str, folder: Path) -> AsyncIterator[World]:
+async def world(kind: str, folder: Path, methods: LoginMethods = PASSWORDS) -> AsyncIterator[World]:
     """All services of accounts on a fresh, migrated database."""
     async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
@@ -112,10 +114,10 @@ async def world(kind: str, folder: Path) -> AsyncIterator[World]:
         stack.push_async_callback(db.close)
         passwords = CountingPasswords()
         stack.callback(passwords.close)
-        yield compose(db, passwords)
+        yield compose(db, passwords, methods)
 
 
-def compose(db: Database, passwords: CountingPasswords) -> World:
+def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = PASSWORDS) -> World:
     """The services of one process on a database."""
     clock = FrozenClock(START)
     lease_waits: list[None] = []
@@ -131,7 +133,12 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
     )
     audit = Audit(db, clock)
     users = Users(
-        db, clock, audit=audit, passwords=passwords, await_lease_expiry=await_lease_expiry
+        db,
+        clock,
+        audit=audit,
+        passwords=passwords,
+        await_lease_expiry=await_lease_expiry,
+        methods=methods,
     )
     invitations = Invitations(
         db,
@@ -142,7 +149,12 @@ def compose(db: Database, passwords: CountingPasswords) -> World:
         await_lease_expiry=await_lease_expiry,
     )
     sessions = Sessions(
-        db, clock, tokens=tokens, audit=audit, await_lease_expiry=await_lease_expiry
+        db,
+        clock,
+        tokens=tokens,
+        audit=audit,
+        await_lease_expiry=await_lease_expiry,
+        methods=methods,
     )
     config = ConfigStore(db, clock, audit=audit, await_lease_expiry=await_lease_expiry)
     throttle = LoginThrottle(clock)

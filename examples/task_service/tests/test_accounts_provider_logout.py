@@ -37,6 +37,7 @@ from sqlalchemy import func, insert, select
 from msk_auth import AsyncAuthenticator, StoreUnavailable, TokenInvalid
 from task_service import login_cookie
 from task_service.accounts.audit import AuditQuery
+from task_service.accounts.login_methods import LoginMethods
 from task_service.accounts.oidc import CALLBACK
 from task_service.accounts.provider_logout import PATH
 from task_service.accounts.sessions import ProviderLogout
@@ -339,14 +340,13 @@ async def test_without_a_provider_there_is_no_such_address(template: Path, tmp_p
 
 # On every database.
 
+ISSUER = "https://login.example.com"
+
 
 @pytest.fixture(params=KINDS)
 async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
+    async with world(request.param, tmp_path, LoginMethods(issuer=ISSUER)) as it:
         yield it
-
-
-ISSUER = "https://login.example.com"
 
 
 def _logout(it: World, token_id: str, subject: str | None, sid: str | None) -> ProviderLogout:

@@ -128,7 +128,7 @@ class UsernameTaken(Problem):
 
 
 class LastAdministrator(Problem):
-    """The change would leave no administrator who can log in."""
+    """The change would leave no administrator who can log in by the present settings."""
 
     status = 409
     code = "last_administrator"

@@ -31,6 +31,7 @@ from .accounts.invitations import Invitations
 from .accounts.key_audit import KeyAudit
 from .accounts.key_list import KeyList
 from .accounts.login import Login
+from .accounts.login_methods import LoginMethods
 from .accounts.oidc import OidcLogin, Provider
 from .accounts.passwords import OWASP, Passwords
 from .accounts.service_accounts import ServiceAccounts, may_act_for
@@ -149,8 +150,14 @@ class Services:
             # Other workers check the commands on their own machines.
             command_sandbox=None if settings.execute_runs == "never" else sandbox,
         )
+        methods = LoginMethods(settings.password_login == "on", settings.oidc_issuer)
         users = Users(
-            db, clock, audit=audit, passwords=passwords, await_lease_expiry=await_lease_expiry
+            db,
+            clock,
+            audit=audit,
+            passwords=passwords,
+            await_lease_expiry=await_lease_expiry,
+            methods=methods,
         )
         invitations = Invitations(
             db,
@@ -159,10 +166,15 @@ class Services:
             audit=audit,
             passwords=passwords,
             await_lease_expiry=await_lease_expiry,
-            passwords_on=settings.password_login == "on",
+            passwords_on=methods.passwords,
         )
         sessions = Sessions(
-            db, clock, tokens=tokens, audit=audit, await_lease_expiry=await_lease_expiry
+            db,
+            clock,
+            tokens=tokens,
+            audit=audit,
+            await_lease_expiry=await_lease_expiry,
+            methods=methods,
         )
         login = Login(
             db,
@@ -174,7 +186,7 @@ class Services:
             audit=audit,
             throttle=LoginThrottle(clock, redis or attempts, key=secrets.throttle_key),
             await_lease_expiry=await_lease_expiry,
-            passwords_on=settings.password_login == "on",
+            passwords_on=methods.passwords,
         )
         provider = _provider_of(settings)
         oidc = None

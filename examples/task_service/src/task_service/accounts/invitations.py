@@ -163,6 +163,7 @@ class Invitations:
         """The user whose password a link would set; nothing changes.
 
         Raises:
+            PasswordLoginOff: Users have no passwords here.
             LinkInvalid: It is unknown, spent or expired, or its user is disabled.
         """
         return await self._find_user(token)
@@ -177,12 +178,11 @@ class Invitations:
             password: The new password, as it was typed.
 
         Raises:
+            PasswordLoginOff: Users have no passwords here.
             LinkInvalid: It is unknown, spent or expired, or its user is disabled.
             InputInvalid: The password is not acceptable; the link stays valid.
             TooManyAttempts: Too many passwords are being hashed; the link stays valid.
         """
-        if not self._passwords_on:
-            raise PasswordLoginOff
         # The service spends time on hashing only for a valid link.
         user = await self._find_user(token)
         password_hash = await self._passwords.hash(check_password(password, user.username))
@@ -213,6 +213,8 @@ class Invitations:
         return await self._users.get(user.id)
 
     async def _find_user(self, token: str) -> User:
+        if not self._passwords_on:
+            raise PasswordLoginOff
         if _TOKEN.fullmatch(token) is None:
             raise LinkInvalid
         async with self._db.read() as connection:

@@ -1,7 +1,7 @@
 """Login sessions, which the `sid` of login tokens names.
 
-A session is over when it is ended, when its lifetime has passed, or when it was idle for too long. The present
-configuration decides the last two, so shortening a limit ends open sessions. The time of a session's last request is
+A session is over when it is ended, when its lifetime has passed, when it was idle for too long, or when the settings no
+longer admit a login of its kind. The present configuration decides all but the first, so shortening a limit ends open sessions. The time of a session's last request is
 collected in memory and written once a minute, never while a request waits.
 """
 
@@ -48,6 +48,7 @@ from task_service.ids import is_id, new_id
 from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
 from .config import ServiceConfig
+from .login_methods import LoginMethods
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ class Sessions:
         tokens: Issues the login tokens.
         audit: Records logins and ended sessions.
         await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
+        methods: The ways to log in. A session that began in another way is over.
     """
 
     def __init__(
@@ -145,13 +147,15 @@ class Sessions:
         tokens: TokenProfile,
         audit: Audit,
         await_lease_expiry: AwaitLeaseExpiry = no_leases,
+        methods: LoginMethods,
     ) -> None:
         self._db = db
         self._clock = clock
         self._tokens = tokens
         self._audit = audit
         self._await_lease_expiry = await_lease_expiry
-        self._find_session = db.prepare_by_id(_WITH_LIMITS)
+        self._admitted = _WITH_LIMITS.where(methods.admit_session())
+        self._find_session = db.prepare_by_id(self._admitted)
         self._seen: dict[str, datetime] = {}
         self._flusher: asyncio.Task[None] | None = None
 
@@ -260,7 +264,7 @@ class Sessions:
         """A user's open sessions, the most recent login first."""
         async with self._db.read() as connection:
             rows = await connection.execute(
-                _WITH_LIMITS.where(
+                self._admitted.where(
                     _SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)
                 ).order_by(_SESSIONS.authenticated_at.desc(), _SESSIONS.id)
             )

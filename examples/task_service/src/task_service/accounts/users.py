@@ -45,6 +45,7 @@ from task_service.tasks.runs import cancel_runs_of
 from . import AwaitLeaseExpiry, no_leases
 from .audit import Audit
 from .credentials import begin_credential_write, void_first_links, void_links
+from .login_methods import LoginMethods
 from .passwords import Passwords, check_password
 from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, check_roles
 from .sessions import end_open_sessions
@@ -84,7 +85,7 @@ class User:
 
     @property
     def can_log_in(self) -> bool:
-        """Whether there is a way to log in, unless the user is disabled."""
+        """Whether the user has a way to log in; the settings may not admit it, and the user may be disabled."""
         return self.has_password or self.external_login
 
     @property
@@ -154,6 +155,7 @@ class Users:
         audit: Records every change in the change's own transaction.
         passwords: Hashes the password that the command line gives a new user.
         await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
+        methods: The ways to log in, which decide who is the last administrator.
     """
 
     def __init__(
@@ -164,12 +166,14 @@ class Users:
         audit: Audit,
         passwords: Passwords,
         await_lease_expiry: AwaitLeaseExpiry = no_leases,
+        methods: LoginMethods,
     ) -> None:
         self._db = db
         self._clock = clock
         self._audit = audit
         self._passwords = passwords
         self._await_lease_expiry = await_lease_expiry
+        self._methods = methods
         self._find_user = db.prepare_by_id(select(schema.users).where(_USERS.deleted_at.is_(None)))
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
@@ -372,7 +376,7 @@ class Users:
         Raises:
             InputInvalid: A role is invalid.
             UserNotFound: There is no such user.
-            LastAdministrator: No administrator who can log in would be left.
+            LastAdministrator: No administrator who can log in by the present settings would be left.
             Problem: As :func:`begin_administration`.
         """
         new_roles = None if roles is None else check_roles(roles)
@@ -382,12 +386,10 @@ class Users:
             before = await read_user(connection, user_id)
             after_roles = before.roles if new_roles is None else new_roles
             after_disabled = before.disabled if disabled is None else disabled
-            if (
-                _administers(before.roles, before.disabled, before.can_log_in)
-                and not _administers(after_roles, after_disabled, before.can_log_in)
-                and not await _is_administered_without(connection, user_id)
-            ):
-                raise LastAdministrator
+            if ADMIN not in after_roles or after_disabled:
+                able = await administrators_of(connection, self._methods.admit_user())
+                if [user.id for user in able] == [user_id]:
+                    raise LastAdministrator
             if _administers(after_roles, after_disabled, before.can_log_in):
                 await void_first_links(connection, await administrators_of(connection), now)
             if after_roles != before.roles:
@@ -541,16 +543,13 @@ def _administers(roles: Iterable[str], disabled: bool, can_log_in: bool) -> bool
     return ADMIN in roles and not disabled and can_log_in
 
 
-async def _is_administered_without(connection: AsyncConnection, user_id: str) -> bool:
-    administrators = await administrators_of(connection)
-    return any(user.can_log_in for user in administrators if user.id != user_id)
-
-
-async def administrators_of(connection: AsyncConnection) -> list[User]:
-    """The enabled administrators, oldest first, whether or not they can log in yet."""
+async def administrators_of(
+    connection: AsyncConnection, *conditions: ColumnElement[bool]
+) -> list[User]:
+    """The enabled administrators who fulfil these conditions, oldest first, whether or not they can log in yet."""
     rows = await connection.execute(
         select(schema.users)
-        .where(_USERS.disabled_at.is_(None), _USERS.service_account.is_(False))
+        .where(_USERS.disabled_at.is_(None), _USERS.service_account.is_(False), *conditions)
         .order_by(_USERS.created_at, _USERS.id)
     )
     return [user for user in map(user_of, rows) if ADMIN in user.roles]

@@ -187,7 +187,7 @@ def auth_router(
             ),
         )
 
-    @router.post("/password-link", responses=problems(LinkInvalid))
+    @router.post("/password-link", responses=problems(LinkInvalid, PasswordLoginOff))
     async def check_password_link(link: PasswordLink) -> PasswordLinkUser:
         """Show whose password a one-time link sets, as long as it is valid."""
         return PasswordLinkUser(username=(await invitations.check(link.token)).username)
