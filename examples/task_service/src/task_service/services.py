@@ -36,7 +36,7 @@ from .accounts.oidc import OidcLogin, Provider
 from .accounts.passwords import OWASP, Passwords
 from .accounts.service_accounts import ServiceAccounts, may_act_for
 from .accounts.sessions import Sessions
-from .accounts.throttle import LoginThrottle
+from .accounts.throttle import REFUSED_LOGINS, STRAY_ANSWERS, LoginThrottle, PublicThrottle
 from .accounts.users import User, Users
 from .claim_rule import ClaimRule
 from .db import schema
@@ -200,6 +200,12 @@ class Services:
                 sessions=sessions,
                 config=config,
                 audit=audit,
+                refusals=PublicThrottle(
+                    "provider", REFUSED_LOGINS, clock=clock, storage=redis or attempts
+                ),
+                strays=PublicThrottle(
+                    "stray", STRAY_ANSWERS, clock=clock, storage=redis or attempts
+                ),
                 await_lease_expiry=await_lease_expiry,
             )
         key_audit = KeyAudit(db, audit)

@@ -54,6 +54,7 @@ from .provider_logout import BackChannelLogout, LogoutTokens, readable
 from .provider_tokens import verifier_of
 from .roles import ADMIN
 from .sessions import Sessions, end_session_of
+from .throttle import PublicThrottle
 from .users import (
     MAX_USERNAME,
     User,
@@ -162,6 +163,9 @@ class OidcLogin:
         sessions: Starts sessions.
         config: Limits sessions.
         audit: Records refused logins.
+        refusals: Counts the refused logins of each address.
+        strays: Counts answers that belong to no login of the browser. Any site can make a browser send these, so they do not
+            keep its address from logging in.
         await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
 
     Attributes:
@@ -180,6 +184,8 @@ class OidcLogin:
         sessions: Sessions,
         config: ConfigStore,
         audit: Audit,
+        refusals: PublicThrottle,
+        strays: PublicThrottle,
         await_lease_expiry: AwaitLeaseExpiry = no_leases,
     ) -> None:
         self.provider = provider
@@ -190,6 +196,8 @@ class OidcLogin:
         self._sessions = sessions
         self._config = config
         self._audit = audit
+        self._refusals = refusals
+        self._strays = strays
         self._await_lease_expiry = await_lease_expiry
         # Reading the machine's certificates takes longer than a request. No setting of the environment counts.
         self._tls = create_ssl_context(trust_env=False)
@@ -257,7 +265,12 @@ class OidcLogin:
         Raises:
             ProviderLoginRefused: The answer does not belong to the pending login, or the person may not log in.
             ProviderUnavailable: The provider does not answer.
+            TooManyAttempts: Too many logins from this address were refused; nothing was sent or written.
         """
+        if pending is not None and not _matches(answer.get("state"), pending.state):
+            pending = None
+        throttle = self._strays if pending is None else self._refusals
+        await throttle.check(address)
         try:
             principal, id_token = await self._verify(pending, answer)
             user = await self._find_or_add(cast("ExternalIdentity", principal.identity))
@@ -270,6 +283,7 @@ class OidcLogin:
                 replaces=None if pending is None else pending.replaces,
             )
         except ProviderLoginRefused as refused:
+            await throttle.count(address)
             await self._audit.record_refusal("login.failed", anonymous=True)
             _log.info("a login at the identity provider was refused: %s", refused.detail)
             raise
@@ -313,7 +327,7 @@ class OidcLogin:
         self, pending: PendingLogin | None, answer: Mapping[str, str]
     ) -> tuple[Principal[None], str]:
         """Who came back, and their ID token."""
-        if pending is None or not _matches(answer.get("state"), pending.state):
+        if pending is None:
             raise ProviderLoginRefused(
                 "This login was begun in another window, or too long ago. Log in again."
             )

@@ -24,6 +24,7 @@ from msk_auth import (
     PermissionDenied,
     Principal,
     Problem,
+    TooManyAttempts,
     require_interactive,
 )
 from msk_auth.integrations import is_same_origin
@@ -380,10 +381,10 @@ class Pages:
                     address=request_address(),
                     user_agent=request.headers.get("user-agent"),
                 )
-            except (ProviderLoginRefused, ProviderUnavailable) as problem:
+            except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
                 answer = self._login_page(target, problem=problem, status=problem.status)
                 login_cookie.clear_pending(answer)
-                return answer
+                return _with_retry_after(answer, problem)
             # A page of our own: after a redirect from another site browsers send no SameSite=Strict cookie.
             answer = self._render("continue.html", {"target": target})
             login_cookie.clear_pending(answer)

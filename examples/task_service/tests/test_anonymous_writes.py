@@ -1,0 +1,174 @@
+"""What clients without a login can make the service write is bounded for each address (ASVS 5.0, sections 2.4.1 and 16.5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from examples.task_service.tests.oidc_provider import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    TestProvider,
+    running_provider,
+    wait_for_a_busy_machine,
+)
+from examples.task_service.tests.service_support import (
+    BASE_URL,
+    LoggedIn,
+    Service,
+    running_service,
+)
+from sqlalchemy import select
+
+from task_service.accounts.audit import AuditQuery
+from task_service.accounts.oidc import CALLBACK
+from task_service.accounts.provider_logout import PATH
+from task_service.accounts.throttle import LEAK_REPORTS, PER_ADDRESS, REFUSED_LOGINS, STRAY_ANSWERS
+from task_service.db import schema
+
+pytestmark = pytest.mark.anyio
+
+_LINK = {"token": "x" * 43, "password": "a long enough password"}
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
+    wait_for_a_busy_machine(monkeypatch)
+    with running_provider(BASE_URL + CALLBACK) as running:
+        yield running
+
+
+@pytest.fixture
+async def service(
+    template: Path, logged_in: LoggedIn, provider: TestProvider
+) -> AsyncIterator[Service]:
+    settings = {
+        "base_url": BASE_URL,
+        "oidc_issuer": provider.issuer,
+        "oidc_client_id": CLIENT_ID,
+        "oidc_client_secret": CLIENT_SECRET,
+        "oidc_users": "*",
+    }
+    async with running_service(
+        template, logged_in.place(), shared_routes=True, **settings
+    ) as running:
+        yield running
+
+
+async def _everything(service: Service) -> dict[str, list[tuple[object, ...]]]:
+    async with service.services.db.read() as connection:
+        return {
+            name: [tuple(row) for row in await connection.execute(select(table))]
+            for name, table in schema.metadata.tables.items()
+        }
+
+
+async def _pending(service: Service) -> tuple[str, dict[str, str]]:
+    """A login that was begun: its state, and the header with its cookie."""
+    begun = await service.caller().get("/login/oidc")
+    state = httpx2.URL(begun.headers["location"]).params["state"]
+    return state, {"cookie": begun.headers["set-cookie"].partition(";")[0]}
+
+
+_Send = Callable[[int], Awaitable[httpx2.Response]]
+
+
+async def _sender(service: Service, route: str) -> _Send:
+    caller = service.caller()
+    http = caller.http
+    state, cookie = await _pending(service)
+    senders: dict[str, _Send] = {
+        "/login/oidc": lambda _: caller.get("/login/oidc"),
+        CALLBACK: lambda number: caller.get(f"{CALLBACK}?code={number}&state={number}"),
+        f"{CALLBACK} with an error": lambda _: caller.get(
+            f"{CALLBACK}?error=access_denied&state={state}", headers=cookie
+        ),
+        PATH: lambda number: http.post(PATH, data={"logout_token": f"a.b.{number}"}),
+        "/login": lambda number: http.post("/login", data={"username": number, "password": "x"}),
+        "/api/auth/login": lambda number: caller.post(
+            "/api/auth/login", {"username": f"user{number}", "password": "x"}
+        ),
+        "/api/auth/password-link": lambda _: caller.post(
+            "/api/auth/password-link", {"token": _LINK["token"]}
+        ),
+        "/api/auth/set-password": lambda _: caller.post("/api/auth/set-password", _LINK),
+        "/api/revoke": lambda number: http.post("/api/revoke", json={"key": f"msk_{number}"}),
+        "/api/leaks/github": lambda _: http.post("/api/leaks/github", json=[]),
+        "/api/auth/me": lambda number: service.caller(f"a.b.{number}").get("/api/auth/me"),
+    }
+    return senders[route]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "/login/oidc",
+        CALLBACK,
+        f"{CALLBACK} with an error",
+        PATH,
+        "/login",
+        "/api/auth/login",
+        "/api/auth/password-link",
+        "/api/auth/set-password",
+        "/api/revoke",
+        "/api/leaks/github",
+        "/api/auth/me",
+    ],
+)
+async def test_over_its_limit_an_address_makes_the_service_write_nothing(
+    service: Service, route: str
+) -> None:
+    send = await _sender(service, route)
+    for number in range(LEAK_REPORTS if "leaks" in route else 70):
+        await send(number)
+    before = await _everything(service)
+    answers = [await send(number) for number in range(1000, 1020)]
+    assert {400, 403, 410, 422, 401, 429, 303}.issuperset(each.status_code for each in answers)
+    assert await _everything(service) == before
+    assert len(before["audit"]) <= max(PER_ADDRESS, REFUSED_LOGINS, STRAY_ANSWERS) + 10
+
+
+async def test_refused_answers_of_the_provider_are_counted_and_recorded(service: Service) -> None:
+    async def entries() -> int:
+        query = AuditQuery(action="login.failed")
+        return len((await service.services.audit.list(query, limit=200)).items)
+
+    state, cookie = await _pending(service)
+    refused = f"{CALLBACK}?error=access_denied&state={state}"
+    for sent, limit in ((refused, REFUSED_LOGINS), (f"{CALLBACK}?code=1", STRAY_ANSWERS)):
+        before = await entries()
+        answers = [await service.caller().get(sent, headers=cookie) for _ in range(limit + 3)]
+        assert [each.status_code for each in answers] == [403] * limit + [429] * 3
+        assert "Too many attempts" in answers[-1].text
+        assert 0 < int(answers[-1].headers["retry-after"]) <= 900
+        assert await entries() - before == limit
+
+
+async def test_answers_to_no_login_keep_no_person_of_that_address_out(
+    service: Service, provider: TestProvider
+) -> None:
+    """A page of another site can make browsers send them."""
+    for _ in range(STRAY_ANSWERS + 1):
+        answer = await service.caller().get(f"{CALLBACK}?code=1&state=2")
+    assert answer.status_code == 429
+    begun = await service.caller().get("/login/oidc")
+    cookie = {"cookie": begun.headers["set-cookie"].partition(";")[0]}
+    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
+    assert (await service.caller().get(path, headers=cookie)).status_code == 200
+
+
+async def test_an_address_over_its_limit_sends_the_provider_no_codes(
+    service: Service, provider: TestProvider
+) -> None:
+    state, cookie = await _pending(service)
+    refused = f"{CALLBACK}?error=access_denied&state={state}"
+    for _ in range(REFUSED_LOGINS):
+        await service.caller().get(refused, headers=cookie)
+    begun = await service.caller().get("/login/oidc")
+    cookie = {"cookie": begun.headers["set-cookie"].partition(";")[0]}
+    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
+    assert (await service.caller().get(path, headers=cookie)).status_code == 429
+    # It still has the code.
+    assert len(provider.codes) == 1
