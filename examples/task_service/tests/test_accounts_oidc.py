@@ -86,6 +86,11 @@ def _cookie(answer: httpx2.Response, name: str) -> str | None:
     return None
 
 
+def _pending_name(url: str) -> str:
+    """The name of the cookie of a login, by an address with its state."""
+    return login_cookie._pending_name(httpx2.URL(url).params.get("state", ""))
+
+
 async def _begin(service: Service, query: str = "", cookie: str = "") -> tuple[str, str]:
     """Where the browser is sent, and what it keeps."""
     sent = {"cookie": cookie, **_PAGE} if cookie else {}
@@ -93,16 +98,17 @@ async def _begin(service: Service, query: str = "", cookie: str = "") -> tuple[s
     assert answer.status_code == 303
     assert answer.headers["cache-control"] == "no-store"
     (line,) = answer.headers.get_list("set-cookie")
-    assert line.startswith(f"{login_cookie.PENDING}=")
+    location = answer.headers["location"]
+    assert line.startswith(f"{_pending_name(location)}=")
     assert {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax", "Secure"} <= set(line.split("; "))
-    return answer.headers["location"], _cookie(answer, login_cookie.PENDING) or ""
+    return location, _cookie(answer, _pending_name(location)) or ""
 
 
 async def _come_back(service: Service, location: str, pending: str) -> httpx2.Response:
     path = location.removeprefix(BASE_URL)
     headers = {"sec-fetch-site": "cross-site"}
     if pending:
-        headers["cookie"] = f"{login_cookie.PENDING}={pending}"
+        headers["cookie"] = f"{_pending_name(path)}={pending}"
     return await service.caller().get(path, headers=headers)
 
 
@@ -159,7 +165,7 @@ async def test_the_request_has_a_proof_key_a_state_and_a_nonce(
     assert len({kept["state"], kept["nonce"], kept["code_verifier"]}) == 3
     answer = await _come_back(service, provider.visit(url), pending)
     assert 'content="0; url=/keys"' in answer.text
-    assert _cookie(answer, login_cookie.PENDING) == ""
+    assert _cookie(answer, _pending_name(url)) == ""
 
 
 async def test_a_name_that_is_taken_opens_no_account_that_exists(
@@ -323,9 +329,46 @@ async def test_an_answer_belongs_to_the_browser_that_asked(
         assert answer.status_code == 403
         assert "begun in another window" in answer.text
         assert _cookie(answer, login_cookie.NAME) is None
-        assert _cookie(answer, login_cookie.PENDING) == ""
+        assert _cookie(answer, _pending_name(location)) == ""
     # None of them used the code up.
     assert (await _come_back(service, location, pending)).status_code == 200
+
+
+async def test_two_tabs_may_log_in(service: Service, provider: TestProvider) -> None:
+    begun = [await _begin(service, f"?next=/tab{number}") for number in range(2)]
+    cookie = "; ".join(f"{_pending_name(url)}={kept}" for url, kept in begun)
+    for number, (url, _) in enumerate(begun):
+        path = provider.visit(url).removeprefix(BASE_URL)
+        answer = await service.caller().get(path, headers={"cookie": cookie})
+        assert answer.status_code == 200
+        assert f'content="0; url=/tab{number}"' in answer.text
+        # That of the other tab stays.
+        deleted = [line.partition("=")[0] for line in answer.headers.get_list("set-cookie")]
+        assert deleted == [_pending_name(url), login_cookie.NAME]
+
+
+async def test_a_browser_keeps_a_few_logins_at_a_time(
+    service: Service, provider: TestProvider
+) -> None:
+    kept: dict[str, str] = {}
+    for _ in range(login_cookie.MAX_PENDING + 3):
+        sent = {"cookie": "; ".join(f"{name}={value}" for name, value in kept.items())}
+        answer = await service.caller().get("/login/oidc?next=/" + "x" * 500, headers=sent)
+        for line in answer.headers.get_list("set-cookie"):
+            name, _, value = line.partition(";")[0].partition("=")
+            kept.pop(name, None)
+            if "Max-Age=0" not in line:
+                kept[name] = value
+    assert len(kept) == login_cookie.MAX_PENDING
+    assert list(kept)[-1] == _pending_name(answer.headers["location"])
+    # Beside the login cookie in the eight KiB that proxies take.
+    assert sum(map(len, [*kept, *kept.values()])) < 6000
+
+
+async def test_a_long_address_is_not_kept(service: Service, provider: TestProvider) -> None:
+    url, pending = await _begin(service, "?next=/" + "x" * 512)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert 'content="0; url=/tasks"' in answer.text
 
 
 async def test_a_cookie_that_was_tampered_with_is_none(

@@ -82,7 +82,7 @@ async def _log_in(service: Service, provider: TestProvider, **person: Any) -> Ca
     provider.person = {"sub": "1001", **person}
     begun = await service.caller().get("/login/oidc")
     path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
-    pending = f"{login_cookie.PENDING}={_cookie(begun, login_cookie.PENDING)}"
+    pending = begun.headers["set-cookie"].partition(";")[0]
     answer = await service.caller().get(path, headers={"cookie": pending})
     return service.caller(_cookie(answer, login_cookie.NAME))
 

@@ -57,8 +57,8 @@ _PRESET_DAYS = (30, 90, 365)
 _USUAL_DAYS = 90
 
 # A path of this origin. A second slash or a backslash would make browsers read a host; they also drop control
-# characters, so those could hide one.
-_LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
+# characters, so those could hide one. Bounded, because it is kept in a cookie while a person logs in.
+_LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,511}")
 
 # Choices for the permissions of a new key, the narrowest first. The usual one runs what its owner has set up, and no more.
 _KEY_PRESETS = (
@@ -365,7 +365,7 @@ class Pages:
             answer = RedirectResponse(
                 url, HTTPStatus.SEE_OTHER, headers={"Cache-Control": "no-store"}
             )
-            login_cookie.write_pending(answer, pending)
+            login_cookie.write_pending(request, answer, pending)
             return answer
 
         return go
@@ -383,11 +383,11 @@ class Pages:
                 )
             except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
                 answer = self._login_page(target, problem=problem, status=problem.status)
-                login_cookie.clear_pending(answer)
+                login_cookie.clear_pending(request, answer)
                 return _with_retry_after(answer, problem)
             # A page of our own: after a redirect from another site browsers send no SameSite=Strict cookie.
             answer = self._render("continue.html", {"target": target})
-            login_cookie.clear_pending(answer)
+            login_cookie.clear_pending(request, answer)
             login_cookie.write(answer, login.token, max_age=login.expires_in)
             return answer
 
