@@ -8,13 +8,13 @@ import logging
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from examples.task_service.tests.accounts_support import KINDS, World, world
+from examples.task_service.tests.accounts_support import KINDS, World, compose, world
 from examples.task_service.tests.oidc_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -38,11 +38,12 @@ from msk_auth import AsyncAuthenticator, StoreUnavailable, TokenInvalid
 from task_service import login_cookie
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.login_methods import LoginMethods
-from task_service.accounts.oidc import CALLBACK
+from task_service.accounts.oidc import CALLBACK, OidcLogin
 from task_service.accounts.provider_logout import PATH
 from task_service.accounts.sessions import ProviderLogout
 from task_service.accounts.users import User
 from task_service.db import schema
+from task_service.errors import ProviderLoginRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -333,6 +334,47 @@ async def test_it_is_one_form_with_one_token(service: Service, provider: TestPro
     assert await _is_open(caller)
 
 
+@pytest.mark.parametrize(
+    ("named", "admitted"),
+    [
+        ({"sid": "a"}, False),
+        ({"sub": "1001"}, False),
+        ({"sub": "1001", "sid": "a"}, False),
+        ({"sub": "1001", "sid": "b"}, True),
+        ({"sub": "1002"}, True),
+        ({"sid": "b"}, True),
+    ],
+    ids=str,
+)
+async def test_a_logout_while_the_person_logs_in_ends_the_login(
+    service: Service,
+    provider: TestProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    named: dict[str, str],
+    admitted: bool,
+) -> None:
+    """Between the exchange of the code and the beginning of the session, also at the person's first login."""
+    find_or_add = OidcLogin._find_or_add
+
+    async def find_or_add_after_logout(self: OidcLogin, identity: Any) -> User:
+        assert not _is_refused(await _send(service, provider.logout_token(**named)))
+        return await find_or_add(self, identity)
+
+    monkeypatch.setattr(OidcLogin, "_find_or_add", find_or_add_after_logout)
+    provider.person = {"sub": "1001", "sid": "a"}
+    begun = await service.caller().get("/login/oidc")
+    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
+    pending = begun.headers["set-cookie"].partition(";")[0]
+    answer = await service.caller().get(path, headers={"cookie": pending})
+    assert answer.status_code == (200 if admitted else 403)
+    assert ("You were logged out" in answer.text) is not admitted
+    query = AuditQuery(action="login.failed")
+    assert len((await service.services.audit.list(query)).items) == (0 if admitted else 1)
+    async with service.services.db.read() as connection:
+        found = await connection.scalars(select(schema.sessions.c.ended_at))
+        assert list(found) == ([None] if admitted else [])
+
+
 async def test_without_a_provider_there_is_no_such_address(template: Path, tmp_path: Path) -> None:
     async with running_service(template, tmp_path / "data") as service:
         assert problem(await service.caller().post(PATH)) == (404, "not_found")
@@ -412,3 +454,53 @@ async def test_of_the_same_token_at_once_one_counts(it: World) -> None:
         *(it.sessions.end_at_provider(logout) for _ in range(5)), return_exceptions=True
     )
     assert sorted(map(repr, results)) == ["1", *[repr(TokenInvalid())] * 4]
+
+
+@pytest.mark.parametrize("sid", ["a", None])
+@pytest.mark.parametrize("named", [(None, "a"), ("ann", None), ("ann", "a")], ids=str)
+async def test_of_a_login_and_a_logout_at_once_the_logout_counts(
+    it: World, named: tuple[str | None, str | None], sid: str | None
+) -> None:
+    ann = await it.user("ann")
+    await _start(it, ann, "of another login")
+    means_it = sid is not None or named[0] is not None
+    config = await it.config.current()
+    # A logout of before the login, at a process whose clock is ahead.
+    ahead = compose(it.db, it.passwords, LoginMethods(issuer=ISSUER))
+    ahead.clock.advance(timedelta(hours=1))
+    await ahead.sessions.end_at_provider(_logout(it, "1", *named))
+
+    async def log_in(since: datetime | None) -> str:
+        async with it.db.write() as connection:
+            await it.sessions.refuse_ended_at_provider(
+                connection, issuer=ISSUER, subject="ann", provider_sid=sid, since=since
+            )
+            logout = asyncio.create_task(it.sessions.end_at_provider(_logout(it, "2", *named)))
+            await asyncio.sleep(0.1)
+            session = await it.sessions.start(
+                ann.to_owner(),
+                config,
+                address=None,
+                user_agent=None,
+                connection=connection,
+                id_token="an ID token",
+                provider_sid=sid,
+            )
+        await logout
+        return session.id
+
+    since = await it.sessions.last_provider_logout()
+    found = await it.sessions.find_session(await log_in(since))
+    assert found is not None
+    assert (found.ended_at is not None) is means_it
+    if means_it:
+        with pytest.raises(ProviderLoginRefused):
+            await log_in(since)
+    # It is a logout of another provider that came last.
+    elsewhere = ProviderLogout("https://old.example.com", "3", it.clock.now(), "ann", "a")
+    since = await it.sessions.last_provider_logout()
+    await it.sessions.end_at_provider(elsewhere)
+    async with it.db.write() as connection:
+        await it.sessions.refuse_ended_at_provider(
+            connection, issuer=ISSUER, subject="ann", provider_sid=sid, since=since
+        )

@@ -453,6 +453,36 @@ async def test_users_stay_when_service_accounts_join_them(
             await connection.exec_driver_sql("UPDATE users SET service_account = true")
 
 
+async def test_logout_tokens_stay_when_they_get_an_order(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0018 to 0019, with an older process beside."""
+    await _upgrade_to("0018", db, monkeypatch)
+    token = "INSERT INTO logout_tokens (issuer, jti, expires_at) VALUES ('x', '{}', 0)"
+    async with db.write() as connection:
+        await connection.exec_driver_sql(token.format("before"))
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.exec_driver_sql(token.format("after"))
+        columns = schema.logout_tokens.c
+        found = await connection.execute(
+            select(
+                columns.jti, columns.subject, columns.provider_sid, columns.received_at
+            ).order_by(columns.jti)
+        )
+        assert [tuple(row) for row in found] == [
+            ("after", None, None, None),
+            ("before", None, None, None),
+        ]
+        works = await connection.scalars(
+            select(schema.schema_works_with.c.code).where(
+                schema.schema_works_with.c.revision == "0019"
+            )
+        )
+        assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 19))}
+        assert await connection.run_sync(_differences) == []
+
+
 def _indexes_of_audit(connection: Connection) -> set[str | None]:
     return {index["name"] for index in inspect(connection).get_indexes("audit")}
 

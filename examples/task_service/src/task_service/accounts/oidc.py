@@ -271,6 +271,8 @@ class OidcLogin:
             pending = None
         throttle = self._strays if pending is None else self._refusals
         await throttle.check(address)
+        # Before the code is exchanged: what the provider ends from then on must not begin here.
+        last_logout = await self._sessions.last_provider_logout()
         try:
             principal, id_token = await self._verify(pending, answer)
             user = await self._find_or_add(cast("ExternalIdentity", principal.identity))
@@ -281,6 +283,7 @@ class OidcLogin:
                 address,
                 user_agent,
                 replaces=None if pending is None else pending.replaces,
+                last_logout=last_logout,
             )
         except ProviderLoginRefused as refused:
             await throttle.count(address)
@@ -429,11 +432,21 @@ class OidcLogin:
         user_agent: str | None,
         *,
         replaces: str | None,
+        last_logout: datetime | None,
     ) -> LoggedIn:
+        identity = cast("ExternalIdentity", principal.identity)
+        provider_sid = readable(identity.claims, "sid")
         config = await self._config.current()
         now = self._clock.now()
         authenticated_at: datetime = principal.authenticated_at or now - UNKNOWN_AGE
         async with self._db.write() as connection:
+            await self._sessions.refuse_ended_at_provider(
+                connection,
+                issuer=identity.issuer,
+                subject=identity.subject,
+                provider_sid=provider_sid,
+                since=last_logout,
+            )
             updated = await connection.execute(
                 update(schema.users)
                 .where(_USERS.id == user.id, _USERS.disabled_at.is_(None))
@@ -455,7 +468,7 @@ class OidcLogin:
                 details=details | {"replaced": replaces} if replaced else details,
                 authenticated_at=authenticated_at,
                 id_token=id_token,
-                provider_sid=readable(cast("ExternalIdentity", principal.identity).claims, "sid"),
+                provider_sid=provider_sid,
             )
         if replaced:
             await self._await_lease_expiry()

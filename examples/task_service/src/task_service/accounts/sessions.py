@@ -21,6 +21,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
+    func,
     insert,
     select,
     update,
@@ -41,8 +42,8 @@ from msk_auth import (
 )
 from task_service import background
 from task_service.db import schema
-from task_service.db.engine import Database
-from task_service.errors import SessionNotFound
+from task_service.db.engine import Database, lock_table
+from task_service.errors import ProviderLoginRefused, SessionNotFound
 from task_service.ids import is_id, new_id
 
 from . import AwaitLeaseExpiry, no_leases
@@ -62,8 +63,10 @@ _MAX_ADDRESS: Final = 64
 _SESSIONS = schema.sessions.c
 _SETTINGS = schema.settings.c
 _IDENTITIES = schema.identities.c
+_LOGOUTS = schema.logout_tokens.c
 _DEFAULTS: Final = ServiceConfig()
 _MINUTE: Final = timedelta(minutes=1)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def _setting(name: str) -> Any:
@@ -347,7 +350,7 @@ class Sessions:
             people = people.where(_IDENTITIES.subject == logout.subject)
         ended: list[Row[Any]] = []
         async with self._db.write() as connection:
-            await _use_up(connection, logout)
+            await _use_up(connection, logout, now)
             for user_id in (await connection.scalars(people)).all():
                 await connection.execute(_locking(user_id))
                 ended += await end_open_sessions(connection, user_id, now, only=of_session)
@@ -364,19 +367,69 @@ class Sessions:
         await self._await_lease_expiry()
         return len(still_open)
 
+    async def last_provider_logout(self) -> datetime | None:
+        """When the provider's latest logout came, for :meth:`refuse_ended_at_provider`; None if there is none."""
+        async with self._db.read() as connection:
+            latest: datetime | None = await connection.scalar(
+                select(func.max(_LOGOUTS.received_at))
+            )
+        return latest
+
+    async def refuse_ended_at_provider(
+        self,
+        connection: AsyncConnection,
+        *,
+        issuer: str,
+        subject: str,
+        provider_sid: str | None,
+        since: datetime | None,
+    ) -> None:
+        """Refuse a login whose session at the provider has ended meanwhile.
+
+        Until the transaction ends no logout is carried out. One that comes later finds the session of the login.
+
+        Args:
+            connection: In a write transaction, whose first statement this is.
+            issuer: The provider's.
+            subject: The person.
+            provider_sid: The session at the provider, if the ID token named one.
+            since: From :meth:`last_provider_logout`, before the code of the login was exchanged.
+
+        Raises:
+            ProviderLoginRefused: A logout that came since then means this login.
+        """
+        await lock_table(connection, schema.logout_tokens)
+        # As `end_at_provider` finds sessions. A token names the person, the session, or both.
+        of_session = _LOGOUTS.provider_sid.is_(None) | (
+            _LOGOUTS.subject.is_not(None)
+            if provider_sid is None
+            else _LOGOUTS.provider_sid == provider_sid
+        )
+        conditions = [
+            _LOGOUTS.issuer == issuer,
+            _LOGOUTS.subject.is_(None) | (_LOGOUTS.subject == subject),
+            of_session,
+            _LOGOUTS.received_at.is_not(None) if since is None else _LOGOUTS.received_at > since,
+        ]
+        if await connection.scalar(select(_LOGOUTS.jti).where(*conditions).limit(1)) is not None:
+            raise ProviderLoginRefused(
+                "You were logged out at the identity provider meanwhile. Log in again."
+            )
+
     async def purge(self) -> None:
         """Delete sessions and links that have been over for :data:`KEPT_FOR`, and the ids of expired logout tokens."""
-        links, logouts = schema.password_links.c, schema.logout_tokens.c
+        links = schema.password_links.c
         now = self._clock.now()
         before = now - KEPT_FOR
         async with self._db.write() as connection:
+            # First, as a logout locks them, so that the two cannot deadlock.
+            await connection.execute(delete(schema.logout_tokens).where(_LOGOUTS.expires_at < now))
             await connection.execute(
                 delete(schema.sessions).where(
                     (_SESSIONS.expires_at < before) | (_SESSIONS.ended_at < before)
                 )
             )
             await connection.execute(delete(schema.password_links).where(links.expires_at < before))
-            await connection.execute(delete(schema.logout_tokens).where(logouts.expires_at < now))
 
     def seen(self, session_id: str, at: datetime) -> None:
         """Remember that a session was used, in memory only."""
@@ -536,12 +589,22 @@ async def end_open_sessions(
     return rows
 
 
-async def _use_up(connection: AsyncConnection, logout: ProviderLogout) -> None:
-    """Remember a logout token, so that it works once; raises as :meth:`Sessions.end_at_provider`."""
+async def _use_up(connection: AsyncConnection, logout: ProviderLogout, now: datetime) -> None:
+    """Remember a logout token, so that it works once, and for logins that are under way.
+
+    Raises as :meth:`Sessions.end_at_provider`.
+    """
+    await lock_table(connection, schema.logout_tokens)
+    latest = await connection.scalar(select(func.max(_LOGOUTS.received_at)))
     try:
         await connection.execute(
             insert(schema.logout_tokens).values(
-                issuer=logout.issuer, jti=logout.token_id, expires_at=logout.expires_at
+                issuer=logout.issuer,
+                jti=logout.token_id,
+                expires_at=logout.expires_at,
+                subject=logout.subject,
+                provider_sid=logout.provider_sid,
+                received_at=now if latest is None else max(now, latest + _MICROSECOND),
             )
         )
     except IntegrityError as error:

@@ -124,6 +124,11 @@ logout_tokens = Table(
     Column("issuer", String(255), primary_key=True),
     Column("jti", String(255), primary_key=True),
     Column("expires_at", UtcMicroseconds, nullable=False, index=True),
+    # Whom it named, as a person, a session there, or both; NULL too in tokens of the first eighteen revisions.
+    Column("subject", String(255)),
+    Column("provider_sid", String(255)),
+    # Later than that of each token before it, whatever the clocks of the processes show.
+    Column("received_at", UtcMicroseconds),
 )
 
 password_links = Table(
