@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -48,6 +50,7 @@ LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 class _Client(ClientMixin):
     redirect_uri: str
     method: str
+    secret: str
 
     client_id: str = CLIENT_ID
 
@@ -64,7 +67,7 @@ class _Client(ClientMixin):
         return redirect_uri == self.redirect_uri
 
     def check_client_secret(self, client_secret: str) -> bool:
-        return client_secret == CLIENT_SECRET
+        return client_secret == self.secret
 
     def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
         return method == self.method
@@ -131,6 +134,7 @@ class TestProvider:
     has_form: bool = False
     logouts: list[dict[str, str]] = field(default_factory=list)
     client_method: str = "client_secret_basic"
+    client_secret: str = CLIENT_SECRET
     key: ECKey = field(default_factory=lambda: ECKey.generate_key("P-256", {"kid": "1"}))
     codes: dict[str, _Code] = field(default_factory=dict)
 
@@ -222,7 +226,9 @@ class TestProvider:
 
         server = AuthorizationServer(
             app,
-            query_client=lambda _id: _Client(redirect_uri, provider.client_method),
+            query_client=lambda _id: _Client(
+                redirect_uri, provider.client_method, provider.client_secret
+            ),
             save_token=lambda _token, _request: None,
         )
         server.register_grant(Grant, [Tokens(require_nonce=True), CodeChallenge(required=True)])
@@ -291,12 +297,22 @@ def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def running_provider(redirect_uri: str) -> Iterator[TestProvider]:
-    """A provider that knows the service by one redirect address."""
+def running_provider(
+    redirect_uri: str, tls: ssl.SSLContext | None = None
+) -> Iterator[TestProvider]:
+    """A provider that knows the service by one redirect address.
+
+    Args:
+        redirect_uri: The address.
+        tls: Its certificate; without one it has no TLS.
+    """
     provider = TestProvider()
     application = provider.application(redirect_uri)
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
-    provider.issuer = f"http://127.0.0.1:{server.port}"
+    server = make_server(
+        "127.0.0.1", 0, application, threaded=True, request_handler=_Quiet, ssl_context=tls
+    )
+    host = "http://127.0.0.1" if tls is None else "https://localhost"
+    provider.issuer = f"{host}:{server.port}"
     # It looks every so often whether it is to end.
     serving = threading.Thread(target=server.serve_forever, args=[0.01], name="identity provider")
     serving.start()
@@ -306,3 +322,40 @@ def running_provider(redirect_uri: str) -> Iterator[TestProvider]:
         server.shutdown()
         serving.join()
         server.server_close()
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    passed: list[str]
+
+    def do_GET(self) -> None:
+        self.passed.append(f"{self.command} {self.path}")
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        answer = httpx2.request(
+            self.command, self.path, headers=headers, content=body, trust_env=False, verify=False
+        )
+        self.send_response(answer.status_code)
+        self.send_header("content-type", answer.headers["content-type"])
+        self.send_header("content-length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_POST = do_GET  # noqa: N815 - the name is the base class's
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+@contextmanager
+def running_proxy() -> Iterator[tuple[str, list[str]]]:
+    """A proxy without TLS: its address, and the requests that it passed on."""
+    passed: list[str] = []
+    handler = type("Handler", (_Proxy,), {"passed": passed})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=[0.01], name="proxy")
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", passed
+        finally:
+            server.shutdown()
+            serving.join()

@@ -8,9 +8,11 @@ import functools
 import json
 import logging
 import math
+import os
 import re
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -384,9 +386,18 @@ class _StandIn:
 _SHARED_ROUTES = SharedRoutes()
 # Which handlers are installed does not change.
 _entry_points = functools.cache(registry_module.entry_points)
-# Nor do the roots of the machine.
-_create_ssl_context = functools.cache(oidc.create_ssl_context)
+_new_ssl_context = oidc.create_ssl_context
 _new_sqlite_engine = engine_module._sqlite_engine
+
+
+def _create_ssl_context() -> ssl.SSLContext:
+    return _ssl_context_of(os.environ.get("SSL_CERT_FILE"))
+
+
+@functools.cache
+def _ssl_context_of(_file: str | None) -> ssl.SSLContext:
+    """The roots of the machine do not change either."""
+    return _new_ssl_context()
 
 
 @functools.lru_cache(maxsize=4)

@@ -20,6 +20,7 @@ from examples.task_service.tests.oidc_provider import (
     CLIENT_SECRET,
     TestProvider,
     running_provider,
+    running_proxy,
     wait_for_a_busy_machine,
 )
 from examples.task_service.tests.service_support import (
@@ -32,6 +33,7 @@ from examples.task_service.tests.service_support import (
     problem,
     running_service,
 )
+from examples.task_service.tests.test_handlers_http_request import certificate
 from sqlalchemy import select
 
 from msk_auth import AsyncAuthenticator, ConfigurationError
@@ -501,6 +503,72 @@ async def test_a_client_secret_in_the_body_where_the_provider_wants_that(
 ) -> None:
     provider.client_method = "client_secret_post"
     await _log_in(service, provider)
+
+
+async def test_a_client_secret_in_the_header_is_encoded(
+    template: Path, tmp_path: Path, settings: dict[str, Any], provider: TestProvider
+) -> None:
+    """RFC 6749, section 2.3.1."""
+    provider.client_secret = settings["oidc_client_secret"] = "100%25 +ä:/€"
+    async with running_service(template, tmp_path / "data", **settings) as service:
+        await _log_in(service, provider)
+
+
+async def test_both_halves_of_a_login_use_the_proxy(
+    template: Path,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    provider: TestProvider,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with running_proxy() as (proxy, passed):
+        monkeypatch.setenv("http_proxy", proxy)
+        async with running_service(template, tmp_path / "data", **settings) as service:
+            await _log_in(service, provider)
+    # The document is read twice: by the service, and by the library for the keys.
+    assert sorted(passed) == [
+        f"GET {provider.issuer}/.well-known/openid-configuration",
+        f"GET {provider.issuer}/.well-known/openid-configuration",
+        f"GET {provider.issuer}/jwks",
+        f"POST {provider.issuer}/token",
+    ]
+
+
+async def test_both_halves_of_a_login_trust_the_certificates_of_the_environment(
+    template: Path,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tls, _ = certificate(tmp_path, "localhost")
+    wait_for_a_busy_machine(monkeypatch)
+    with running_provider(BASE_URL + CALLBACK, tls) as provider:
+        settings["oidc_issuer"] = provider.issuer
+        async with running_service(template, tmp_path / "distrusting", **settings) as service:
+            assert (await service.caller().get("/login/oidc")).status_code == 503
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "server.pem"))
+        async with running_service(template, tmp_path / "trusting", **settings) as service:
+            await _log_in(service, provider)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SSL_CERT_FILE", "/nowhere.pem"), ("https_proxy", "socks5://127.0.0.1:1")],
+)
+async def test_an_environment_that_cannot_work_stops_the_start(
+    template: Path,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match="check SSL_CERT_FILE and the variables"):
+        async with running_service(template, tmp_path / "data", **settings):
+            pass
 
 
 async def test_a_public_client_needs_no_secret(

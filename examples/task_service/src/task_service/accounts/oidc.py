@@ -13,22 +13,24 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from authlib.integrations.base_client import OAuthError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
-from httpx2 import HTTPError, create_ssl_context
+from httpx2 import AsyncClient, HTTPError, InvalidURL, create_ssl_context
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import (
     Clock,
+    ConfigurationError,
     CredentialRefused,
     ExternalIdentity,
     Principal,
@@ -171,6 +173,9 @@ class OidcLogin:
     Attributes:
         provider: The service's registration.
         logout: Ends the sessions that the provider has ended.
+
+    Raises:
+        ConfigurationError: The certificates or the proxy that the environment names cannot be used.
     """
 
     def __init__(
@@ -199,10 +204,17 @@ class OidcLogin:
         self._refusals = refusals
         self._strays = strays
         self._await_lease_expiry = await_lease_expiry
-        # Reading the machine's certificates takes longer than a request. No setting of the environment counts.
-        self._tls = create_ssl_context(trust_env=False)
+        try:
+            # Reading certificates takes longer than a request, and both halves of a login need the same.
+            self._tls = create_ssl_context()
+            AsyncClient(verify=self._tls)
+        except (ImportError, InvalidURL, OSError, ValueError) as error:
+            raise ConfigurationError(
+                "The identity provider cannot be reached: check SSL_CERT_FILE and the variables of the proxy, such as"
+                f" HTTPS_PROXY ({error})."
+            ) from error
         self._metadata: tuple[float, _Metadata] | None = None
-        keys = RemoteKeySet(provider.issuer)
+        keys = RemoteKeySet(provider.issuer, ssl_context=self._tls)
         self.logout = BackChannelLogout(
             LogoutTokens(provider.issuer, client_id=provider.client_id, keys=keys),
             clock=clock,
@@ -477,6 +489,7 @@ class OidcLogin:
 
     def _client(self, metadata: _Metadata | None = None) -> Any:
         # Any, because authlib's stubs leave out most types.
+        authentication: Any
         if self.provider.client_secret is None:
             authentication = "none"
         elif (
@@ -484,7 +497,7 @@ class OidcLogin:
         ):
             authentication = "client_secret_post"
         else:
-            authentication = "client_secret_basic"
+            authentication = _client_secret_basic
         return AsyncOAuth2Client(
             self.provider.client_id,
             self.provider.client_secret,
@@ -494,8 +507,6 @@ class OidcLogin:
             code_challenge_method="S256",
             timeout=_TIMEOUT_SECONDS,
             verify=self._tls,
-            # No proxy and no .netrc of the environment.
-            trust_env=False,
         )
 
     async def _discover(self) -> _Metadata:
@@ -516,6 +527,16 @@ class OidcLogin:
             raise ProviderUnavailable from error
         self._metadata = (now, metadata)
         return metadata
+
+
+def _client_secret_basic(
+    client: Any, _method: str, uri: str, headers: dict[str, str], body: str
+) -> tuple[str, dict[str, str], str]:
+    """Authenticates the service; authlib's own leaves out the encoding (RFC 6749, section 2.3.1)."""
+    # A space as %20, which also those providers decode that take a plus literally.
+    parts = (quote(part, safe="") for part in (client.client_id, client.client_secret))
+    headers["Authorization"] = f"Basic {b64encode(':'.join(parts).encode()).decode()}"
+    return uri, headers, body
 
 
 def _matches(sent: object, kept: str) -> bool:
