@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
+from uuid import uuid4
 
 import httpcore2
 import httpx2
@@ -694,6 +696,31 @@ async def test_the_session_at_the_provider_ends_as_well(
     assert problem(await service.caller(token).get("/api/auth/me")) == (401, "token_revoked")
     (session,) = await _sessions(service)
     assert session.id_token is None
+
+
+async def test_a_person_in_two_hundred_groups_logs_in_and_out(
+    service: Service, provider: TestProvider
+) -> None:
+    """The most that Entra puts into a token. What asks for the logout there fits into an address."""
+    provider.person |= {"groups": [*(str(uuid4()) for _ in range(199)), "tasks"]}
+    token = await _log_in(service, provider)
+    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
+    answer = await service.caller().post("/logout", headers=headers)
+    assert answer.status_code == 200
+    url = answer.text.partition("0; url=")[2].partition('"')[0].replace("&amp;", "&")
+    assert url.startswith(f"{provider.issuer}/logout?")
+    assert parse_qs(urlsplit(url).query).keys() == {"client_id", "post_logout_redirect_uri"}
+
+
+async def test_an_id_token_that_is_too_long_is_named_so(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.person |= {"groups": ["tasks", *(str(uuid4()) for _ in range(400))]}
+    url, pending = await _begin(service)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 403
+    assert re.search(r"Your ID token is too long: it has 2\d,\d{3} characters", answer.text)
+    assert await _sessions(service) == []
 
 
 async def test_without_an_address_to_log_out_the_session_here_ends(

@@ -78,6 +78,10 @@ UNKNOWN_AGE: Final = timedelta(days=1)
 
 _SCOPE: Final = "openid profile email"
 _TIMEOUT_SECONDS: Final = 10.0
+# What the library reads. Entra puts 200 groups at most into a token, which then has 12,000 characters.
+_MAX_ID_TOKEN: Final = 16_000
+# An address that is longer is refused by many servers.
+_MAX_HINT: Final = 4_000
 _METADATA_SECONDS: Final = 3600.0
 _DEFAULT_ROLE: Final = "user"
 _USERS = schema.users.c
@@ -315,14 +319,13 @@ class OidcLogin:
             return None
         if endpoint is None:
             return None
-        query = urlencode(
-            {
-                "id_token_hint": id_token,
-                "client_id": self.provider.client_id,
-                "post_logout_redirect_uri": f"{self._base_url}/login",
-            }
-        )
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{query}"
+        parameters = {
+            "client_id": self.provider.client_id,
+            "post_logout_redirect_uri": f"{self._base_url}/login",
+        }
+        if len(id_token) <= _MAX_HINT:
+            parameters["id_token_hint"] = id_token
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(parameters)}"
 
     async def __aenter__(self) -> OidcLogin:
         await self._id_tokens.__aenter__()
@@ -389,6 +392,11 @@ class OidcLogin:
         id_token = answer.get("id_token")
         if not isinstance(id_token, str) or not id_token.isascii():
             raise ProviderLoginRefused
+        if len(id_token) > _MAX_ID_TOKEN:
+            raise ProviderLoginRefused(
+                f"Your ID token is too long: it has {len(id_token):,} characters, and {_MAX_ID_TOKEN:,} are read. Ask the"
+                " administrator of the identity provider to send fewer groups."
+            )
         return id_token
 
     async def _find_or_add(self, identity: ExternalIdentity) -> User:
