@@ -26,9 +26,10 @@ if not INSTALLED:
         "test_streams.py",
     ]
 if INSTALLED != FRAMEWORKS:
-    # These need SQLAlchemy as well.
+    # These need SQLAlchemy or Flask's extensions as well.
     collect_ignore += [
         "test_fastapi_session.py",
+        "test_flask_extensions.py",
         "test_servers.py",
         "test_session.py",
         "test_way.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anyio import to_thread
 from flask import Blueprint, Flask, Response
@@ -27,8 +27,18 @@ T = TypeVar("T")
 
 
 def flask_app(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+    *,
+    late: bool = False,
+    extend: Callable[[Flask], Routes] | None = None,
 ) -> WsgiBridge:
+    """The application.
+
+    Args:
+        authenticator: Decides.
+        late: Whether the guards are made before the authenticator, and some of them guard a blueprint.
+        extend: Makes the routes of an extension, for the views that have a guard.
+    """
     app = Flask(__name__)
     used = authenticator if isinstance(authenticator, Authenticator) else blocking(authenticator)
     auth = FlaskAuth[User](None if late else used)
@@ -39,81 +49,62 @@ def flask_app(
     )
     app.register_blueprint(some)
     app.register_blueprint(auth.admin_key_routes(admin_keys(used)))
+    routes: Routes = PlainRoutes() if extend is None else extend(app)
+    plain = routes.blueprint("plain")
 
-    def describe_caller() -> dict[str, Any]:
+    def describing() -> Callable[..., dict[str, Any]]:
+        # A method of a class-based view has a `self`.
+        def describe_caller(*_: object) -> dict[str, Any]:
+            return describe(auth.current_principal)
+
+        return describe_caller
+
+    async def describe_caller_async() -> dict[str, Any]:
         return describe(auth.current_principal)
 
     @app.get("/public")
     def public() -> dict[str, Any]:
         return {"public": True}
 
-    @app.get("/me")
-    @auth.require()
-    def me() -> dict[str, Any]:
-        return describe_caller()
-
-    @app.get("/whoami")
-    @app.get("/api/own-keys")
-    @auth.any_credential()
-    def whoami() -> dict[str, Any]:
-        return describe_caller()
-
-    @app.get("/beside")
-    @auth.require()
-    @auth.require("tasks:read")
-    def beside() -> dict[str, Any]:
-        return describe_caller()
+    routes.add(plain, "/me", GET=auth.require()(describing()))
+    whoami = auth.any_credential()(describing())
+    routes.add(plain, "/whoami", GET=whoami)
+    routes.add(plain, "/api/own-keys", GET=whoami)
+    beside = auth.require()(auth.require("tasks:read")(describing()))
+    routes.add(plain, "/beside", GET=beside)
 
     # The guards of a blueprint guard as those of its views would.
-    grouped = Blueprint("grouped", __name__)
+    grouped = routes.blueprint("grouped")
     if late:
         auth.protect(grouped, require("tasks:read"), unsafe=require("tasks:run"))
 
     def guard(permission: str) -> Callable[[T], T]:
         return (lambda view: view) if late else auth.require(permission)  # type: ignore[return-value]
 
-    @grouped.get("/tasks")
-    @guard("tasks:read")
-    async def tasks() -> dict[str, Any]:
-        return describe_caller()
+    # The classes of extensions take no async methods.
+    tasks = describe_caller_async if extend is None else describing()
+    routes.add(grouped, "/tasks", GET=guard("tasks:read")(tasks))
+    routes.add(grouped, "/tasks/run", POST=guard("tasks:run")(describing()))
+    routes.register(app, grouped)
 
-    @grouped.post("/tasks/run")
-    @guard("tasks:run")
-    def run() -> dict[str, Any]:
-        return describe_caller()
+    both = auth.require("tasks:read")(auth.require("tasks:run")(describing()))
+    routes.add(plain, "/both", GET=both)
 
-    app.register_blueprint(grouped)
-
-    @app.get("/both")
-    @auth.require("tasks:read")
-    @auth.require("tasks:run")
-    def both() -> dict[str, Any]:
-        return describe_caller()
-
-    @app.route("/admin/config", methods=["GET", "PATCH"])
     @auth.require_interactive("admin:config")
-    def config() -> dict[str, Any]:
+    def config(*_: object) -> dict[str, Any]:
         return {"config": True}
 
-    @app.post("/fresh")
-    @auth.require_interactive(max_age=MAX_AGE)
-    def fresh() -> dict[str, Any]:
-        return describe_caller()
+    routes.add(plain, "/admin/config", GET=config, PATCH=config)
+    fresh = auth.require_interactive(max_age=MAX_AGE)(describing())
+    routes.add(plain, "/fresh", POST=fresh)
+    routes.add(plain, "/key", GET=auth.require_key()(describing()))
+    routes.add(plain, "/hook", POST=auth.require_key("tasks:run")(describing()))
 
-    @app.get("/key")
-    @auth.require_key()
-    def key() -> dict[str, Any]:
-        return describe_caller()
-
-    @app.post("/hook")
-    @auth.require_key("tasks:run")
-    def hook() -> dict[str, Any]:
-        return describe_caller()
-
-    @app.get("/missing")
     @auth.require()
-    def missing() -> None:
+    def missing(*_: object) -> None:
         raise TaskNotFound
+
+    routes.add(plain, "/missing", GET=missing)
 
     @app.get("/busy")
     def busy() -> None:
@@ -123,20 +114,57 @@ def flask_app(
     def boom() -> None:
         raise Surprise("the password is swordfish")
 
-    @app.get("/follow")
     @auth.require()
-    def follow() -> Response:
+    def follow(*_: object) -> Response:
         principal = auth.current_principal
         stream = auth.watch(principal).stream(lines_blocking(auth.authenticator, principal))
         return Response(stream)
 
-    @app.get("/again")
+    routes.add(plain, "/follow", GET=follow)
+
     @auth.require()
-    def again() -> None:
+    def again(*_: object) -> None:
         revoke_blocking(auth.authenticator, auth.current_principal)
         auth.verify_again()
 
+    routes.add(plain, "/again", GET=again)
+    routes.register(app, plain)
     return WsgiBridge(app)
+
+
+class Routes(Protocol):
+    """The way in which an application adds its routes."""
+
+    def blueprint(self, name: str) -> Blueprint:
+        """A new blueprint."""
+        ...
+
+    def add(self, blueprint: Blueprint, rule: str, **views: Callable[..., Any]) -> None:
+        """Add a route, with a view for each of its methods."""
+        ...
+
+    def register(self, app: Flask, blueprint: Blueprint) -> None:
+        """Register a blueprint with all of its routes."""
+        ...
+
+
+class PlainRoutes:
+    """Those of Flask itself."""
+
+    def blueprint(self, name: str) -> Blueprint:
+        return Blueprint(name, __name__)
+
+    def add(self, blueprint: Blueprint, rule: str, **views: Callable[..., Any]) -> None:
+        (view,) = set(views.values())
+        blueprint.add_url_rule(rule, name_of(rule), view, methods=list(views))
+
+    def register(self, app: Flask, blueprint: Blueprint) -> None:
+        app.register_blueprint(blueprint)
+
+
+def name_of(rule: str) -> str:
+    """The endpoint of a route."""
+    return rule.strip("/").translate(str.maketrans("/-", "__"))
 
 
 class WsgiBridge:

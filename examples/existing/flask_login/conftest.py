@@ -19,7 +19,6 @@ MIGRATIONS = str(Path(shop.__file__).parents[1] / "migrations")
 def app() -> Iterator[Flask]:
     with tempfile.TemporaryDirectory() as folder:
         config = {
-            "TESTING": True,
             "SQLALCHEMY_DATABASE_URI": f"sqlite:///{Path(folder, 'shop.db')}",
             "PASSWORD_HASH_METHOD": "pbkdf2:sha256:1",
         }

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, Request
 from flask.views import MethodView, View
 
 from msk_auth._route_audit.own_guard import has_own_guard
@@ -66,6 +67,12 @@ def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> Vie
     return guard
 
 
+def declare_decorator(decorator: ViewT, policy: Policy) -> ViewT:
+    """Write down what a decorator demands: a class may name it for all of its methods."""
+    setattr(decorator, POLICIES_ATTRIBUTE, (policy,))
+    return decorator
+
+
 def declare_view(view: ViewT, policy: Policy | None) -> ViewT:
     """Mark a view of the library, which checks its policy by itself; None: it is public."""
     setattr(view, POLICIES_ATTRIBUTE, PUBLIC if policy is None else (policy,))
@@ -107,22 +114,48 @@ def is_exposed(view: object) -> bool:
 
 def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
     """What a view demands of a request with this method; empty if it is public, None if it says nothing."""
-    own = _own(view)
     view_class: object = getattr(view, "view_class", None)
-    if own is not None or not _is_view_class(view_class):
-        return own
+    if not _is_view_class(view_class):
+        return _own(view)
     if not issubclass(view_class, MethodView):
-        return _own(view_class.dispatch_request)
-    handler = getattr(view_class, method.lower(), None)
-    if handler is None and method == "HEAD":
-        handler = getattr(view_class, "get", None)
-    if handler is not None:
-        return _own(handler)
+        return _together(_own(view), _own(view_class.dispatch_request))
+    name = _handler_name(view_class, method)
+    if name is not None:
+        return _together(_own(view), _of_method(view_class, name))
     # OPTIONS, which Flask answers by itself, about all methods together.
-    declared = [_own(getattr(view_class, name.lower(), None)) for name in view_class.methods or ()]
-    if None in declared:
-        return None
-    return tuple({policy: None for policies in declared for policy in policies or ()})
+    declared = [_of_method(view_class, each.lower()) for each in view_class.methods or ()]
+    return _together(_own(view), *([] if None in declared else declared))
+
+
+def is_outermost(
+    view: Callable[..., Any], views: Mapping[str, Callable[..., Any]], request: Request
+) -> bool:
+    """True if nothing wraps a view: the application, or its class-based view, calls it for this request."""
+    registered = views.get(request.endpoint or "")
+    view_class: object = getattr(registered, "view_class", None)
+    if not _is_view_class(view_class):
+        return view is registered
+    name = _handler_name(view_class, request.method)
+    return view is registered or (name is not None and view is getattr(view_class, name))
+
+
+def _handler_name(view_class: type[View], method: str) -> str | None:
+    """The name of the method of a class that serves requests with this HTTP method."""
+    names = ("head", "get") if method == "HEAD" else (method.lower(),)
+    return next((name for name in names if hasattr(view_class, name)), None)
+
+
+def _of_method(view_class: type[View], name: str) -> tuple[Policy, ...] | None:
+    # Flask-RESTful and Flask-RESTX apply them as they call the method.
+    decorators: Any = getattr(view_class, "method_decorators", ())
+    if isinstance(decorators, Mapping):
+        decorators = decorators.get(name, ())
+    return _together(_own(getattr(view_class, name)), *map(_own, decorators))
+
+
+def _together(*declared: tuple[Policy, ...] | None) -> tuple[Policy, ...] | None:
+    found = [policies for policies in declared if policies is not None]
+    return tuple(dict.fromkeys(itertools.chain(*found))) if found else None
 
 
 def guards_itself(app: Flask, endpoint: str, method: str) -> bool:

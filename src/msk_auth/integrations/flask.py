@@ -92,6 +92,7 @@ from ._flask_views import (
     Views,
     ViewT,
     check_view,
+    declare_decorator,
     declare_guard,
     declare_public,
     declare_view,
@@ -99,6 +100,7 @@ from ._flask_views import (
     guards_itself,
     is_exposed,
     is_library_view,
+    is_outermost,
 )
 
 __all__ = ["FlaskAuth"]
@@ -497,6 +499,25 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         self._check_installed()
         return self._verify(request.environ, policy)
 
+    def answer(self, problem: Problem) -> Response:
+        """The response to a problem: that of the application's error handler for it, or the problem document.
+
+        Guards and the routes of the library return it, and a guarded view that raises a problem is answered with it. Flask-RESTful
+        and Flask-RESTX handle the exceptions of their own classes in place of Flask, so that problems raised in a class without a
+        guard do not reach the error handlers. There, catch the problem and return `auth.answer(problem)`.
+
+        Args:
+            problem: What a request is refused with.
+
+        Raises:
+            ConfigurationError: :meth:`init_app` was not called on this application.
+        """
+        self._check_installed()
+        # That of the class: extensions put one of their own on the object.
+        handle = current_app.__class__.handle_user_exception
+        answered = cast("ResponseReturnValue", handle(current_app, problem))
+        return current_app.make_response(answered)
+
     def verify_again(self, policy: Policy = AUTHENTICATED) -> Principal[UserT]:
         """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
 
@@ -553,12 +574,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             self._views.refuse_registered(view)
             return declare_guard(self._guarded(view, policy), view, policy)
 
-        return cast("Decorator", decorate)
+        return cast("Decorator", declare_decorator(decorate, policy))
 
     def _guarded(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
         # The request was admitted before it came here, and admitting it again costs nothing. But a view may
         # be called in ways that Flask knows nothing of, through a decorator that hides this one.
         if inspect.iscoroutinefunction(view):
+            # No class of an extension calls it, so that what it raises reaches Flask's handlers.
 
             @functools.wraps(view)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
@@ -569,8 +591,15 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         @functools.wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            self.admit(policy)
-            return view(*args, **kwargs)
+            try:
+                self.admit(policy)
+                return view(*args, **kwargs)
+            except Problem as problem:
+                response = self.answer(problem)
+            if is_outermost(guarded, current_app.view_functions, request):
+                return response
+            # A decorator above this guard would cache or marshal the response as if it were the view's.
+            raise HTTPException(response=response)
 
         return guarded
 
@@ -590,7 +619,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 read_body=_read_body,
                 throttle=None if throttle is None else functools.partial(throttle, request),
             )
-            return _to_response(run_blocking(respond(row, exchange), exchange))
+            try:
+                return _to_response(run_blocking(respond(row, exchange), exchange))
+            except Problem as problem:
+                return self.answer(problem)
 
         declare_view(view, row.policy)
         rule = row.path.replace("{", "<").replace("}", ">")
@@ -646,26 +678,30 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 " auth.init_app(app) on the application that the view belongs to."
             )
 
-    def _admitting(self, app: Flask) -> Callable[[], None]:
+    def _admitting(self, app: Flask) -> Callable[[], Response | None]:
         """Verifies a request before its view is called; Flask calls it for each request of an application."""
 
-        def admit_request() -> None:
+        def admit_request() -> Response | None:
             self._views.check_once(app)
             if self.authenticator.is_flush_due:
                 after_this_request(functools.partial(self._flush_after, app))
             rule = request.url_rule
             # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
             if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
-                return
+                return None
             # A route of the library holds no session of the application while the store waits for a connection of its own.
             in_session = self._find_session is not None and not is_library_view(
                 app.view_functions.get(rule.endpoint)
             )
             policies = self._views.checks_of(app, rule.endpoint, request.method)
-            for policy in policies:
-                self._verify(request.environ, policy, in_session=in_session)
+            try:
+                for policy in policies:
+                    self._verify(request.environ, policy, in_session=in_session)
+            except Problem as problem:
+                return self.answer(problem)
             if policies:
                 request.environ[_ADMITTED] = self.authenticator
+            return None
 
         return admit_request
 
