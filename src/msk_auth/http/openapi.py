@@ -429,17 +429,20 @@ RECEIVE_LEAK_REPORT: Final[Json] = {
 }
 
 
-def requirement(policies: Iterable[Policy]) -> Json:
-    """What guards demand, as a security requirement of a document that is not finished.
+def scheme_name(policies: Iterable[Policy]) -> str:
+    """What guards demand, as the name of a security scheme in a document that is not finished.
+
+    The name holds the permissions, since not every framework writes the scopes of a scheme into an operation.
 
     Args:
         policies: All of them have to be met.
     """
     wanted = tuple(policies)
     permissions = frozenset[str]().union(*(policy.permissions for policy in wanted))
+    kind = _KEY if any(policy.key for policy in wanted) else _ANY
     if any(policy.interactive for policy in wanted):
-        return {_LOGIN: sorted(permissions)}
-    return {_KEY if any(policy.key for policy in wanted) else _ANY: sorted(permissions)}
+        kind = _LOGIN
+    return " ".join((kind, *sorted(permissions)))
 
 
 def complete_document(
@@ -450,7 +453,7 @@ def complete_document(
     Every guarded operation gets the answers of its guard, unless the application described its own.
 
     Args:
-        document: The framework's, with what :func:`requirement` gives and the operations of the tables in it.
+        document: The framework's, with what :func:`scheme_name` gives and the operations of the tables in it.
         errors: With `all` the framework's own form of validation errors makes way for the problem document. With `http` the
             answers of the library are in a form of the application's, which is not known here.
         login_scheme: The application's own security scheme that its logins use. None: the library describes one.
@@ -465,7 +468,7 @@ def complete_document(
     schemes: Json = components.get("securitySchemes", {})
     for operation in operations(document):
         requirements = cast("list[Json]", operation.get("security", []))
-        if any(each.keys() & _GUARDS for each in requirements):
+        if any(map(_guards_in, requirements)):
             operation["security"] = _alternatives(requirements, schemes, login_scheme)
             responses: Json = operation.get("responses", {})
             described = {
@@ -476,8 +479,8 @@ def complete_document(
             operation["responses"] = _without_form(operation.get("responses", {}))
         if "parameters" in operation:
             _settle_delegation(operation, delegates=delegates)
-    for name in _GUARDS:
-        schemes.pop(name, None)
+    for name in _guards_in(schemes):
+        del schemes[name]
     schemas: Json = components.get("schemas", {})
     document["paths"] = _with_names(document.get("paths", {}), schemas)
     added = {"schemas": schemas, "securitySchemes": schemes}
@@ -510,13 +513,19 @@ def _settle_delegation(operation: Json, *, delegates: bool) -> None:
         del operation["parameters"]
 
 
+def _guards_in(schemes: Json) -> list[str]:
+    """The names of what :func:`scheme_name` gave among those of schemes."""
+    return [name for name in schemes if name.partition(" ")[0] in _GUARDS]
+
+
 def _alternatives(requirements: list[Json], schemes: Json, login_scheme: str | None) -> list[Json]:
     """The requirements of an operation, with those of guards as what a reader can use: a login, a key, or either."""
-    ours = [each for each in requirements if each.keys() & _GUARDS]
-    theirs = [each for each in requirements if each not in ours]
-    permissions = sorted({each for found in ours for scopes in found.values() for each in scopes})
+    theirs = [each for each in requirements if not _guards_in(each)]
+    guards = [name.split() for each in requirements for name in _guards_in(each)]
+    kinds = {kind for kind, *_ in guards}
+    permissions = sorted({each for _, *named in guards for each in named})
     wanted: list[Json]
-    if not any(_LOGIN in each for each in ours) and any(_KEY in each for each in ours):
+    if _LOGIN not in kinds and _KEY in kinds:
         wanted = []
     elif login_scheme is None:
         wanted = [{_add(schemes, "Login", _SCHEMES["Login"]): permissions}]
@@ -528,7 +537,7 @@ def _alternatives(requirements: list[Json], schemes: Json, login_scheme: str | N
             f"The document has no security scheme {login_scheme!r}. Name one of the application's in login_scheme:"
             f" {', '.join(sorted(schemes)) or 'there is none'}."
         )
-    if not any(_LOGIN in each for each in ours):
+    if _LOGIN not in kinds:
         wanted.append({_add(schemes, "ApiKey", _SCHEMES["ApiKey"]): permissions})
     return [*theirs, *(each for each in wanted if each not in theirs)]
 

@@ -64,7 +64,7 @@ from msk_auth.http.admin_key_routes import AdminKeyOperation
 from msk_auth.http.admission import keep_session, loaded_user, users_of
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.key_routes import KeyOperation, key_routes
-from msk_auth.http.openapi import TAG, complete_document, requirement
+from msk_auth.http.openapi import TAG, complete_document, scheme_name
 from msk_auth.http.routes import Route, check_path
 
 from ._asgi import LoginOf, Throttle, admin_rows
@@ -87,10 +87,6 @@ _DEFAULT_HANDLERS: Final[Mapping[object, object]] = {
 _BODY_ERROR: Final = "There was an error parsing the body"
 _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _MAX_ERRORS: Final = 50
-
-
-# Since then a dependency that uses no scopes is called once per request, whatever the scopes of what depends on it.
-_SHARES_SESSIONS: Final = tuple(map(int, fastapi.__version__.split(".")[:2])) >= (0, 123)
 
 
 def _parameter(name: str, default: object) -> inspect.Parameter:
@@ -129,7 +125,7 @@ class Guard(SecurityBase, Generic[UserT]):
     ) -> None:
         # The finished document has other schemes: one guard may be passed with one of two.
         self.model: SecurityBaseModel = HTTPBearer()
-        self.scheme_name: str = next(iter(requirement([policy])))
+        self.scheme_name: str = scheme_name([policy])
         self.policy = policy
         self._auth = auth
         # FastAPI reads it when a route is declared. Without a dependency `session` must not be in it: FastAPI would take it from
@@ -501,9 +497,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         session = self._session if in_session else None
         key = (policy, session is None)
         if key not in self._guards:
-            # Older versions would make another session for each list of scopes above it.
-            scopes = sorted(policy.permissions) if session is None or _SHARES_SESSIONS else ()
-            self._guards[key] = _Declared(Guard(self, policy, session), scopes=scopes)
+            # The name of its scheme holds the permissions. FastAPI would call a dependency once for each list of scopes.
+            self._guards[key] = _Declared(Guard(self, policy, session))
         return self._guards[key]
 
 

@@ -79,7 +79,7 @@ from msk_auth.http.openapi import (
     TAG,
     complete_document,
     operations,
-    requirement,
+    scheme_name,
 )
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import broken_body, check_path
@@ -770,7 +770,7 @@ def _is_validation_error(response: object) -> bool:
 
 
 def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]) -> None:
-    wanted = requirement(policies)
+    wanted: dict[str, list[str]] = {scheme_name(policies): []}
     security = list(handler.security or ())
     # A handler is registered once for each of its paths.
     if wanted not in security:
