@@ -20,6 +20,9 @@ pytestmark = pytest.mark.anyio
 
 Headers = list[tuple[bytes, bytes]]
 
+SAME = (b"sec-fetch-site", b"same-origin")
+CROSS = (b"sec-fetch-site", b"cross-site")
+
 
 class Sessions:
     """The application's own sessions, by the value of its cookie."""
@@ -184,11 +187,16 @@ class Site:
         self.app = MAKERS[name](self.world, [find], **options)
 
     async def send(
-        self, line: str, cookie: str | None = None, *headers: tuple[bytes, bytes], body: bytes = b""
+        self,
+        line: str,
+        cookie: str | None = None,
+        *headers: tuple[bytes, bytes],
+        body: bytes = b"",
+        origin: Headers | None = None,
     ) -> tuple[int, Any]:
-        """Status and JSON of a request; a `code` stands for its problem document."""
+        """Status and JSON of a request of the application's own page; a `code` stands for its problem document."""
         method, _, target = line.partition(" ")
-        sent: Headers = list(headers)
+        sent: Headers = [*headers, *([SAME] if origin is None else origin)]
         if cookie is not None:
             sent.append((b"cookie", f"session={cookie}".encode()))
         if self.name == "flask":
@@ -310,25 +318,61 @@ async def test_a_blocking_authenticator_calls_the_functions_in_a_thread(name: st
     assert await site.send("GET /me", "error") == (503, "store_unavailable")
 
 
-SAME = (b"sec-fetch-site", b"same-origin")
-CROSS = (b"sec-fetch-site", b"cross-site")
+ELSEWHERE: list[Headers] = [[], [CROSS], [SAME, CROSS], [(b"origin", b"https://evil.test")]]
+"""What a page of the application does not send."""
 
 
-async def test_by_default_where_a_request_came_from_is_the_applications_own(site: Site) -> None:
-    assert (await site.send("POST /me", "alice", CROSS))[0] == 200
+async def test_a_login_counts_only_for_what_a_page_of_the_same_origin_sent(site: Site) -> None:
+    for origin in ELSEWHERE:
+        for line in ("POST /me", "POST /fresh", "POST /api/keys"):
+            assert await site.send(line, "alice", origin=origin) == (403, "cross_origin_refused")
+        assert (await site.send("GET /me", "alice", origin=origin))[0] == 200
+        # There is nothing to protect without a login, and a header is nothing that a browser adds.
+        assert await site.send("POST /me", origin=origin) == (401, "credentials_missing")
+        key = (b"authorization", f"Bearer {site.world.names['key']}".encode())
+        assert (await site.send("POST /me", "alice", key, origin=origin))[0] == 200
+    assert (await site.send("POST /me", "alice"))[0] == 200
 
 
-async def test_check_origin_refuses_what_another_site_may_have_sent(name: str) -> None:
-    site = Site(name, check_origin=True)
-    for line in ("POST /me", "POST /fresh", "POST /api/keys"):
-        for headers in ([], [CROSS], [SAME, CROSS], [(b"origin", b"https://evil.test")]):
-            assert await site.send(line, "alice", *headers) == (403, "cross_origin_refused")
-    assert (await site.send("POST /me", "alice", SAME))[0] == 200
-    assert (await site.send("GET /me", "alice", CROSS))[0] == 200
-    # There is nothing to protect without a login, and a header is nothing that a browser adds.
-    assert await site.send("POST /me", None, CROSS) == (401, "credentials_missing")
-    key = (b"authorization", f"Bearer {site.world.names['key']}".encode())
-    assert (await site.send("POST /me", "alice", CROSS, key))[0] == 200
+async def test_an_application_may_have_a_protection_of_its_own(name: str) -> None:
+    site = Site(name, own_csrf_protection=True)
+    for origin in ELSEWHERE:
+        assert (await site.send("POST /me", "alice", origin=origin))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "scheme", "headers", "is_foreign"),
+    [
+        ("GET", "https", [CROSS], False),
+        ("DELETE", "https", [], True),
+        ("DELETE", "https", [SAME], False),
+        # The handshake of a websocket.
+        (None, "wss", [CROSS], True),
+        (None, "wss", [], True),
+        (None, "wss", [(b"host", b"tasks.test"), (b"origin", b"https://tasks.test")], False),
+    ],
+)
+def test_which_requests_may_be_another_sites(
+    method: str | None, scheme: str, headers: Headers, is_foreign: bool
+) -> None:
+    for own, expected in ((False, is_foreign), (True, False)):
+        sources = LoginSources([lambda _: None], own_csrf_protection=own, awaits=False)
+        asked = sources.ask(object(), method=method, scheme=scheme, headers=headers)
+        assert asked.is_foreign is expected
+
+
+async def test_a_function_may_limit_logins_to_a_part_of_the_application(name: str) -> None:
+    site = Site(name)
+    find = site.sessions.find
+
+    def find_on_pages(request: Any) -> Any:
+        # Flask has the path as text.
+        path = getattr(request.url, "path", None) or request.path
+        return find(request) if path == "/me" else None
+
+    site.app = MAKERS[name](site.world, [find_on_pages])
+    assert (await site.send("POST /me", "alice"))[0] == 200
+    assert await site.send("GET /api/keys", "alice") == (401, "credentials_missing")
 
 
 OWN = ("host", "tasks.test")
@@ -495,3 +539,24 @@ async def test_flask_reads_its_own_session() -> None:
     assert browser.get("/me").json["code"] == "credentials_missing"
     browser.post("/sign-in")
     assert browser.get("/me").json["owner"] == "alice"
+
+
+@pytest.mark.skipif(find_spec("flask") is None, reason="Flask is not installed")
+def test_logins_of_one_blueprint() -> None:
+    from flask import Blueprint, Flask
+
+    from msk_auth.integrations.flask import FlaskAuth
+
+    app = Flask(__name__)
+    auth = FlaskAuth(
+        make_world().blocking,
+        app,
+        logins=[lambda request: Login("alice") if request.blueprint == "pages" else None],
+    )
+    for name in ("pages", "api"):
+        blueprint = Blueprint(name, __name__, url_prefix=f"/{name}")
+        blueprint.get("/me")(auth.require()(lambda: describe(auth.current_principal)))
+        app.register_blueprint(blueprint)
+    browser = app.test_client()
+    assert browser.get("/pages/me").json["owner"] == "alice"
+    assert browser.get("/api/me").json["code"] == "credentials_missing"

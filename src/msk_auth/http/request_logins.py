@@ -19,7 +19,8 @@ class LoginSources:
 
     Args:
         functions: Each takes the framework's request, and returns a `Login` or None.
-        check_origin: Whether a login counts for an unsafe method only if a page of the same origin sent the request.
+        own_csrf_protection: Whether a login counts for an unsafe method wherever the request came from. Otherwise only if a page
+            of the same origin sent it.
         awaits: Whether a function may be async.
 
     Raises:
@@ -27,12 +28,16 @@ class LoginSources:
     """
 
     def __init__(
-        self, functions: Sequence[Callable[[Any], object]], *, check_origin: bool, awaits: bool
+        self,
+        functions: Sequence[Callable[[Any], object]],
+        *,
+        own_csrf_protection: bool,
+        awaits: bool,
     ) -> None:
         self.functions: tuple[Callable[[Any], object], ...] = tuple(functions)
         if not awaits:
             self.check_blocking()
-        self._check_origin = check_origin
+        self._checks_origin = not own_csrf_protection
 
     def check_blocking(self) -> None:
         """Refuse functions that have to be awaited, for an `Authenticator`, which calls them in a thread.
@@ -59,7 +64,7 @@ class LoginSources:
             headers: With lower-case names.
         """
         is_foreign = (
-            self._check_origin
+            self._checks_origin
             and method not in _SAFE_METHODS
             and not is_same_origin(headers, scheme)
         )

@@ -33,7 +33,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
     Args:
         authenticator: Decides. None: each application gets its own later.
         logins: The application's functions that find a login in a request without a bearer credential.
-        check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent the request.
+        own_csrf_protection: Whether such a login counts for an unsafe method wherever the request came from.
         awaits: Whether those functions may be async.
         find_session: The application's function that finds the session of a request; its arguments are the framework's.
 
@@ -47,14 +47,16 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         authenticator: GivenT | None,
         *,
         logins: Sequence[Callable[[Any], object]],
-        check_origin: bool,
+        own_csrf_protection: bool,
         awaits: bool,
         find_session: Callable[..., object] | None = None,
     ) -> None:
         if find_session is not None:
             _check_session(find_session)
         self._find_session = find_session
-        self._login_sources = LoginSources(logins, check_origin=check_origin, awaits=awaits)
+        self._login_sources = LoginSources(
+            logins, own_csrf_protection=own_csrf_protection, awaits=awaits
+        )
         # The same in all copies.
         self._origin = object()
         self._given: GivenT | None = None

@@ -131,7 +131,7 @@ class AsgiAuth(
         authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
         logins: Sequence[LoginOf[ConnectionT]] = (),
-        check_origin: bool = False,
+        own_csrf_protection: bool = False,
         session: Callable[[ConnectionT], object] | None = None,
     ) -> None:
         # While an application is served: this adapter, as it is bound in that application.
@@ -139,7 +139,7 @@ class AsgiAuth(
         super().__init__(
             authenticator,
             logins=logins,
-            check_origin=check_origin,
+            own_csrf_protection=own_csrf_protection,
             awaits=True,
             find_session=session,
         )

@@ -188,8 +188,9 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             that a synchronous application needs one engine. None: give it to :meth:`install`, once the application exists.
         logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
             the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
-        check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
-            the request. By default protection from cross-site request forgery is the application's own.
+        own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
+            route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
+            that a page of the same origin sent the request.
         login_scheme: How users log in, for the OpenAPI document: `OAuth2PasswordBearer(tokenUrl=…)` keeps the form behind the
             button "Authorize". By default a bearer token.
         session: The application's dependency with the session of a request, such as `get_db`. The guards depend on it, so that
@@ -205,12 +206,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
         *,
         logins: Sequence[LoginOf[HTTPConnection]] = (),
-        check_origin: bool = False,
+        own_csrf_protection: bool = False,
         login_scheme: SecurityBase | None = None,
         session: Callable[..., object] | None = None,
     ) -> None:
         self._session = _session_dependency(session)
-        super().__init__(authenticator, logins=logins, check_origin=check_origin)
+        super().__init__(authenticator, logins=logins, own_csrf_protection=own_csrf_protection)
         if login_scheme is not None and not isinstance(cast("object", login_scheme), SecurityBase):
             raise ConfigurationError(
                 f"login_scheme must be a scheme such as OAuth2PasswordBearer(tokenUrl=…), not {login_scheme!r}."

@@ -141,8 +141,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         errors: As for :meth:`init_app`.
         logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
             the request, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
-        check_origin: Whether such a login counts for an unsafe method only if a page of the same origin sent
-            the request. By default protection from cross-site request forgery is the application's own.
+        own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
+            route, the key routes included. By default such a login counts for an unsafe method only if the browser shows
+            that a page of the same origin sent the request.
         session: Returns the session of the current request, such as `db.session` of Flask-SQLAlchemy.
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
@@ -157,13 +158,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         *,
         errors: Errors = "problems",
         logins: Sequence[LoginOfRequest] = (),
-        check_origin: bool = False,
+        own_csrf_protection: bool = False,
         session: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(
             authenticator,
             logins=logins,
-            check_origin=check_origin,
+            own_csrf_protection=own_csrf_protection,
             awaits=False,
             find_session=session,
         )

@@ -178,8 +178,9 @@ class LitestarAuth(
             application has a handler of its own.
         logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
             the `ASGIConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
-        check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
-            the request. By default protection from cross-site request forgery is the application's own.
+        own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
+            route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
+            that a page of the same origin sent the request.
         session: Returns the session that the application keeps for a connection; with advanced-alchemy
             `lambda connection: alchemy.provide_session(connection.app.state, connection.scope)`, the one that handlers get.
             :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
@@ -201,10 +202,12 @@ class LitestarAuth(
         login_scheme: str | None = None,
         errors: Errors = "problems",
         logins: Sequence[LoginOf[ASGIConnection[Any, Any, Any, Any]]] = (),
-        check_origin: bool = False,
+        own_csrf_protection: bool = False,
         session: Callable[[ASGIConnection[Any, Any, Any, Any]], object] | None = None,
     ) -> None:
-        super().__init__(authenticator, logins=logins, check_origin=check_origin, session=session)
+        super().__init__(
+            authenticator, logins=logins, own_csrf_protection=own_csrf_protection, session=session
+        )
         check_policy(default, "default")
         if own_auth is not None:
             exclude_opt_key = exclude_opt_key or own_auth.exclude_opt_key

@@ -144,8 +144,9 @@ class StarletteAuth(
             that a synchronous application needs one engine. None: give it to :meth:`install`, once the application exists.
         logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
             the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
-        check_origin: Whether such a login counts for an unsafe method, or a websocket, only if a page of the same origin sent
-            the request. By default protection from cross-site request forgery is the application's own.
+        own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
+            route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
+            that a page of the same origin sent the request.
         session: Returns the session that the application keeps for a request, such as `lambda request: request.state.session`.
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 

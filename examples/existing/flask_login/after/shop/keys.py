@@ -24,7 +24,7 @@ def login_of_session(_: Request) -> Login | None:
 
 
 users = ModelUsers(User, owner_of, db.session.session_factory)
-auth = FlaskAuth[None](logins=[login_of_session], session=db.session)
+auth = FlaskAuth[None](logins=[login_of_session], own_csrf_protection=True, session=db.session)
 current_user = auth.user(users)
 
 

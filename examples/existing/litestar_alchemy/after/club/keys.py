@@ -22,6 +22,7 @@ auth = LitestarAuth(
     AsyncAuthenticator(store, find_owner=users, logins=[login]),
     logins=[login],
     own_auth=jwt_auth,
+    own_csrf_protection=True,
     errors="http",
     session=lambda connection: alchemy.provide_session(connection.app.state, connection.scope),
     paths={"/health": None},
