@@ -262,7 +262,7 @@ wrong.get("/wrong")(view)
         Mistake("open", FLASK_VIEW + "wrong.get('/wrong')(lambda: '')"),
         Mistake("at once", FLASK_VIEW + "auth.require()(wrong.get('/wrong')(lambda: ''))"),
         Mistake(
-            "at once",
+            "check",
             FLASK_VIEW
             + """
 from flask import Blueprint
@@ -272,7 +272,7 @@ wrong.register_blueprint(above)
 """,
         ),
         Mistake(
-            "at once",
+            "check",
             FLASK_VIEW
             + """
 from flask import Blueprint
@@ -282,8 +282,7 @@ closed.get("/wrong")(lambda: "")
 wrong.register_blueprint(closed)
 """,
         ),
-        Mistake("at once", FLASK_VIEW + "auth.protect(wrong)\nwrong.get('/wrong')(lambda: '')"),
-        Mistake("at once", FLASK_VIEW + "wrong.get('/wrong')(lambda: '')\nauth.protect(wrong)"),
+        Mistake("check", FLASK_VIEW + "auth.protect(wrong)\nwrong.get('/wrong')(lambda: '')"),
         Mistake("at once", "auth.public(auth.require()(lambda: ''))"),
         SPACE,
         Mistake(

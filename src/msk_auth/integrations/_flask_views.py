@@ -1,9 +1,8 @@
-"""What a Flask application demands of its callers, view by view, and the search for mistakes, as early as each can be known.
+"""What a Flask application demands of its callers, view by view, and the search for mistakes.
 
-Guards leave marks on views, and :class:`Views` holds what is declared for blueprints, applications and endpoints. A mistake
-is reported where it is made: by the decorator, by the registration of a view or a blueprint, by `init_app` or `protect`.
-All of these run while the application is imported. What shows only once the application is complete (a view function that
-is put under its endpoint by hand) is found by :meth:`Views.check`, before the first request is answered.
+Guards leave marks on views, and :class:`Views` holds what is declared for blueprints, applications and endpoints. A decorator
+reports its own mistakes. What shows only once the application is complete is found by :meth:`Views.check`, before the first
+request is answered: Flask has no hook for the registration of views.
 """
 
 from __future__ import annotations
@@ -243,41 +242,23 @@ class Views:
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
             WeakKeyDictionary()
         )
-        # What `checks_of` has found: for an endpoint and a method the view, and its policies in order.
-        self._found: WeakKeyDictionary[Flask, dict[tuple[str, str], tuple[object, list[Policy]]]]
+        # What `checks_of` has found. An application may put another view under an endpoint by hand.
+        self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
 
-    def watch(self, app: Flask) -> None:
-        """Look at the views that an application has, and at every one that is registered from now on.
+    def prepare(self, app: Flask) -> None:
+        """Look at the views that an application has already.
 
         Raises:
             ConfigurationError: As :meth:`check`.
         """
         self._prepared.add(app)
         self._check_views(app)
-        register = app.add_url_rule
-
-        @functools.wraps(register)
-        def add_url_rule(
-            rule: str, endpoint: str | None = None, view_func: Any = None, *args: Any, **more: Any
-        ) -> None:
-            register(rule, endpoint, view_func, *args, **more)
-            # A rule may come without its view, which is put under the endpoint later.
-            if view_func is not None:
-                self._check_view(app, view_func.__name__ if endpoint is None else endpoint)
-
-        app.add_url_rule = add_url_rule  # type: ignore[method-assign]
 
     def protect(self, scope: Blueprint | Flask, protection: Protection) -> None:
-        """Hold all views of a scope to a policy, or to having one.
-
-        Raises:
-            ConfigurationError: It is an application, and one of its views declares nothing.
-        """
+        """Hold all views of a scope to a policy, or to having one."""
         self._found.clear()
         self._protected[scope] = protection
-        if isinstance(scope, Flask):
-            self._check_views(scope)
 
     def declare(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
         """Hold the view of one endpoint to a policy; None makes it public.
@@ -293,8 +274,6 @@ class Views:
             )
         self._found.clear()
         declared[endpoint] = PUBLIC if policy is None else (policy,)
-        if endpoint in app.view_functions:
-            self._check_view(app, endpoint)
 
     def refuse_registered(self, view: Callable[..., Any]) -> None:
         """Refuse to put a guard around a view that is registered: the route would go past the guard.
@@ -363,12 +342,10 @@ class Views:
             ConfigurationError: As :meth:`policies_of`.
         """
         found = self._found.setdefault(app, {})
-        view = app.view_functions.get(endpoint)
-        of_view, checks = found.get((endpoint, method), (None, []))
-        # An application may put another view under an endpoint by hand.
-        if of_view is None or of_view is not view:
-            checks = named_first(self.policies_of(app, endpoint, method) or ())
-            found[endpoint, method] = view, checks
+        asked = endpoint, method, app.view_functions.get(endpoint)
+        checks = found.get(asked)
+        if checks is None:
+            checks = found[asked] = named_first(self.policies_of(app, endpoint, method) or ())
         return checks
 
     def _own_policies(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
@@ -405,6 +382,6 @@ def _how_to_declare(endpoint: str) -> str:
     if endpoint.rpartition(".")[2] != "static":
         return (
             "Decorate it with @auth.require(…) or @auth.public, below its route. If other code"
-            f" registers it, write before that: {by_name}."
+            f" registers it, write {by_name}."
         )
-    return f"It serves files. Turn it off with static_folder=None, or write before that: {by_name}."
+    return f"It serves files. Turn it off with static_folder=None, or write {by_name}."

@@ -17,7 +17,7 @@ error while the application is imported.
 
 A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require("tasks:read"),
 unsafe=require("tasks:write"))` guards all of its views, and `auth.protect(blueprint)` demands that each of them declares a
-policy, or `@auth.public`: one that does not is an error when the blueprint is registered. A guard covers every method of its
+policy, or `@auth.public`. `auth.check(app)` finds one that does not, and so does the first request. A guard covers every method of its
 rule, the OPTIONS that Flask answers by itself included, except for CORS preflights: they cannot carry credentials, and no view
 is called for them.
 """
@@ -198,8 +198,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
         it. Times of last use
-        are written at most once a minute, after a response is sent. From here on every view is looked at
-        when it is registered, and those that are there already at once.
+        are written at most once a minute, after a response is sent.
 
         Args:
             app: The application.
@@ -210,8 +209,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 except where the application has a handler of its own.
 
         Raises:
-            ConfigurationError: The application has an adapter already, there is no authenticator, there are two, or
-                :meth:`check` raises.
+            ConfigurationError: The application has an adapter already, there is no authenticator, there are two, or a view that
+                is there already is guarded in the wrong place or declares nothing where it has to.
         """
         installed = app.extensions.get(_EXTENSION)
         if self.shares_guards_with(installed):
@@ -224,7 +223,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         answered = check_errors(errors)
         bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
         app.extensions[_EXTENSION] = bound
-        self._views.watch(app)
+        self._views.prepare(app)
         # Before whatever else the application does with a request.
         app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
@@ -354,8 +353,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             unsafe: What requests with other methods than GET, HEAD, OPTIONS and TRACE demand in its place. None: the same.
 
         Raises:
-            ConfigurationError: It is an application without its adapter, or with a view that declares
-                nothing. A view of a blueprint is looked at when the blueprint is registered.
+            ConfigurationError: It is an application without its adapter. A view that declares nothing is found by
+                :meth:`check`.
         """
         if isinstance(scope, Blueprint):
             # An application without this adapter registers it without a guard.
@@ -369,12 +368,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         Args:
             app: The application that has it, or will have it.
-            endpoint: Such as `static` or `admin.static`. In a protected blueprint or application it has
-                to be declared before it is registered.
+            endpoint: Such as `static` or `admin.static`.
             policy: What it demands, on top of what it belongs to; None makes it public.
 
         Raises:
-            ConfigurationError: Something else is declared for it.
+            ConfigurationError: This was called for it before.
         """
         self._views.declare(app, endpoint, policy)
 
@@ -477,14 +475,12 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     def check(self, app: Flask) -> None:
         """Find out whether every view is guarded as declared, once the application is complete.
 
-        Most mistakes are errors before, where they are made. This finds those that are left, such as a
-        view function that was put under its endpoint by hand. The first request does so too, and none
-        is answered before everything is right; an application factory that calls this at its end learns
-        it at once.
+        The first request does so too, and none is answered before everything is right; an application factory that calls this
+        at its end learns it at once.
 
         Raises:
-            ConfigurationError: A decorator stands above its route, a view of a protected blueprint
-                declares no policy, or :meth:`declare_view` names a view that is not there.
+            ConfigurationError: A decorator stands above its route, a view of a protected blueprint or application declares
+                no policy or contradicts :meth:`declare_view`, or that names a view that is not there.
         """
         self._views.check(app)
 
