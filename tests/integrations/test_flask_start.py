@@ -320,6 +320,23 @@ class TestWhatIsFoundBeforeTheFirstRequest:
         with pytest.raises(ConfigurationError, match="Write the route first"):
             site.auth.check(site.app)
 
+    def test_a_view_that_comes_after_a_check(self, site: Site) -> None:
+        site.auth.check(site.app)
+        blueprint = Blueprint("late", __name__)
+        site.auth.require()(blueprint.get("/late")(site.view()))
+        site.app.register_blueprint(blueprint)
+        assert site.ask("GET", "/late").status_code == 500
+        assert site.called == []
+
+    def test_a_view_that_comes_after_the_first_request(self, site: Site) -> None:
+        site.app.add_url_rule("/tasks", "tasks", site.view())
+        assert site.ask("GET", "/tasks").status_code == 200
+        exposed = site.view("tasks")
+        site.auth.require()(exposed)
+        site.app.view_functions["tasks"] = exposed
+        assert site.ask("GET", "/tasks").status_code == 500
+        assert site.called == ["view"]
+
     @pytest.mark.parametrize("nested", [False, True])
     def test_a_view_that_declares_nothing(self, site: Site, nested: bool) -> None:
         blueprint = Blueprint("admin", __name__, url_prefix="/admin")

@@ -212,9 +212,6 @@ def _name_of(view: object) -> str:
     return name
 
 
-_UNDECLARED: Final = None
-
-
 @dataclass(frozen=True, slots=True)
 class Protection:
     """What a blueprint or an application demands of each of its views.
@@ -288,13 +285,15 @@ class Views:
                     raise _exposed(endpoint)
 
     def check_once(self, app: Flask) -> None:
-        """:meth:`check`, unless it has passed already.
+        """:meth:`check` for a request, unless it has passed for one already.
 
         Raises:
             ConfigurationError: As :meth:`check`.
         """
         if app not in self._checked:
             self.check(app)
+            # Flask adds no view from here on.
+            self._checked.add(app)
 
     def check(self, app: Flask) -> None:
         """Find out whether every view is guarded as declared.
@@ -310,7 +309,6 @@ class Views:
                     f"declare_view names {endpoint!r}, and the application has no such view. It has:"
                     f" {', '.join(sorted(app.view_functions))}."
                 )
-        self._checked.add(app)
 
     def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
         """What a request has to meet: empty if the view is public, None if nothing is and has to be declared.
@@ -333,7 +331,7 @@ class Views:
                 f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
                 f" protected. {_how_to_declare(endpoint)}"
             )
-        return _UNDECLARED
+        return None
 
     def checks_of(self, app: Flask, endpoint: str, method: str) -> list[Policy]:
         """The policies that a request is checked against, in this order.
@@ -342,10 +340,14 @@ class Views:
             ConfigurationError: As :meth:`policies_of`.
         """
         found = self._found.setdefault(app, {})
-        asked = endpoint, method, app.view_functions.get(endpoint)
-        checks = found.get(asked)
+        view = app.view_functions.get(endpoint)
+        checks = found.get((endpoint, method, view))
         if checks is None:
-            checks = found[asked] = named_first(self.policies_of(app, endpoint, method) or ())
+            if is_exposed(view):
+                raise _exposed(endpoint)
+            checks = found[endpoint, method, view] = named_first(
+                self.policies_of(app, endpoint, method) or ()
+            )
         return checks
 
     def _own_policies(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
