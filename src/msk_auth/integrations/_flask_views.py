@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -146,9 +146,10 @@ def _handler_name(view_class: type[View], method: str) -> str | None:
 
 def _of_method(view_class: type[View], name: str) -> tuple[Policy, ...] | None:
     # Flask-RESTful and Flask-RESTX apply them as they call the method.
-    decorators: Any = getattr(view_class, "method_decorators", ())
+    decorators: object = getattr(view_class, "method_decorators", ())
     if isinstance(decorators, Mapping):
-        decorators = decorators.get(name, ())
+        decorators = cast("Mapping[str, object]", decorators).get(name, ())
+    decorators = cast("Iterable[object]", decorators)
     return _together(_own(getattr(view_class, name)), *map(_own, decorators))
 
 

@@ -512,8 +512,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         self._check_installed()
         # That of the class: extensions put one of their own on the object.
         handle = current_app.__class__.handle_user_exception
-        answered = cast("ResponseReturnValue", handle(current_app, problem))
-        return current_app.make_response(answered)
+        return current_app.make_response(handle(current_app, problem))
 
     def verify_again(self, policy: Policy = AUTHENTICATED) -> Principal[UserT]:
         """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
