@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -16,12 +16,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Engine, MetaData, NullPool, StaticPool, create_engine, event
+from sqlalchemy import URL, Engine, MetaData, NullPool, StaticPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.forked import in_child
 from tests.stores.support import METADATA, async_engine_on, empty_tables, engine_on, sqlite_url
 
-from msk_auth import ApiKey, Authenticator, KeyFormat, KeyHasher, KeyQuery, Owner
+from msk_auth import ApiKey, Authenticator, KeyFormat, KeyHasher, KeyQuery, KeyRevocation, Owner
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
@@ -401,14 +401,119 @@ def test_a_forked_child_opens_a_connection_of_its_own_and_leaves_its_parents_ope
     assert parents.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_child_that_is_forked_while_another_thread_reads_does_not_wait_for_it(
-    store: SQLAlchemyKeyStore,
+def change(after: ApiKey) -> tuple[KeyRevocation]:
+    return (KeyRevocation(NOW, None, after),)
+
+
+@contextmanager
+def threads_that_repeat(*works: Callable[[], object]) -> Iterator[None]:
+    """Threads, each of which does one thing again and again."""
+    is_over = threading.Event()
+
+    def repeat(work: Callable[[], object]) -> None:
+        while not is_over.is_set():
+            work()
+
+    with ThreadPoolExecutor(len(works)) as threads:
+        ended = [threads.submit(repeat, work) for work in works]
+        try:
+            yield
+        finally:
+            is_over.set()
+    for thread in ended:
+        thread.result()
+
+
+@pytest.mark.parametrize("forks", [30, pytest.param(200, marks=pytest.mark.faults)])
+def test_a_child_that_is_forked_while_other_threads_read_can_read(
+    store: SQLAlchemyKeyStore, forks: int
 ) -> None:
     record = add(store, "k")
     store.find("k")
-    assert store._reader is not None
-    with store._reader._lock:
-        assert in_child(lambda: store.find("k")) == record
+
+    with threads_that_repeat(*[lambda: store.find("k")] * 3):
+        for _ in range(forks):
+            assert in_child(lambda: store.find("k")) == record
+
+
+def test_a_child_that_is_forked_while_other_threads_write_and_list_can_write(
+    store: SQLAlchemyKeyStore,
+) -> None:
+    record = add(store, "k")
+
+    def write_and_list() -> Sequence[ApiKey]:
+        store.touch({"k": NOW})
+        return store.list(KeyQuery(OWNER, NOW, limit=10))
+
+    expected = [replace(record, last_used_at=NOW)]
+    with threads_that_repeat(write_and_list, write_and_list, store.recorded_leases):
+        for _ in range(30):
+            assert in_child(write_and_list) == expected
+
+
+@pytest.mark.anyio
+async def test_a_fork_waits_for_what_an_asynchronous_driver_does(path: Path) -> None:
+    engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)))
+    AsyncSQLAlchemyKeyStore(engine)
+    is_inside = threading.Event()
+    ended: list[str] = []
+
+    def pause(what: str) -> None:
+        is_inside.set()
+        time.sleep(0.2)
+        ended.append(what)
+
+    async with engine.connect() as connection:
+        driver = await connection.get_raw_connection()
+        assert driver.driver_connection is not None
+        await driver.driver_connection.create_function("pause", 1, pause)
+        for what, statement in (
+            ("execute", "SELECT pause('execute')"),
+            ("fetch", "SELECT 1 UNION ALL SELECT pause('fetch')"),
+        ):
+            is_inside.clear()
+            reading = asyncio.ensure_future(connection.execute(text(statement)))
+            assert await asyncio.to_thread(is_inside.wait, 60)
+            # The thread of the event loop forks.
+            assert in_child(lambda: ended[-1:]) == [what]
+            await reading
+    await engine.dispose()
+
+
+def test_a_fork_does_not_wait_for_what_its_own_thread_has_begun(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sqlite, "_FORK_SECONDS", 60)
+    answers: list[str] = []
+
+    def fork(_connection: object, _event: object) -> None:
+        began = time.monotonic()
+        answers.append(in_child(lambda: "forked"))
+        assert time.monotonic() - began < 30
+
+    store = SQLAlchemyKeyStore(engine, on_change=fork)
+    store.insert(make_record("k"), max_active=None, now=NOW, change=change)
+    assert answers == ["forked"]
+    assert in_child(lambda: store.find("k")) == make_record("k")
+
+
+def test_a_fork_does_not_wait_for_ever(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sqlite, "_FORK_SECONDS", 0.01)
+    is_inside, has_forked = threading.Event(), threading.Event()
+
+    def hang(_connection: object, _event: object) -> None:
+        is_inside.set()
+        assert has_forked.wait(60)
+
+    store = SQLAlchemyKeyStore(engine, on_change=hang)
+    with ThreadPoolExecutor(1) as threads:
+        write = threads.submit(
+            store.insert, make_record("k"), max_active=None, now=NOW, change=change
+        )
+        assert is_inside.wait(60)
+        assert in_child(lambda: "forked") == "forked"
+        has_forked.set()
+        write.result()
 
 
 def test_a_forked_child_takes_no_connection_of_its_parents_pool(

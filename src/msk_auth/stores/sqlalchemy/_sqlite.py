@@ -1,12 +1,15 @@
-"""What is particular to SQLite: how a connection is set up, how a write begins, and the short way of reading."""
+"""What is particular to SQLite: how a connection is set up, how a write begins, forks, and the short way of reading."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -20,6 +23,9 @@ from msk_auth.clock import SystemClock
 from msk_auth.core.model import ApiKey
 
 from ._rows import FastPathUnavailable, first_record, select_from_id
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.005
@@ -36,6 +42,72 @@ _PRAGMAS: Final = f"""
 """
 
 
+_FORK_SECONDS: Final = 3.0
+"""How long a fork may wait: less than SQLite waits for a lock, so that no write fails because of a fork."""
+
+
+class _ForkGate:
+    """Delays a fork until no other thread is inside SQLite.
+
+    A child has a copy of the mutexes of SQLite's library, and of its table of the files that the process has locked. What
+    another thread held at the moment of the fork stays held in the child for good: its reads would hang, and its writes
+    find the database locked. So the thread that forks waits, and holds `lock` until it has forked.
+
+    A fork waits for :data:`_FORK_SECONDS` at most, and not for what its own thread has begun.
+
+    Attributes:
+        lock: Held for one short read, which then needs no :meth:`inside`. A thread may acquire it again, since a signal
+            handler may fork.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+            os.register_at_fork(
+                before=self._close, after_in_parent=self._open, after_in_child=self._renew
+            )
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        # By the identity of the thread.
+        self._inside: Counter[int] = Counter()
+        self._forking = 0
+
+    @contextmanager
+    def inside(self) -> Generator[None]:
+        """Let no other thread fork meanwhile."""
+        thread = threading.get_ident()
+        # In a child that this thread forks meanwhile, both are new ones.
+        changed, inside = self._changed, self._inside
+        with changed:
+            changed.wait_for(lambda: self._forking == 0 or thread in inside)
+            inside[thread] += 1
+        try:
+            yield
+        finally:
+            with changed:
+                inside[thread] -= 1
+                if inside[thread] == 0:
+                    del inside[thread]
+                changed.notify_all()
+
+    def _close(self) -> None:
+        self.lock.acquire()
+        self._forking += 1
+        thread = {threading.get_ident()}
+        self._changed.wait_for(lambda: self._inside.keys() <= thread, _FORK_SECONDS)
+
+    def _open(self) -> None:
+        self._changed.notify_all()
+        self._forking -= 1
+        self.lock.release()
+
+
+FORK_GATE: Final = _ForkGate()
+"""One for the process, because SQLite's mutexes are. What does not go through the store does not go through it."""
+
+
 def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
     """Set up every connection that an engine will make as a server should: WAL, durable, patient, foreign keys.
 
@@ -50,34 +122,63 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
         _retry_while_busy(connection, _PRAGMAS)
 
     del _set_up  # the event holds it
-    end_statements_on_close(_sync(engine))
+    choose_connection_class(_sync(engine))
+
+
+def _outside_forks(method: Callable[P, T]) -> Callable[P, T]:
+    """A method during which no other thread forks."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with FORK_GATE.inside():
+            return method(*args, **kwargs)
+
+    return call
+
+
+class _Cursor(sqlite3.Cursor):
+    execute = _outside_forks(sqlite3.Cursor.execute)
+    executemany = _outside_forks(sqlite3.Cursor.executemany)
+    executescript = _outside_forks(sqlite3.Cursor.executescript)
+    fetchone = _outside_forks(sqlite3.Cursor.fetchone)
+    fetchmany = _outside_forks(sqlite3.Cursor.fetchmany)
+    fetchall = _outside_forks(sqlite3.Cursor.fetchall)
+    close = _outside_forks(sqlite3.Cursor.close)
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that ends its statements when it is closed.
+    """A connection that ends its statements when it is closed, and lets no other thread fork during a call.
 
     A cancelled request ends between the steps of a statement, and SQLAlchemy closes its connection. Python leaves the
     statement to the garbage collector, and SQLite keeps the connection and its locks until then: the next write would
     wait for garbage.
+
+    An asynchronous driver calls SQLite in a thread of its own, which ends each call whatever the event loop does. It does
+    not end a transaction while the thread of the event loop forks, so a fork waits for calls here.
     """
 
+    @_outside_forks
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
 
+    commit = _outside_forks(sqlite3.Connection.commit)
+    rollback = _outside_forks(sqlite3.Connection.rollback)
+
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
-        cursor = super().cursor(*args, **kwargs)
+        cursor = super().cursor(*args or (_Cursor,), **kwargs)
         self._cursors.add(cursor)
         return cursor
 
+    @_outside_forks
     def close(self) -> None:
         for cursor in list(self._cursors):
             cursor.close()
         super().close()
 
 
-def end_statements_on_close(engine: Engine) -> None:
-    """Have the connections that an asynchronous engine will make end their statements when they are closed.
+def choose_connection_class(engine: Engine) -> None:
+    """Have an asynchronous engine make connections of :class:`_Connection`.
 
     Those of an engine with `async_creator` are the application's to make, and stay as it makes them.
     """
@@ -217,11 +318,11 @@ class SQLiteReader:
     """
 
     def __init__(self, table: Table) -> None:
-        # One connection for all threads: it is held for microseconds, and a thread's own would outlive the thread.
+        # One connection for all threads, under the lock of the gate: it is held for microseconds, and a thread's own
+        # would outlive the thread.
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._believed_until = 0.0
-        self._lock = threading.Lock()
         self._path: str | None = None
         self.is_located = False
         dialect = sqlite.dialect(paramstyle="qmark")
@@ -254,7 +355,7 @@ class SQLiteReader:
         path = self._path
         if path is None:
             raise FastPathUnavailable
-        with self._lock:
+        with FORK_GATE.lock:
             try:
                 # To the end of the result: a statement left in its middle keeps its transaction open.
                 return self._current(path).execute(statement, parameters).fetchall()
@@ -264,13 +365,15 @@ class SQLiteReader:
 
     def close(self) -> None:
         """Close the connection for good. Closing again does nothing."""
-        with self._lock:
+        with FORK_GATE.lock:
             self._path = None
             self.is_located = True
             self._drop()
 
-    def __del__(self) -> None:
-        self._drop()
+    # The default argument is still there when the interpreter ends and this module's names are gone.
+    def __del__(self, gate: _ForkGate = FORK_GATE) -> None:
+        with gate.lock:
+            self._drop()
 
     def _current(self, path: str) -> sqlite3.Connection:
         now = _CLOCK.monotonic()
@@ -307,7 +410,6 @@ class SQLiteReader:
         """
         abandon(self._connection)
         self._connection = None
-        self._lock = threading.Lock()
 
 
 def _sync(engine: Engine | AsyncEngine) -> Engine:

@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from datetime import date, datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -60,10 +60,11 @@ from ._prepared import AsyncPreparedLookUp, AsyncPreparedRead, PreparedRead, Sta
 from ._rows import FastPathUnavailable
 from ._schema import api_key_table
 from ._sqlite import (
+    FORK_GATE,
     SQLiteReader,
     begin_immediate,
     check_file,
-    end_statements_on_close,
+    choose_connection_class,
     note_file,
 )
 from ._standby import check_primary_of
@@ -132,11 +133,12 @@ class _Shared:
         self._reader = (
             SQLiteReader(self._table) if self._is_sqlite and self._table.schema is None else None
         )
+        self._outside_forks = FORK_GATE.inside if self._is_sqlite else nullcontext
         self._is_psycopg = (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg")
         self._is_plain_postgresql = is_plain_postgresql(engine) and not self._is_one_connection
         if self._is_sqlite:
             note_file(engine)
-            end_statements_on_close(engine)
+            choose_connection_class(engine)
         self._derived = engine.execution_options()
         # Errors are logged, and the parameters of these statements are digests and names.
         self._derived.hide_parameters = True
@@ -519,6 +521,7 @@ class SQLAlchemyKeyStore(_Shared):
     ) -> T:
         with (
             self._turns(self._is_one_connection),
+            self._outside_forks(),
             connect_until(self._derived, deadline) as connection,
             self._bounded(connection, deadline),
         ):
@@ -539,6 +542,7 @@ class SQLAlchemyKeyStore(_Shared):
         deadline = CLOCK.monotonic() + seconds
         with (
             self._turns(self._is_sqlite),
+            self._outside_forks(),
             connect_until(self._derived, deadline) as connection,
             self._bounded(connection, deadline),
         ):
