@@ -8,9 +8,10 @@ read start, read, delivery, fill, hit, commit, wait and return can be reached, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 
 from msk_auth import (
@@ -23,12 +24,16 @@ from msk_auth import (
     RecordedLease,
     local_principal,
 )
+from msk_auth.leases import register as register_module
 from msk_auth.leases.single_flight import Flight
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = KeyFormat().generate()
 HEADER = [f"Bearer {KEY.reveal()}"]
 OWNER_ID = "owner"
+
+# The longest of the leases that the tests use.
+LONGEST_SECONDS = 0.4
 
 # Two clocks may differ by 0.8 %; the library allows for 1 %.
 RATES = (0.996, 1.0, 1.004)
@@ -46,8 +51,12 @@ class World:
         # What a backup holds, and how often one was restored: what was promised of the state before is void.
         self.backup: tuple[ApiKey, dict[tuple[timedelta, str], RecordedLease], bool] | None = None
         self.restores = 0
+        self.processes: list[Process] = []
+        # Of each holder in the register: since when it has been there without a break, and when it last wrote its mark.
+        self.recorded: dict[str, tuple[float, float]] = {}
         # After this many readings of a clock the process that reads it is paused for so long.
         self.pause: tuple[int, float] | None = None
+        self.during_pause: Callable[[], None] = lambda: None
         self.stopped: list[tuple[Process, str, asyncio.Future[None]]] = []
         self.sleeping: list[tuple[Process, float, asyncio.Future[None]]] = []
         # True once a revocation, or disabling the owner, returned to its caller.
@@ -67,6 +76,11 @@ class World:
         if not gate.done():
             gate.set_result(None)
         self.pump()
+
+    def release_all(self) -> None:
+        """Let everything go on until it ends or sleeps."""
+        while self.stopped:
+            self.release(0)
 
     def fail(self, index: int) -> None:
         """Let one stopped step fail, as a lost connection would."""
@@ -94,6 +108,7 @@ class World:
         """Put the last copy in the place of the database, which is away for a while: what was under way is lost."""
         if self.backup is None:
             return
+        lost_at = self.time
         while self.stopped:
             self.fail(0)
         self.advance(away)
@@ -103,6 +118,26 @@ class World:
         self.register = dict(register)
         self.restores += 1
         self.revoked = False
+        for process in self.processes:
+            if self._has_missed_a_lease(process):
+                process.promises_from = lost_at + register_module.LOOK_SECONDS + LONGEST_SECONDS
+        # What a process writes from now on is there without a break from now on.
+        self.recorded = {holder: (self.time, at) for holder, (_, at) in self.recorded.items()}
+
+    def _has_missed_a_lease(self, process: Process) -> bool:
+        """Whether a process cannot know of a lease that another one may use now, because it has not seen its entry."""
+        return any(
+            process.seen.get(holder, -inf) < since
+            for holder, (since, at) in self.recorded.items()
+            if self.time - at <= 1.01 * (register_module.RECORD_SECONDS + LONGEST_SECONDS)
+        )
+
+    def note_recorded(self, holder: str) -> None:
+        """A holder has written its mark."""
+        since, at = self.recorded.get(holder, (-inf, -inf))
+        if self.time - at > register_module.RECORD_SECONDS:
+            since = self.time
+        self.recorded[holder] = since, self.time
 
     def read_clock(self) -> float:
         """The true time, after which the process that asked may be paused."""
@@ -112,6 +147,7 @@ class World:
             self.pause = (readings - 1, seconds) if readings > 0 else None
             if readings == 0:
                 self.time += seconds
+                self.during_pause()
         return time
 
     def close(self) -> None:
@@ -129,6 +165,11 @@ class Process:
         self.rate = rate
         self.lease_ms = lease_ms
         self.tasks: list[asyncio.Task[Any]] = []
+        # When it read of each holder. Its own entry is among them, and it knows of its own lease in any case.
+        self.seen: dict[str, float] = {}
+        # After a restore that lost a lease of which it cannot know, what it revokes is not promised for a while.
+        self.promises_from = -inf
+        world.processes.append(self)
         self.authenticator = self.build(
             None if lease_ms is None else timedelta(milliseconds=lease_ms)
         )
@@ -202,14 +243,14 @@ class Process:
 
     async def revoke(self) -> None:
         owner = Owner(OWNER_ID, frozenset({"run"}), OWNER_ID)
-        restores = self.world.restores
+        restores, promises = self.world.restores, self.world.time >= self.promises_from
         try:
             await self.authenticator.revoke_key(
                 local_principal(owner, at=self.now(), interactive=True), KEY.id
             )
         except Problem:
             return  # not known whether it was revoked: nothing is promised
-        self.world.revoked |= restores == self.world.restores
+        self.world.revoked |= promises and restores == self.world.restores
 
     async def disable_owner(self) -> None:
         try:
@@ -217,9 +258,9 @@ class Process:
         except ConnectionError:
             return
         self.world.owner_disabled = True
-        restores = self.world.restores
+        restores, promises = self.world.restores, self.world.time >= self.promises_from
         await self.authenticator.await_lease_expiry()
-        self.world.revoked |= restores == self.world.restores
+        self.world.revoked |= promises and restores == self.world.restores
 
 
 @dataclass
@@ -255,13 +296,16 @@ class SimStore:
 
     async def recorded_leases(self) -> Sequence[RecordedLease]:
         await self.process.stop("read the register")
-        leases = tuple(self.process.world.register.values())
+        leases, at = tuple(self.process.world.register.values()), self.process.world.time
         await self.process.stop("deliver the register")
+        self.process.seen |= {lease.holder: at for lease in leases}
         return leases
 
     async def record_lease(self, lease: RecordedLease) -> None:
         await self.process.stop("commit a lease")
         self.process.world.register[lease.duration, lease.holder] = lease
+        self.process.world.note_recorded(lease.holder)
+        self.process.seen[lease.holder] = self.process.world.time
         await self.process.stop("deliver the commit of a lease")
 
     async def forget_lease(self, lease: RecordedLease) -> None:

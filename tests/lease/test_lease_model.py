@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 LEASES = st.sampled_from([None, 100, 400])
 
-# A restored database has been away for longer than a look at the register and the longest lease last.
-AWAY = 0.5
+# A restored database may have been away for longer than a look at the register and the longest lease last, or hardly.
+AWAY = (0.001, 0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ class Deployment(RuleBasedStateMachine):
     def lose_a_connection(self, index: int) -> None:
         self.world.fail(index)
 
-    @rule(seconds=st.sampled_from([0.001, 0.05, 0.1, 0.107, 0.3, 0.4, 0.41, 1.1]))
+    @rule(seconds=st.sampled_from([0.001, 0.05, 0.1, 0.107, 0.3, 0.4, 0.41, 1.1, 3.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.advance(seconds)
 
@@ -109,9 +109,9 @@ class Deployment(RuleBasedStateMachine):
         self.world.back_up()
 
     @precondition(lambda self: self.world.backup is not None)
-    @rule()
-    def restore(self) -> None:
-        self.world.restore(AWAY)
+    @rule(away=st.sampled_from(AWAY))
+    def restore(self, away: float) -> None:
+        self.world.restore(away)
 
     @rule(readings=st.integers(0, 8), seconds=st.sampled_from([0.06, 0.5, 1.5]))
     def pause_a_process(self, readings: int, seconds: float) -> None:
@@ -241,22 +241,23 @@ class NeverReadsTheRegisterAgain(LeaseRegisterView):
         return at - self._confirmation.recorded_at <= register.RECORD_SECONDS
 
 
-class TakesAnyMarkForItsOwn(LeaseRegisterView):
-    """Breaks rule 5: an entry in a backup may be an old one."""
-
-    def confirm(self, duration: timedelta) -> Flow[None]:
-        recorded, recorded_at, seen_at = self._confirmation
-        for entry in (yield from self.read()):
-            if recorded is not None and entry.holder == recorded.holder:
-                self._confirmation = type(self._confirmation)(entry, recorded_at, seen_at)
-        yield from super().confirm(duration)
-
-
 class KnowsOnlyWhatItReads(LeaseRegisterView):
     """Takes a process that is gone from the register for one that has ended."""
 
     def read(self) -> Flow[Collection[RecordedLease]]:
-        self._unchanged_since = {}
+        self._observation = self._observation._replace(unchanged={})
+        return (yield from super().read())
+
+
+class CountsTheWholeTimeBetweenItsReads(LeaseRegisterView):
+    """Takes a mark that a backup may have brought back for one that has not changed."""
+
+    def read(self) -> Flow[Collection[RecordedLease]]:
+        read_at, unchanged = self._observation
+        passed = self._clock.monotonic() - read_at
+        self._observation = self._observation._replace(
+            unchanged={lease: seconds + passed for lease, seconds in unchanged.items()}
+        )
         return (yield from super().read())
 
 
@@ -329,7 +330,7 @@ def explore(
                 case 6:
                     world.back_up()
                 case 7:
-                    world.restore(AWAY)
+                    world.restore(chance.choice(AWAY))
                 case 8:
                     processes[who] = make(world, rate=process.rate, lease_ms=process.lease_ms)
                 case 9:
@@ -353,19 +354,35 @@ def explore_the_register(episodes: int) -> list[str]:
         user = Process(world, rate=chance.choice(RATES), lease_ms=400)
         writer = Process(world, rate=chance.choice(RATES), lease_ms=None)
         for _ in range(40):
-            match chance.choices(range(7), weights=[8, 5, 6, 1, 1, 1, 0.3])[0]:
+            match chance.choices(range(8), weights=[8, 5, 6, 1, 2, 1, 0.3, 2])[0]:
                 case 0:
                     user.start(user.verify())
+                case 7:
+                    # Requests come all the time, and little is revoked.
+                    for _ in range(chance.choice([1, 5])):
+                        user.start(user.verify())
+                        world.release_all()
+                        if chance.random() < 0.2:
+                            writer.start(writer.authenticator.await_lease_expiry())
+                            world.release_all()
+                        world.advance(0.7)
+                    user.start(user.verify())
+                    world.release_all()
                 case 1:
                     writer.start(
                         chance.choice([writer.revoke, writer.authenticator.await_lease_expiry])()
                     )
                 case 2:
-                    world.advance(chance.choice([0.001, 0.02, 0.3, 0.7, 1.1]))
+                    world.advance(chance.choice([0.001, 0.02, 0.3, 0.7, 1.1, 3.0]))
                 case 3:
                     world.back_up()
                 case 4:
-                    world.restore(AWAY)
+                    world.restore(chance.choice(AWAY))
+                    if chance.random() < 0.5:
+                        writer.start(writer.revoke())
+                        world.release_all()
+                        user.start(user.verify())
+                        world.release_all()
                 case 5:
                     world.pause = chance.randrange(8), chance.choice([0.06, 1.5])
                 case _:
@@ -405,8 +422,8 @@ def test_it_finds_every_broken_rule(
     assert explore(Process, 4000, leases=[None, 400]) != []
 
 
-@pytest.mark.parametrize("mutant", [RecordsItselfOnce, NeverReadsTheRegisterAgain])
-def test_it_finds_a_process_that_may_not_be_in_the_register(
+@pytest.mark.parametrize("mutant", [RecordsItselfOnce, CountsTheWholeTimeBetweenItsReads])
+def test_it_finds_a_process_that_is_not_waited_for(
     mutant: type[LeaseRegisterView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "LeaseRegisterView", mutant)
@@ -448,15 +465,27 @@ class Play:
         return self.world.violations
 
 
-def restore_an_old_mark() -> list[str]:
+def restore_what_no_writer_has_seen() -> list[str]:
     play = Play()
-    play.verify()
     play.world.back_up()
+    play.verify()
+    play.world.restore(0.5)
+    play.verify()
+    play.revoke()
+    return play.end()
+
+
+def restore_long_after_the_last_look(*, has_an_old_mark: bool) -> list[str]:
+    play = Play()
+    play.world.back_up()
+    play.verify()
+    if has_an_old_mark:
+        play.world.back_up()
     play.look_at_the_register()
-    play.world.advance(1.3)
-    play.verify()
-    play.world.restore(0.47)
-    play.verify()
+    for _ in range(4):
+        play.world.advance(0.9)
+        play.verify()
+    play.world.restore(0.001)
     play.revoke()
     return play.end()
 
@@ -474,8 +503,9 @@ def restore_a_register_without_the_lease() -> list[str]:
 def forget_what_was_just_recorded_anew() -> list[str]:
     play = Play()
     play.verify()
-    play.look_at_the_register()
-    play.world.advance(1.5)
+    for _ in range(3):
+        play.look_at_the_register()
+        play.world.advance(1.0)
     play.writer.start(play.writer.authenticator.await_lease_expiry())
     for _ in range(2):
         play.world.release(0)
@@ -489,9 +519,10 @@ def forget_what_was_just_recorded_anew() -> list[str]:
 def pause_before_the_reads(readings: int) -> list[str]:
     play = Play()
     play.verify()
-    play.look_at_the_register()
     play.world.advance(0.45)
     play.world.pause = readings, 1.5
+    # A backup that lacks the process is restored.
+    play.world.during_pause = play.world.register.clear
     play.user.start(play.user.verify())
     while play.world.stopped and play.world.stopped[0][1] != "deliver key":
         play.world.release(0)
@@ -510,12 +541,21 @@ def revoke_during_a_lease(after: float) -> list[str]:
     return play.end()
 
 
-def test_a_process_whose_old_mark_was_restored_records_itself_anew(
+def test_a_process_that_a_backup_has_lost_records_itself_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert restore_an_old_mark() == []
-    monkeypatch.setattr(cache, "LeaseRegisterView", TakesAnyMarkForItsOwn)
-    assert restore_an_old_mark() != []
+    assert restore_what_no_writer_has_seen() == []
+    monkeypatch.setattr(cache, "LeaseRegisterView", NeverReadsTheRegisterAgain)
+    assert restore_what_no_writer_has_seen() != []
+
+
+@pytest.mark.parametrize("has_an_old_mark", [False, True])
+def test_a_process_that_a_writer_has_seen_long_ago_is_waited_for_after_a_restore(
+    has_an_old_mark: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert restore_long_after_the_last_look(has_an_old_mark=has_an_old_mark) == []
+    monkeypatch.setattr(cache, "LeaseRegisterView", CountsTheWholeTimeBetweenItsReads)
+    assert restore_long_after_the_last_look(has_an_old_mark=has_an_old_mark) != []
 
 
 def test_a_process_that_a_writer_has_seen_is_waited_for_although_a_backup_has_lost_it(

@@ -16,8 +16,8 @@ from msk_auth.testing import FrozenClock
 
 LEASE = timedelta(seconds=2)
 OTHER = RecordedLease(timedelta(seconds=1), "other", 7)
-# From the first read that had a mark, until no lease that was granted on it can be in use.
-UNUSED = (RECORD_SECONDS + 1) * DRIFT
+# For so long a mark is observed unchanged before no lease that was granted on it, or on a lost one, can be in use.
+UNUSED = (2 * RECORD_SECONDS + LOOK_SECONDS + 1) * DRIFT
 
 
 class Register:
@@ -77,6 +77,15 @@ class Process:
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
+
+    def watch(self, seconds: float) -> Collection[RecordedLease]:
+        """The leases in use after reads that no more than `RECORD_SECONDS` separate."""
+        in_use: Collection[RecordedLease] = []
+        while seconds > 0:
+            self.advance(min(seconds, RECORD_SECONDS))
+            seconds -= RECORD_SECONDS
+            in_use = self.run(self.view.read())
+        return in_use
 
     @property
     def own(self) -> list[RecordedLease]:
@@ -178,23 +187,48 @@ def test_a_failure_is_logged_and_the_register_left_alone_for_a_second(
 
 def test_what_stands_still_is_in_use_until_no_lease_on_it_can_be(process: Process) -> None:
     process.register.leases = [OTHER]
-    # Its time counts from the end of the first read to the beginning of the current one.
+    # Its time counts from the end of each read to the beginning of the next: a read takes a second.
     assert process.run(process.view.read()) == [OTHER]
-    process.advance(UNUSED)
-    assert process.run(process.view.read()) == [OTHER]
+    assert process.watch(UNUSED - 0.001) == [OTHER]
     assert process.register.leases == [OTHER]
-    assert process.run(process.view.read()) == []
+    assert process.watch(0.002) == []
     assert process.register.leases == []
-    assert process.run(process.view.read()) == []
+    assert process.watch(1) == []
+
+
+@pytest.mark.parametrize("left", [[OTHER], []])
+def test_the_time_between_two_reads_counts_for_a_minute_at_most(
+    process: Process, left: list[RecordedLease]
+) -> None:
+    process.register.leases = [OTHER]
+    process.run(process.view.read())
+    process.register.leases = left
+    for expected in ([OTHER], [OTHER], []):
+        process.advance(100 * RECORD_SECONDS)
+        assert process.run(process.view.read()) == expected
+
+
+def test_a_read_beside_another_one_does_not_count_twice(process: Process) -> None:
+    process.register.leases = [OTHER]
+    process.run(process.view.read())
+    process.advance(RECORD_SECONDS)
+    flow = process.view.read()
+    next(flow)
+    process.advance(RECORD_SECONDS)
+    process.run(process.view.read())
+    with pytest.raises(StopIteration):
+        flow.send([OTHER])
+    assert process.watch(UNUSED - RECORD_SECONDS) == [OTHER]
 
 
 def test_a_mark_that_changes_is_in_use_anew(process: Process) -> None:
     process.register.leases = [OTHER]
     process.run(process.view.read())
-    process.advance(UNUSED + 1)
+    process.watch(UNUSED - 0.001)
     changed = OTHER._replace(mark=8)
     process.register.leases = [changed]
-    assert process.run(process.view.read()) == [changed]
+    assert process.watch(1) == [changed]
+    assert process.watch(UNUSED - 0.001) == [changed]
     assert process.register.leases == [changed]
 
 
@@ -203,13 +237,10 @@ def test_what_is_gone_may_be_in_use_for_as_long_as_if_it_stood_still(process: Pr
     assert process.run(process.view.read()) == [OTHER]
     process.register.leases = []
     process.register.calls.clear()
-    process.advance(UNUSED - 1)
-    for _ in range(2):
-        # From after the first read to before this one: a read takes a second.
-        assert process.run(process.view.read()) == [OTHER]
-    assert process.run(process.view.read()) == []
-    assert process.register.calls == ["read"] * 3
-    assert process.view._unchanged_since == {}
+    assert process.watch(UNUSED - 0.001) == [OTHER]
+    assert process.watch(0.002) == []
+    assert process.watch(1) == []
+    assert set(process.register.calls) == {"read"}
 
 
 def test_what_is_gone_counts_no_longer_once_its_process_has_written_another_mark(
@@ -229,10 +260,9 @@ def test_what_cannot_be_removed_is_logged_and_still_not_in_use(
 ) -> None:
     process.register.leases = [OTHER]
     process.run(process.view.read())
-    process.advance(UNUSED + 1)
     error = ValueError("read-only")
     process.register.fails["forget"] = error
-    assert process.run(process.view.read()) == []
+    assert process.watch(UNUSED + 1) == []
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.exc_info is not None

@@ -15,8 +15,8 @@ The rules, each of which is needed (`docs/explanation/lease.md` has the argument
    saw it there within the last tenth of a second before the reads.
 6. A process that cannot read the longest lease waits for `MAX_LEASE`.
 7. A process that uses leases waits at least for its own, even if the register does not list it.
-8. A process is removed from the register only if its mark has not changed for longer than an entry is valid, and one
-   lease more.
+8. A process is removed from the register, and not waited for, only after its mark was observed unchanged for twice as long as
+   an entry is valid, and one lease more. Of the time between two reads no more counts than an entry is valid.
 
 Rules 5 and 8 are in `msk_auth.leases.register`.
 

@@ -7,9 +7,9 @@ with a mark, which it changes:
 - **A process that grants leases** changes its mark at least every :data:`RECORD_SECONDS`, and reads the register at least
   every :data:`LOOK_SECONDS`. If its entry is gone, or has another mark than the one that it wrote last, the database was
   replaced by an older one, and the process writes a new entry.
-- **An entry is removed** by a process that has seen its mark unchanged for longer than `RECORD_SECONDS` and one such lease,
-  and only if the mark is still the same.
-
+- **An entry is removed** by a process that has observed its mark unchanged for longer than twice `RECORD_SECONDS` and one such
+  lease, and only if the mark is still the same. The time between two reads counts for `RECORD_SECONDS` at most: a backup that
+  was restored in between may have brought the mark back.
 - **An entry that is gone** counts for as long as it would if its mark stood still, unless its process has written another: it may
   have been lost with a backup that was restored.
 
@@ -55,6 +55,18 @@ class _Confirmation(NamedTuple):
     seen_at: float
 
 
+class _Observation(NamedTuple):
+    """What a process has seen of all entries.
+
+    Attributes:
+        read_at: The monotonic clock after the last read, in seconds.
+        unchanged: For how many seconds each entry was observed with the same mark, or gone.
+    """
+
+    read_at: float
+    unchanged: Mapping[RecordedLease, float]
+
+
 class LeaseRegisterView:
     """The register as one process knows it; safe to use from several threads. A forked child begins without knowledge.
 
@@ -73,7 +85,7 @@ class LeaseRegisterView:
         self._marks = count(1)
         self._confirmation = _Confirmation(None, -math.inf, -math.inf)
         self._retry_at = -math.inf
-        self._unchanged_since: Mapping[RecordedLease, float] = {}
+        self._observation = _Observation(-math.inf, {})
 
     def allows_leases(self, at: float) -> bool:
         """Whether leases may be granted for reads that begin at this time of the monotonic clock."""
@@ -106,20 +118,23 @@ class LeaseRegisterView:
         began = self._clock.monotonic()
         leases = yield from steps.recorded_leases()
         ended = self._clock.monotonic()
-        # Measured from after the first read that had this mark, to before the current read.
-        known = self._unchanged_since
+        read_at, known = self._observation
+        # From after the last read to before this one. It is less than zero if another thread has read meanwhile.
+        passed = min(began - read_at, RECORD_SECONDS)
         holders = {self._holder, *(lease.holder for lease in leases)}
         # A backup that was restored may lack a process that this one has seen. Another process may have removed it, too.
-        lost = {lease: since for lease, since in known.items() if lease.holder not in holders}
-        seen = {**lost, **{lease: known.get(lease, ended) for lease in leases}}
+        lost = [lease for lease in known if lease.holder not in holders]
+        unchanged = {
+            lease: known[lease] + passed if lease in known else 0.0 for lease in (*leases, *lost)
+        }
         in_use = [
             lease
-            for lease, since in seen.items()
-            if began - since <= _seconds_until_unused(lease.duration)
+            for lease, seconds in unchanged.items()
+            if seconds <= _seconds_until_unused(lease.duration)
         ]
-        self._unchanged_since = {
-            lease: since for lease, since in seen.items() if lease in leases or lease in in_use
-        }
+        self._observation = _Observation(
+            ended, {lease: unchanged[lease] for lease in (*leases, *in_use)}
+        )
         for lease in leases:
             if lease not in in_use:
                 yield from self._forget(lease)
@@ -133,5 +148,5 @@ class LeaseRegisterView:
 
 
 def _seconds_until_unused(duration: timedelta) -> float:
-    """For how long a mark has to be unchanged until every lease that was granted on it has ended."""
-    return (RECORD_SECONDS + duration.total_seconds()) * DRIFT
+    """For how long a mark has to be observed unchanged until every lease that was granted on it, or on a lost one, has ended."""
+    return (2 * RECORD_SECONDS + LOOK_SECONDS + duration.total_seconds()) * DRIFT
