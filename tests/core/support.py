@@ -365,7 +365,9 @@ class StubIssuer:
         *,
         interactive: bool = True,
         subject: str | ExternalIdentity = ANN,
+        scopes: frozenset[str] | None = None,
     ) -> None:
+        self.scopes = scopes
         self.authenticated_at = authenticated_at
         self.interactive = interactive
         self.subject = subject
@@ -380,7 +382,13 @@ class StubIssuer:
             return None
         expires_at = now + timedelta(hours=1)
         return VerifiedToken(
-            self.subject, expires_at, self.authenticated_at, None, False, self.interactive
+            self.subject,
+            expires_at,
+            self.authenticated_at,
+            None,
+            False,
+            self.interactive,
+            self.scopes,
         )
 
 

@@ -13,6 +13,7 @@ from tests.core.support import (
     NOW,
     PROVIDER,
     SECOND,
+    SECRET,
     StubIssuer,
     World,
     external_token,
@@ -26,15 +27,22 @@ from msk_auth import (
     ConfigurationError,
     CredentialKind,
     ExternalIdentity,
+    InputInvalid,
+    InteractiveRequired,
+    KeyHasher,
     LoginTooOld,
     Owner,
+    PepperRing,
+    PermissionDenied,
     Principal,
     StoreUnavailable,
     TokenInvalid,
     TokenRevoked,
+    any_credential,
     require,
     require_interactive,
 )
+from msk_auth.core.authentication import verify_again
 from msk_auth.core.immutability import NotShareable
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.watch._rounds import Round
@@ -148,6 +156,107 @@ def test_a_login_of_unknown_age_fails_a_max_age_and_nothing_else(make_world: Mak
 def test_a_machine_token_of_an_issuer_is_not_interactive(make_world: MakeWorld) -> None:
     world, _, _ = external_world(make_world, StubIssuer(interactive=False))
     assert world.enter(external_token()).kind is CredentialKind.TOKEN
+
+
+# What the token was granted (G4).
+
+GRANTED = [
+    (None, {"tasks:read"}),
+    (frozenset({"tasks:read", "openid"}), {"tasks:read"}),
+    (frozenset({"openid"}), set[str]()),
+    (frozenset[str](), set[str]()),
+]
+
+
+@pytest.mark.parametrize(("scopes", "effective"), GRANTED)
+@pytest.mark.parametrize("lease", [None, timedelta(milliseconds=100)])
+def test_effective_permissions_are_those_of_the_owner_that_were_granted(
+    make_world: MakeWorld,
+    scopes: frozenset[str] | None,
+    effective: set[str],
+    lease: timedelta | None,
+) -> None:
+    world, table, _ = external_world(make_world, StubIssuer(scopes=scopes), lease=lease)
+    principal = world.enter(external_token())
+    assert (principal.permissions, principal.scopes) == (effective, scopes)
+    assert world.enter(external_token()).permissions == effective
+    # Both change at once: the owner's permissions now, and never more than was granted.
+    table[PROVIDER, "00u1"] = Owner("ann", frozenset({"tasks:run", "openid"}), "Ann")
+    again = world.run(verify_again(world.auth.rules, principal, world.clock.moment))
+    assert again.permissions == {"tasks:run", "openid"} & (
+        {"tasks:run", "openid"} if scopes is None else scopes
+    )
+    assert again.scopes == scopes
+
+
+@pytest.mark.parametrize("is_person", [True, False])
+def test_a_token_with_grants_passes_where_a_permission_is_named_that_it_has(
+    make_world: MakeWorld, is_person: bool
+) -> None:
+    issuer = StubIssuer(interactive=is_person, scopes=frozenset({"tasks:read"}))
+    world, table, _ = external_world(make_world, issuer)
+    table[PROVIDER, "00u1"] = Owner("ann", frozenset({"tasks:read", "tasks:run"}), "Ann")
+    principal = world.enter(external_token())
+    world.auth.authorize(principal, require("tasks:read"))
+    world.auth.authorize(principal, any_credential())
+    for policy, scope in ((require("tasks:run"), "tasks:run"), (require(), None)):
+        with pytest.raises(PermissionDenied) as refused:
+            world.auth.authorize(principal, policy)
+        expected = {"error": "insufficient_scope", "scope": scope}
+        assert refused.value.status == 403
+        assert refused.value.challenge() == {k: v for k, v in expected.items() if v is not None}
+    assert "This token is limited to what it was granted" in refused.value.detail
+    # A person logs in with a token that has grants as well.
+    for policy in (require_interactive(), require_interactive("tasks:read")):
+        if is_person:
+            world.auth.authorize(principal, policy)
+        else:
+            with pytest.raises(InteractiveRequired):
+                world.auth.authorize(principal, policy)
+
+
+def test_nothing_is_limited_without_grants(make_world: MakeWorld) -> None:
+    world, _, _ = external_world(make_world, StubIssuer(interactive=False))
+    world.auth.authorize(world.enter(external_token()), require())
+
+
+def test_a_person_cannot_give_a_key_more_than_their_token_was_granted(
+    make_world: MakeWorld,
+) -> None:
+    issuer = StubIssuer(scopes=frozenset({"tasks:read"}))
+    world, table, _ = external_world(make_world, issuer)
+    owner = world.owners["ann"]
+    table[PROVIDER, "00u1"] = owner
+    principal = world.enter(external_token())
+    with pytest.raises(InputInvalid):
+        world.call("create_key", principal, name="ci", scopes=["tasks:run"])
+    created = world.call("create_key", principal, name="ci")
+    assert created.record.scopes == {"tasks:read"}
+    assert created.record.scopes < owner.permissions
+    # Nor by rotating one that has it.
+    for scopes in (None, ["tasks:read", "tasks:run"]):
+        wider = world.create(scopes=scopes).record
+        with pytest.raises(PermissionDenied):
+            world.call("rotate_key", principal, wider.id)
+    assert world.call("rotate_key", principal, created.record.id).record.scopes == {"tasks:read"}
+
+
+def test_an_exchanged_token_and_a_reference_stay_limited(make_world: MakeWorld) -> None:
+    issuer = StubIssuer(scopes=frozenset({"tasks:read", "openid"}))
+    world, table, _ = external_world(
+        make_world,
+        issuer,
+        tokens=profile(has_sessions=False),
+        hasher=KeyHasher(PepperRing({"2026": SECRET}, current="2026")),
+    )
+    table[PROVIDER, "00u1"] = world.owners["ann"]
+    principal = world.enter(external_token())
+    own = profile().exchange(principal, now=NOW, lifetime=timedelta(minutes=5))
+    exchanged = world.enter(own)
+    assert (exchanged.scopes, exchanged.permissions) == ({"tasks:read", "openid"}, {"tasks:read"})
+    for each in (principal, exchanged):
+        resumed = world.call("resume", world.auth.reference(each))
+        assert resumed.permissions == {"tasks:read"}
 
 
 def test_under_a_lease_an_owner_that_can_change_is_refused(make_world: MakeWorld) -> None:

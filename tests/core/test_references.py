@@ -186,6 +186,12 @@ def test_of_another_issuers_token_the_permissions_are_kept() -> None:
     assert reference_to(principal).scopes == {"builds:report"}
 
 
+def test_what_a_token_of_the_application_is_limited_to_is_kept() -> None:
+    # It was exchanged for the token of another issuer, and its owner may get permissions later.
+    principal = replace(BY_LOGIN, permissions=frozenset(), scopes=frozenset({"builds:report"}))
+    assert reference_to(principal).scopes == {"builds:report"}
+
+
 def test_a_reference_does_not_renew_itself() -> None:
     for principal in (BY_KEY, BY_LOGIN):
         with pytest.raises(ConfigurationError, match="Hand that reference on"):

@@ -530,6 +530,18 @@ def test_an_exchange_carries_the_kind_and_the_age_along(kind: CredentialKind) ->
     assert (claims.subject, claims.session_id, claims.expires_at) == ("ann", "s1", NOW + HOUR)
 
 
+@pytest.mark.parametrize("scopes", [None, frozenset[str](), frozenset({"b", "a"})])
+def test_an_exchange_carries_the_grants_along(scopes: frozenset[str] | None) -> None:
+    principal = replace(principal_of(CredentialKind.TOKEN), scopes=scopes)
+    issued = profile().exchange(principal, now=NOW, lifetime=HOUR)
+    assert profile().verify(issued, NOW).scopes == scopes
+
+
+@pytest.mark.parametrize("mark", [None, "a", {}, {"a": 1}, ["a", 7], [None], 7, True])
+def test_grants_of_another_form_are_refused(mark: object) -> None:
+    assert refused(sign(valid_header(), {**valid_claims(), "msk_scopes": mark})) is TokenInvalid
+
+
 def test_an_exchange_does_not_carry_the_other_issuers_session_along() -> None:
     issued = profile().exchange(principal_of(CredentialKind.TOKEN), now=NOW, lifetime=HOUR)
     assert profile().verify(issued, NOW).session_id is None

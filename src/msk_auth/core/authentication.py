@@ -10,7 +10,7 @@ Authentication takes these steps in this order. A failed check ends the request:
    does: the application's functions, in their order, say whose login it is. Then that its session is open.
 4. Find the owner, read anew. Refuse a disabled owner, and a credential that is older than its owner: it belongs to a
    predecessor with the same id. Under a lease refuse an owner that a request could change.
-5. The effective permissions are the owner's permissions now, cut down to the key's scopes.
+5. The effective permissions are the owner's permissions now, cut down to the key's scopes, or to what the token was granted.
 6. A key that has networks is refused from an address outside of them, also where a lease covers steps 3 to 5.
 """
 
@@ -289,11 +289,12 @@ def _principal_of_login(
     principal = Principal(
         owner,
         CredentialKind.INTERACTIVE if verified.interactive else CredentialKind.TOKEN,
-        owner.permissions,
+        _within(owner, verified.scopes),
         authenticated_at=verified.authenticated_at,
         session_id=verified.session_id,
         expires_at=verified.expires_at,
         identity=None if isinstance(verified.subject, str) else verified.subject,
+        scopes=verified.scopes,
     )
     return Authenticated(principal, valid_until, reusable=valid_until is not None)
 

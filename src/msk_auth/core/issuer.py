@@ -27,6 +27,7 @@ class VerifiedToken:
         session_id: A session of this application that it belongs to, if any.
         has_session: Whether it has to belong to one, where the application has sessions.
         interactive: Whether it stands for a person's login.
+        scopes: What it was granted; None if the permissions of its owner decide alone.
     """
 
     subject: str | ExternalIdentity
@@ -35,6 +36,7 @@ class VerifiedToken:
     session_id: str | None
     has_session: bool
     interactive: bool
+    scopes: frozenset[str] | None = None
 
 
 class TokenIssuer(Protocol):

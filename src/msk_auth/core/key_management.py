@@ -143,7 +143,8 @@ def create_key(
     limits = yield from steps.find_key_limits()
     made_at = _made_at(owner, now)
     wrong: list[FieldError] = []
-    if scopes is None and on_behalf_of is not None:
+    if scopes is None and (on_behalf_of is not None or principal.scopes is not None):
+        # The key must not have more than the person may hand out, nor more than the person's token was granted.
         scopes = permissions
     fields = clean_new({"name": name, "scopes": scopes, **details}, wrong)
     clean_scopes: frozenset[str] | None = fields["scopes"]
@@ -179,7 +180,8 @@ def rotate_key(
     record = yield from _find_key_of(authority.owner, key_id)
     if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
         raise KeyNotActive
-    scopes = record.scopes if on_behalf_of is None else _scopes_of_successor(record, authority)
+    is_limited = on_behalf_of is not None or principal.scopes is not None
+    scopes = _scopes_of_successor(record, authority) if is_limited else record.scopes
     made_at = _made_at(authority.owner, now)
     successor_ends = _end_of_successor(record, limits, made_at)
     fields = {name: getattr(record, name) for name in EDITABLE}
@@ -418,8 +420,8 @@ def _scopes_of_successor(record: ApiKey, authority: _Authority) -> frozenset[str
     if record.scopes is None:
         raise PermissionDenied(
             (),
-            "This key may do all that its owner may, now and later, which cannot be handed out on the owner's behalf."
-            " Create a key with scopes of its own.",
+            "This key may do all that its owner may, now and later, which is more than you may hand out. Create a key with"
+            " scopes of its own.",
         )
     scopes = record.scopes & authority.owner.permissions
     if not scopes <= authority.permissions:

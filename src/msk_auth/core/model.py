@@ -271,7 +271,7 @@ class Principal(Generic[UserT]):
         owner: The user, as resolved for this request.
         kind: How the user was authenticated.
         permissions: What this request may do: the owner's permissions now, cut down to the key's
-            scopes.
+            scopes, or to what the token of another issuer was granted.
         authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
             renewing does not move; for a key the moment of this verification. None if the issuer of
             a login does not state it: the login then fails every `max_age`, and nothing else. For the reference of a login
@@ -283,8 +283,9 @@ class Principal(Generic[UserT]):
             does not. For the reference of a login the end of the reference.
         identity: Who the token of another issuer stands for; None for a key and for a token of this
             application.
-        scopes: The key's own scopes, if it has any: it passes no guard that names no permission. None for a login, and
-            for a key that has all permissions of its owner. By a reference, what the token of another issuer granted.
+        scopes: The key's own scopes, or what the token of another issuer was granted, where the application says which claim
+            grants: it passes no guard that names no permission, other than `require_interactive`. None where the owner's
+            permissions decide alone. By a reference, what the principal had when the reference was made.
         resumed: Whether it acts by a reference, after the request that presented the credential. It is never interactive.
         networks: Where the key works from; None for a login, and for a key that works from everywhere.
         address: Where a key with networks was presented from; None for others.

@@ -30,6 +30,7 @@ _PASSES_AS_KEY: Final = {
     CredentialKind.API_KEY: True,
     CredentialKind.TOKEN: False,
 }
+_NOT_GRANTED: Final = "This token is limited to what it was granted, and this operation names no permission that could be among that."
 _NO_PERSON: Final = (
     "This credential stands for no person, and this operation needs the login of one."
     " Log in and use that login's token."
@@ -41,7 +42,8 @@ class Policy:
     """What an operation demands of its caller; `Policy()` demands to be authenticated at all.
 
     A key with scopes of its own passes only where a permission is named, or `any_credential`: what an operation without a
-    permission does is for its owner to say, and the application may look at nothing but the user (G4).
+    permission does is for its owner to say, and the application may look at nothing but the user (G4). So does a token of
+    another issuer that has grants; a person's passes as well where an interactive login is demanded.
 
     Attributes:
         permissions: All of these are needed.
@@ -122,7 +124,7 @@ class Policy:
         Raises:
             InteractiveRequired: Only an interactive login will do.
             KeyRequired: Only an API key will do.
-            PermissionDenied: A permission is missing, or the key has scopes of its own and none is named here.
+            PermissionDenied: A permission is missing, or the credential has scopes of its own and none is named here.
             LoginTooOld: The login is older than `max_age`, or its age is not known.
             ConfigurationError: It is no principal.
         """
@@ -137,8 +139,9 @@ class Policy:
             raise InteractiveRequired(None if is_key else _NO_PERSON)
         if self.key and not _PASSES_AS_KEY.get(principal.kind):
             raise KeyRequired
-        if principal.scopes is not None and not self._names_keys:
-            raise PermissionDenied(())
+        if principal.scopes is not None and not (self._names_keys or self.interactive):
+            is_key = principal.kind is CredentialKind.API_KEY
+            raise PermissionDenied((), None if is_key else _NOT_GRANTED)
         if not self.permissions <= principal.permissions:
             raise PermissionDenied(self.permissions)
         if self.max_age is None:

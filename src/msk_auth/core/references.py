@@ -93,7 +93,7 @@ def reference_to(
         principal.owner.id,
         session_id=principal.session_id if has_session else None,
         # What the claims of another issuer's token grant is not known later, when its owner is found by id.
-        scopes=None if principal.identity is None else principal.permissions,
+        scopes=principal.scopes if principal.identity is None else principal.permissions,
         made_at=made_at,
         ends_at=made_at + max_age,
     )

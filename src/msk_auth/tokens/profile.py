@@ -45,6 +45,8 @@ from .signing import KeyRing, SigningKey
 _TYPE: Final = "at+jwt"
 # A private claim (RFC 7519, section 4.3) of tokens that stand for no person's login.
 _KIND: Final = "msk_kind"
+# A private claim of tokens that were exchanged for a token with grants: a list of names.
+_SCOPES: Final = "msk_scopes"
 _MAX_TEXT: Final = 255
 # 9999-12-31: what a datetime can hold, and far below what arithmetic on numbers from outside could
 # overflow.
@@ -64,6 +66,7 @@ class Claims:
         authenticated_at: `auth_time`, when the person logged in; renewing does not move it.
         session_id: `sid`, if there is one.
         interactive: Whether it stands for a person's login; False for a machine's token.
+        scopes: What it may do at most; None if the owner's permissions decide alone.
         members: All claims as they were sent.
     """
 
@@ -75,6 +78,7 @@ class Claims:
     authenticated_at: datetime
     session_id: str | None
     interactive: bool
+    scopes: frozenset[str] | None
     members: Mapping[str, object]
 
 
@@ -141,6 +145,7 @@ class TokenProfile:
         authenticated_at: datetime | None = None,
         session_id: str | None = None,
         interactive: bool = True,
+        scopes: Collection[str] | None = None,
     ) -> str:
         """A signed token, for a person who has logged in to this application.
 
@@ -156,6 +161,7 @@ class TokenProfile:
             session_id: The login session that ends together with this token.
             interactive: Whether a person logged in. With anything but True the token is marked as a
                 machine's, and `require_interactive` refuses it.
+            scopes: What it may do at most, of the owner's permissions; None means all of them.
 
         Raises:
             ConfigurationError: The lifetime is out of range or the ring cannot sign.
@@ -191,6 +197,8 @@ class TokenProfile:
             claims["sid"] = session_id
         if interactive is not True:
             claims[_KIND] = CredentialKind.TOKEN.value
+        if scopes is not None:
+            claims[_SCOPES] = sorted(scopes)
         key = self.keys.signing_key
         header = {"alg": key.header_name, "kid": key.kid, "typ": _TYPE}
         message = f"{encode_segment(header)}.{encode_segment(claims)}".encode()
@@ -204,10 +212,10 @@ class TokenProfile:
         lifetime: timedelta,
         session_id: str | None = None,
     ) -> str:
-        """A signed token for a principal that another token authenticated, of its kind and age.
+        """A signed token for a principal that another token authenticated, of its kind, age and grants.
 
         A machine's token gives a machine's token, and a login stays as old as it is: `auth_time` is
-        carried along.
+        carried along, and so is what limits the permissions.
 
         Args:
             principal: What `authenticate` returned for the other token.
@@ -235,6 +243,7 @@ class TokenProfile:
             authenticated_at=min(principal.authenticated_at, now),
             session_id=session_id,
             interactive=principal.kind is CredentialKind.INTERACTIVE,
+            scopes=principal.scopes,
         )
 
     def verify(self, token: str, now: datetime) -> Claims:
@@ -270,6 +279,7 @@ class TokenProfile:
             session_id=claims.session_id if self.has_sessions else None,
             has_session=self.has_sessions,
             interactive=claims.interactive,
+            scopes=claims.scopes,
         )
 
     def jwks(self) -> dict[str, list[dict[str, object]]]:
@@ -315,6 +325,7 @@ class TokenProfile:
             authenticated_at=authenticated_at,
             session_id=session_id,
             interactive=self._is_interactive(claims, key),
+            scopes=_scopes(claims),
             members=claims,
         )
 
@@ -345,6 +356,18 @@ def _moment(claims: Mapping[str, object], name: str) -> datetime:
     if type(value) is not int or not 0 <= value <= _MAX_SECONDS:
         raise TokenInvalid
     return datetime.fromtimestamp(value, UTC)
+
+
+def _scopes(claims: Mapping[str, object]) -> frozenset[str] | None:
+    if _SCOPES not in claims:
+        return None
+    names = claims[_SCOPES]
+    if not isinstance(names, list):
+        raise TokenInvalid
+    listed = cast("list[object]", names)
+    if not all(isinstance(name, str) for name in listed):
+        raise TokenInvalid
+    return frozenset(cast("list[str]", listed))
 
 
 def _text(claims: Mapping[str, object], name: str) -> str:
