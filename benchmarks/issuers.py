@@ -75,7 +75,7 @@ def by_msk_auth(
     authenticator = Authenticator(
         MemoryKeyStore(),
         find_owner=subjects.find_owner,
-        issuers=[OIDC(ISSUER, audience=AUDIENCE, keys=PinnedKeySet(jwks))],
+        issuers=[OIDC(ISSUER, audience=AUDIENCE, grants=None, keys=PinnedKeySet(jwks))],
         find_external_owner=lambda _external: subjects.OWNER,
         lease=lease,
     )

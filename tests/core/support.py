@@ -358,6 +358,8 @@ class StubIssuer:
     """Accepts every token that names the provider as its issuer."""
 
     names: Collection[str] = (PROVIDER,)
+    selects = None
+    shares_keys = False
 
     def __init__(
         self,

@@ -16,7 +16,9 @@ from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.issuers import (
     OIDC,
     Auth0,
+    Buildkite,
     Clerk,
+    CloudflareAccess,
     Cognito,
     Entra,
     Firebase,
@@ -36,6 +38,7 @@ TENANT = "72f988bf-86f1-41af-91ab-2d7cd011db47"
 GOOGLE_CLIENT = "1008719970978-hb24n2ds.apps.googleusercontent.com"
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
+B2C = "https://acme.b2clogin.com/775527ff-9a37-4307-8b3d-cc311f58d925/v2.0/"
 PINGONE = "https://auth.pingone.eu/5f2c1b7e-96d1-4d2b-8f1c-3c7d2f0b9a11/as"
 
 
@@ -85,7 +88,8 @@ class Shape:
 
     def made(self, **options: Any) -> ExternalIssuer:
         kid, algorithm = str(self.header["kid"]), str(self.header["alg"])
-        return self.make(keys=PinnedKeySet(jwks(kid, algorithm)), **options)
+        settings: dict[str, Any] = {"keys": PinnedKeySet(jwks(kid, algorithm)), "grants": None}
+        return self.make(**{**settings, **options})
 
     def token(self, *, header: Mapping[str, object] | None = None, **changes: object) -> str:
         """The token but for some claims; None leaves one out."""
@@ -111,6 +115,22 @@ def shape(
 
 
 JWT: dict[str, object] = {"typ": "JWT"}
+
+
+# The rules of the guide for providers whose tokens `OIDC` takes for machines'.
+
+
+def is_session_of_workos(claims: Mapping[str, object]) -> bool:
+    return str(claims.get("sid")).startswith("session_")
+
+
+def is_session_of_descope(claims: Mapping[str, object]) -> bool:
+    return str(claims["sub"]).startswith("U") and bool(claims.get("amr"))
+
+
+def is_user_of_iap(claims: Mapping[str, object]) -> bool:
+    return not str(claims["email"]).endswith(".gserviceaccount.com")
+
 
 SHAPES: dict[str, Shape] = {
     "Auth0": shape(
@@ -221,6 +241,7 @@ SHAPES: dict[str, Shape] = {
             "email": "ann@example.com",
             "email_verified": True,
             "hd": "example.com",
+            "nonce": "n-0S6_WzA2Mj",
         },
     ),
     "Keycloak": shape(
@@ -285,6 +306,7 @@ SHAPES: dict[str, Shape] = {
             "aud": "xxxxxxxxxxxxexample",
             "token_use": "id",
             "auth_time": T - 60,
+            "nonce": "n-0S6_WzA2Mj",
         },
     ),
     "Supabase": shape(
@@ -437,5 +459,341 @@ SHAPES: dict[str, Shape] = {
             "auth_time": T - 60,
             "acr": "urn:mace:incommon:iap:silver",
         },
+    ),
+    # Providers without a preset: the arguments of `OIDC` that the guide has for them.
+    "Zitadel, access": shape(
+        lambda **o: OIDC(
+            "https://acme.zitadel.cloud",
+            audience="165461388636585985",
+            access_claims=["jti"],
+            **o,
+        ),
+        JWT,
+        {
+            "iss": "https://acme.zitadel.cloud",
+            "sub": "165460784409546753",
+            "aud": ["165472391399309313", "165461388636585985"],
+            "client_id": "165472391399309313",
+            "jti": "V2_276500000000000001-at_276500000000000002",
+            "nbf": T,
+            "urn:zitadel:iam:org:project:roles": {
+                "tasks:read": {"165460784409546700": "acme.zitadel.cloud"}
+            },
+        },
+        interactive=False,
+        lifetime=43_200,
+    ),
+    "Zitadel, ID": shape(
+        lambda **o: OIDC(
+            "https://acme.zitadel.cloud",
+            audience="165472391399309313",
+            token="id",
+            access_claims=["jti"],
+            **o,
+        ),
+        JWT,
+        {
+            "iss": "https://acme.zitadel.cloud",
+            "sub": "165460784409546753",
+            "aud": ["165472391399309313", "165461388636585985"],
+            "azp": "165472391399309313",
+            "client_id": "165472391399309313",
+            "auth_time": T - 60,
+            "amr": ["pwd"],
+            "at_hash": "eGDxpnaLvgAPzyo_vpIz2w",
+            "nonce": "n-0S6_WzA2Mj",
+            "sid": "V1_276500000000000003",
+        },
+        lifetime=43_200,
+    ),
+    "Hydra, access": shape(
+        lambda **o: OIDC("https://hydra.example.com/", audience="https://api.example.com", **o),
+        JWT,
+        {
+            "aud": ["https://api.example.com"],
+            "client_id": "e1bd5be0-7a3a-4b2b-8f0f-9d2f0b1c2d3e",
+            "ext": {},
+            "iss": "https://hydra.example.com/",
+            "jti": "c7e1d1b2-5b1f-4f5c-9c39-6a4b7f0c1a2b",
+            "nbf": T,
+            "scp": ["tasks:read", "offline"],
+            "sub": "foo@bar.com",
+        },
+        interactive=False,
+    ),
+    "Hydra, ID": shape(
+        lambda **o: OIDC("https://hydra.example.com/", audience="e1bd5be0", token="id", **o),
+        JWT,
+        {
+            "acr": "0",
+            "at_hash": "E5zBqYVC8oDh5v6s2kAvpg",
+            "aud": ["e1bd5be0"],
+            "auth_time": T - 60,
+            "iss": "https://hydra.example.com/",
+            "jti": "4d8c5a8b-6f9c-4e67-8d6d-7f4b6c5d4e3f",
+            "nonce": "n-0S6_WzA2Mj",
+            "rat": T - 61,
+            "sid": "a3d5c2b1-0f9e-4d8c-b7a6-5f4e3d2c1b0a",
+            "sub": "foo@bar.com",
+        },
+    ),
+    "Authentik, access": shape(
+        lambda **o: OIDC(
+            "https://auth.example.com/application/o/tasks/",
+            audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+            access_claims=["azp", "uid"],
+            **o,
+        ),
+        JWT,
+        {
+            "iss": "https://auth.example.com/application/o/tasks/",
+            "sub": "a3f1c9b27d2e4f60a5b8c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c",
+            "aud": "EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+            "auth_time": T - 60,
+            "acr": "goauthentik.io/providers/oauth2/default",
+            "amr": ["pwd"],
+            "nonce": "n-0S6_WzA2Mj",
+            "sid": "4b227777d4dd1fc61c6f884f48641d02b4d121d3fd328cb08b5531fcacdabf8a",
+            "email": "ann@example.com",
+            "groups": ["tasks:read"],
+            "azp": "EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+            "uid": "mfTnLmDhVbXcQwErTyUiOpAsDfGhJkLzXcVbNm12",
+        },
+        interactive=False,
+        lifetime=300,
+    ),
+    "Authentik, ID": shape(
+        lambda **o: OIDC(
+            "https://auth.example.com/application/o/tasks/",
+            audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+            token="id",
+            access_claims=["azp", "uid"],
+            **o,
+        ),
+        JWT,
+        {
+            "iss": "https://auth.example.com/application/o/tasks/",
+            "sub": "a3f1c9b27d2e4f60a5b8c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c",
+            "aud": "EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+            "auth_time": T,
+            "acr": "goauthentik.io/providers/oauth2/default",
+            "amr": ["pwd"],
+            "nonce": "n-0S6_WzA2Mj",
+            "at_hash": "cpqKfdQA5eH891Ff5oJr_Q",
+            "sid": "4b227777d4dd1fc61c6f884f48641d02b4d121d3fd328cb08b5531fcacdabf8a",
+        },
+        lifetime=300,
+    ),
+    "FusionAuth, access": shape(
+        lambda **o: OIDC(
+            "https://login.fusion.example", audience="85a03867-dccf-4882-adde-1a79aeec50df", **o
+        ),
+        JWT,
+        {
+            "aud": "85a03867-dccf-4882-adde-1a79aeec50df",
+            "iss": "https://login.fusion.example",
+            "sub": "858a4b01-62c8-4c2f-bfa7-6d018833bea7",
+            "jti": "a61f5d9c-4f4c-4a67-93b1-5a6c2f3b9e10",
+            "authenticationType": "PASSWORD",
+            "email": "ann@example.com",
+            "email_verified": True,
+            "applicationId": "85a03867-dccf-4882-adde-1a79aeec50df",
+            "auth_time": T - 60,
+            "gty": ["authorization_code"],
+            "roles": ["tasks:read"],
+            "scope": "openid offline_access",
+            "tid": "30663132-6464-6665-3032-326466613934",
+        },
+        interactive=False,
+    ),
+    "FusionAuth, ID": shape(
+        lambda **o: OIDC(
+            "https://login.fusion.example",
+            audience="85a03867-dccf-4882-adde-1a79aeec50df",
+            token="id",
+            **o,
+        ),
+        JWT,
+        {
+            "aud": "85a03867-dccf-4882-adde-1a79aeec50df",
+            "iss": "https://login.fusion.example",
+            "sub": "858a4b01-62c8-4c2f-bfa7-6d018833bea7",
+            "at_hash": "JmJxM2VhZGY",
+            "authenticationType": "PASSWORD",
+            "applicationId": "85a03867-dccf-4882-adde-1a79aeec50df",
+            "auth_time": T - 60,
+            "nonce": "n-0S6_WzA2Mj",
+            "tid": "30663132-6464-6665-3032-326466613934",
+        },
+    ),
+    "B2C, access": shape(
+        lambda **o: OIDC(B2C, audience="f2a76e08-93f2-4350-833c-965c02483b11", **o),
+        JWT,
+        {
+            "iss": B2C,
+            "nbf": T,
+            "aud": "f2a76e08-93f2-4350-833c-965c02483b11",
+            "oid": "1558f87f-452b-4757-bcd1-883b0f7a9e8e",
+            "sub": "1558f87f-452b-4757-bcd1-883b0f7a9e8e",
+            "emails": ["ann@example.com"],
+            "tfp": "B2C_1_signupsignin1",
+            "nonce": "638342f4-5f5f-4a0b-9d0f-1b1e4c9e0001",
+            "scp": "tasks:read",
+            "azp": "e760cab2-b9a1-4c0d-86fb-ff7084abd902",
+            "ver": "1.0",
+        },
+        interactive=False,
+    ),
+    "B2C, ID": shape(
+        lambda **o: OIDC(B2C, audience="e760cab2-b9a1-4c0d-86fb-ff7084abd902", token="id", **o),
+        JWT,
+        {
+            "iss": B2C,
+            "nbf": T,
+            "aud": "e760cab2-b9a1-4c0d-86fb-ff7084abd902",
+            "sub": "1558f87f-452b-4757-bcd1-883b0f7a9e8e",
+            "auth_time": T - 5,
+            "tfp": "B2C_1_signupsignin1",
+            "nonce": "638342f4-5f5f-4a0b-9d0f-1b1e4c9e0001",
+            "ver": "1.0",
+        },
+    ),
+    "Logto, access": shape(
+        lambda **o: OIDC("https://acme.logto.app/oidc", audience="https://shopping.api", **o),
+        {"typ": "at+jwt"},
+        {
+            "jti": "VovNyqJ5_tuYac89eTbpF",
+            "sub": "foo123",
+            "scope": "tasks:read",
+            "client_id": "ilmd6ve6zwk5qpz0zqg2c",
+            "iss": "https://acme.logto.app/oidc",
+            "aud": "https://shopping.api",
+        },
+        interactive=False,
+    ),
+    "Logto, ID": shape(
+        lambda **o: OIDC(
+            "https://acme.logto.app/oidc", audience="ilmd6ve6zwk5qpz0zqg2c", token="id", **o
+        ),
+        JWT,
+        {
+            "sub": "foo123",
+            "at_hash": "Ujiz1aXWl9CTdgMVHPWRiQ",
+            "nonce": "n-0S6_WzA2Mj",
+            "aud": "ilmd6ve6zwk5qpz0zqg2c",
+            "iss": "https://acme.logto.app/oidc",
+        },
+    ),
+    "WorkOS": shape(
+        lambda **o: OIDC(
+            "https://api.workos.com/user_management/client_01HXYZ",
+            audience="client_01HXYZ",
+            audience_claim="client_id",
+            **{"interactive": is_session_of_workos, **o},
+        ),
+        {},
+        {
+            "iss": "https://api.workos.com/user_management/client_01HXYZ",
+            "sub": "user_01HBEQKA6K4QJAS93VPE39W1JT",
+            "sid": "session_01HQSXZGF8FHF7A9ZZFCW4387R",
+            "jti": "01HQSXZXPPFPKMDD32RKTFY6PV",
+            "org_id": "org_01HRDMC6CM357W30QMHMQ96Q0S",
+            "role": "member",
+            "permissions": ["tasks:read", "tasks:run"],
+            "client_id": "client_01HXYZ",
+        },
+        audience="client_id",
+        lifetime=300,
+    ),
+    "Descope": shape(
+        lambda **o: OIDC(
+            "https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
+            audience="https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
+            audience_claim="iss",
+            required={"drn": "DS"},
+            **{"interactive": is_session_of_descope, **o},
+        ),
+        JWT,
+        {
+            "amr": ["email"],
+            "drn": "DS",
+            "iss": "https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
+            "permissions": ["tasks:read"],
+            "rexp": "2026-12-24T10:00:00Z",
+            "roles": ["Tenant Admin"],
+            "sub": "U2bcdefghijklmnopqrstuvwxyza",
+        },
+        audience="iss",
+        lifetime=600,
+    ),
+    "Cloudflare Access": shape(
+        lambda **o: CloudflareAccess("yourteam.cloudflareaccess.com", audience="32eafc76", **o),
+        JWT,
+        {
+            "aud": ["32eafc76"],
+            "email": "user@example.com",
+            "nbf": T,
+            "iss": "https://yourteam.cloudflareaccess.com",
+            "type": "app",
+            "identity_nonce": "6ei69kawdKzMIAPF",
+            "sub": "7335d417-61da-459d-899c-0a01c76a2f94",
+            "country": "US",
+        },
+        lifetime=86_400,
+    ),
+    "Google IAP": shape(
+        lambda **o: OIDC(
+            "https://cloud.google.com/iap",
+            audience="/projects/12345/global/backendServices/67890",
+            **{"interactive": is_user_of_iap, **o},
+        ),
+        {"alg": "ES256", "kid": "0oeLcQ", **JWT},
+        {
+            "iss": "https://cloud.google.com/iap",
+            "sub": "accounts.google.com:112233445566778899001",
+            "email": "ann@example.com",
+            "aud": "/projects/12345/global/backendServices/67890",
+            "hd": "example.com",
+        },
+        lifetime=600,
+    ),
+    "CircleCI": shape(
+        lambda **o: OIDC(
+            "https://oidc.circleci.com/org/3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
+            audience="3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
+            **o,
+        ),
+        JWT,
+        {
+            "aud": "3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
+            "iss": "https://oidc.circleci.com/org/3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
+            "oidc.circleci.com/context-ids": ["b9f1c9d2-7a3b-4c5d-8e6f-0a1b2c3d4e5f"],
+            "oidc.circleci.com/project-id": "5d2c6b4f-1a0f-4c54-8e1f-8b2d3c4e5f60",
+            "oidc.circleci.com/ssh-rerun": False,
+            "oidc.circleci.com/vcs-origin": "github.com/acme/tasks",
+            "oidc.circleci.com/vcs-ref": "refs/heads/main",
+            "sub": "org/3c1b5a3e/project/5d2c6b4f/user/9e8d7c6b",
+        },
+        interactive=False,
+    ),
+    "Buildkite": shape(
+        lambda **o: Buildkite("example-org", audience="https://api.example.com", **o),
+        {"kid": "f4b821837b4edcba56136f22f37ee6969520df23407126cce188d4141c015d68"},
+        {
+            "iss": "https://agent.buildkite.com",
+            "sub": "organization:example-org:pipeline:example-pipeline:ref:refs/heads/main:commit:b5ff:step:",
+            "aud": "https://api.example.com",
+            "nbf": T,
+            "jti": "0194b014-8517-7cef-b232-76a827315f08",
+            "organization_slug": "example-org",
+            "pipeline_slug": "example-pipeline",
+            "build_number": 5,
+            "build_branch": "main",
+            "job_id": "01945ecf-80f0-41e8-9b83-a2970a9305a1",
+            "agent_id": "01945ecf-8bcf-40a6-9d70-a765db9a0928",
+            "runner_environment": "buildkite-hosted",
+        },
+        interactive=False,
+        lifetime=300,
     ),
 }

@@ -490,7 +490,7 @@ def blocking(url: str) -> Authenticator[str]:
     return Authenticator(
         MemoryKeyStore(),
         find_owner=lambda _: None,
-        issuers=[OIDC(url, audience="api")],
+        issuers=[OIDC(url, audience="api", grants=None)],
         find_external_owner=owner,
     )
 
@@ -576,7 +576,7 @@ def test_one_set_serves_several_event_loops(provider: Provider) -> None:
     authenticator = AsyncAuthenticator(
         AsyncMemoryKeyStore(),
         find_owner=no_owner,
-        issuers=[OIDC(provider.url, audience="api")],
+        issuers=[OIDC(provider.url, audience="api", grants=None)],
         find_external_owner=owner_later,
     )
     header = [f"Bearer {issuer_token(provider.url)}"]

@@ -542,6 +542,19 @@ def test_grants_of_another_form_are_refused(mark: object) -> None:
     assert refused(sign(valid_header(), {**valid_claims(), "msk_scopes": mark})) is TokenInvalid
 
 
+@pytest.mark.parametrize("claim", ["events", "cnf"])
+def test_a_security_event_and_a_bound_token_are_no_bearers_login(claim: str) -> None:
+    for value in ({"http://schemas.openid.net/event/backchannel-logout": {}}, {}, None):
+        assert refused(sign(valid_header(), {**valid_claims(), claim: value})) is TokenInvalid
+
+
+def test_a_token_that_another_party_uses_is_a_machines_whatever_the_rule_says() -> None:
+    for act in ({"sub": "admin"}, {}, None):
+        text = sign(valid_header(), {**valid_claims(), "act": act})
+        assert profile().verify(text, NOW).interactive is False
+        assert profile(interactive=lambda _: True).verify(text, NOW).interactive is False
+
+
 def test_an_exchange_does_not_carry_the_other_issuers_session_along() -> None:
     issued = profile().exchange(principal_of(CredentialKind.TOKEN), now=NOW, lifetime=HOUR)
     assert profile().verify(issued, NOW).session_id is None

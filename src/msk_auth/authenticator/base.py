@@ -24,7 +24,7 @@ from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.steps import Flow
 from msk_auth.leases.cache import LeaseCache, Leases
-from msk_auth.tokens.external import ExternalIssuer
+from msk_auth.tokens.external import ExternalIssuer, share_keys
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import AnyUsers, users_in
 
@@ -109,6 +109,7 @@ class BaseAuthenticator(Generic[UserT]):
             (tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens)
         )
         self.issuers: tuple[ExternalIssuer, ...] = tuple(issuers)
+        share_keys(self.issuers)
         self.rules: Rules = Rules(
             key_format=KeyFormat() if key_format is None else key_format,
             hasher=KeyHasher() if hasher is None else hasher,

@@ -86,9 +86,16 @@ class Rules(NamedTuple):
         Raises:
             ConfigurationError: They contradict each other.
         """
-        names = [name for issuer in self.issuers for name in issuer.names]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(f"Two token profiles have the same issuer: {names}.")
+        chosen: dict[str, list[object]] = {}
+        for issuer in self.issuers:
+            for name in issuer.names:
+                others = chosen.setdefault(name, [])
+                if issuer.selects in others or (others and None in (issuer.selects, *others)):
+                    raise ConfigurationError(
+                        f"Two token profiles have the same issuer, {name!r}, and accept the same tokens. Configure one"
+                        " issuer several times only for different audiences, kinds or tenants."
+                    )
+                others.append(issuer.selects)
         return self
 
 
@@ -245,10 +252,18 @@ def verify_key(rules: Rules, presented: KeyValue) -> Flow[ApiKey]:
 
 
 def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow[Authenticated]:
+    refusals: list[TokenExpired | TokenInvalid] = []
     for issuer in rules.issuers:
-        verified = yield from issuer.authenticate(token, now)
-        if verified is not None:
-            return (yield from _principal_of_login(rules, verified, now))
+        try:
+            verified = yield from issuer.authenticate(token, now)
+        except (TokenExpired, TokenInvalid) as refusal:
+            # It may be of another kind, or for another audience, that the application configured for the same issuer.
+            refusals.append(refusal)
+        else:
+            if verified is not None:
+                return (yield from _principal_of_login(rules, verified, now))
+    if refusals:
+        raise min(refusals, key=lambda refusal: isinstance(refusal, TokenInvalid))
     return (yield from _authenticate_login(rules, token, now))
 
 

@@ -44,7 +44,12 @@ class TokenIssuer(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """Each `iss` that its tokens have. No two issuers of an application share one."""
+        """Each `iss` that its tokens have."""
+        ...
+
+    @property
+    def selects(self) -> object:
+        """What it accepts of those tokens. Several issuers may share a name if they differ in it; None shares no name."""
         ...
 
     def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:

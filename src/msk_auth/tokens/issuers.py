@@ -3,49 +3,48 @@
     authenticator = Authenticator(
         store,
         find_owner=find_owner,
-        issuers=[Auth0("tenant.eu.auth0.com", audience="https://api.example.com")],
+        issuers=[Auth0("tenant.eu.auth0.com", audience="https://api.example.com", grants="permissions")],
         find_external_owner=find_external_owner,
     )
 
-All of them check the signature, the issuer, the audience, the kind of token and its times; see `external`. Where a provider's
-documentation states a page's address it was read when the preset was written.
+All of them check the signature, the issuer, the audience, the kind of token and its times; see `external`. A preset is a row, a
+`Preset`, and the constructor that fills it in. Where a provider's documentation states a page's address it was read when the
+preset was written.
 
-These arguments mean the same everywhere:
+`grants`, which has no default, and the arguments of :class:`Options` mean the same everywhere: see :class:`ExternalIssuer`. The
+`auth_time` of a token is the age of the login; where there is none the age is unknown, which fails every `max_age`.
 
-- `interactive`: which tokens stand for a person's login, given the claims. Without it, those of which the provider states that
-  a person logged in; a machine where it states nothing. Only True counts.
-- `keys`: a :class:`~msk_auth.tokens.keysets.PinnedKeySet`, or a :class:`~msk_auth.tokens.keysets.RemoteKeySet` with settings
-  of yours; without it the issuer's keys are fetched by discovery.
-- `max_lifetime`: the longest time from `iat` to `exp`. A token cannot be revoked here before its end.
-- `leeway`: how far the clocks of the issuer and this machine may be apart.
-
-The `auth_time` of a token is the age of the login; where there is none the age is unknown, which fails every `max_age`.
+One issuer may be configured several times, for different audiences, kinds and tenants. The first that accepts a token counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, cast
+from typing import Final, TypeAlias, Unpack, cast
 
 from msk_auth.core.errors import ConfigurationError, TokenInvalid
 
 from .external import (
     Claims,
     ExternalIssuer,
+    Options,
+    Preset,
     TokenKind,
-    refuse_id_token,
-    require_id_token,
-    require_texts,
+    never,
     text_claim,
 )
+from .grants import Grants
 from .keysets import KeySet, PinnedKeySet, RemoteKeySet
 
 __all__ = [
     "OIDC",
     "Auth0",
+    "Buildkite",
     "Clerk",
+    "CloudflareAccess",
     "Cognito",
     "Entra",
     "ExternalIssuer",
@@ -53,84 +52,142 @@ __all__ = [
     "GitHubActions",
     "GitLabCI",
     "Google",
+    "Grants",
     "KeySet",
     "Keycloak",
     "Kubernetes",
     "Okta",
+    "Options",
     "PingOne",
     "PinnedKeySet",
+    "Preset",
     "RemoteKeySet",
     "Supabase",
     "TokenKind",
 ]
 
-_DAY: Final = timedelta(hours=24)
-_LEEWAY: Final = timedelta(seconds=30)
 _HOST: Final = re.compile(r"[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)+(:[0-9]{1,5})?")
 _NAME: Final = re.compile(r"[0-9A-Za-z_-]+")
 _GUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GOOGLE_CLIENT: Final = ".apps.googleusercontent.com"
+_JWT: Final = frozenset({"jwt"})
+_AT_JWT: Final = frozenset({"at+jwt", "application/at+jwt"})
+# Claims that only ID tokens have (OpenID Connect Core, sections 2 and 3.3.2.11), and those that only access tokens have (RFC
+# 9068, section 2.2.3, and Okta's).
+_ID_CLAIMS: Final = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
+_ACCESS_CLAIMS: Final = frozenset({"scope", "scp", "cid"})
+# Every customer of these can get a token for any audience.
+_SHARED: Final = {
+    "https://agent.buildkite.com": "Buildkite",
+    "https://token.actions.githubusercontent.com": "GitHubActions",
+    "https://accounts.google.com": "Google",
+}
 
-Rule = Callable[[Claims], bool]
+_Texts: TypeAlias = str | Collection[str]
 
 
-def _always(_claims: Claims) -> bool:
-    return True
+def _is_unmarked(claims: Claims) -> bool:
+    """Nothing marks it as an ID token."""
+    return _ID_CLAIMS.isdisjoint(claims)
 
 
-def _never(_claims: Claims) -> bool:
-    return False
+def _is_id_token(claims: Claims) -> bool:
+    """Nothing marks it as an access token. `client_id` does not: a client ignores what it does not know (Core, section 2)."""
+    return _ACCESS_CLAIMS.isdisjoint(claims)
+
+
+def _has(claims: Claims, name: str) -> bool:
+    value = claims.get(name)
+    return isinstance(value, str) and value != ""
+
+
+def _has_nonce(claims: Claims) -> bool:
+    """A client sent it with the browser to the provider, so no other grant has it (OpenID Connect Core, section 3.1.2.1)."""
+    return _has(claims, "nonce")
+
+
+_NONCE: Final = "it has `nonce`, which a client sent with the browser"
+
+_OIDC_ACCESS: Final = Preset(
+    token="access", is_person=never, types=frozenset({None, "jwt"}) | _AT_JWT
+)
+_OIDC_ID: Final = Preset(token="id", evidence=_NONCE, is_person=_has_nonce)
 
 
 class OIDC(ExternalIssuer):
-    """Tokens of any issuer with a discovery document (OpenID Connect Discovery 1.0).
+    """Tokens of any issuer with a discovery document (OpenID Connect Discovery 1.0), or with a key set of yours.
 
-    Takes access tokens as of RFC 9068, and those without its `typ`; or, with `token="id"`, ID tokens. An access
-    token without `typ: at+jwt` looks like an ID token that has neither `nonce` nor a hash: only their audiences differ,
-    so never give an API the id of a client as its audience. A person's access token looks like a machine's: without
-    `interactive` all access tokens are machines'. An ID token is a person's.
+    Takes access tokens as of RFC 9068, and those without its `typ`; or, with `token="id"`, ID tokens. A token is marked as an
+    access token by `typ: at+jwt`, `scope` or `scp`; as an ID token by `nonce` or a hash. One that has marks of both is an access
+    token. Of one that has none only the audience shows the kind, so never give an API the id of a client as its audience; where
+    the issuer leaves no choice, name `access_claims`. Without `interactive` all access tokens are machines'; an ID token is a
+    person's if it has `nonce`.
 
     Written from OpenID Connect Core 1.0, sections 2 and 3.1.3.7, and RFC 9068, section 4.
 
     Args:
         issuer: The `iss`, exactly as the discovery document has it.
         audience: The API's identifier; for ID tokens the client's id.
+        grants: See :class:`ExternalIssuer`.
         token: Which kind is accepted.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        audience_claim: The claim that has the audience, for issuers that use another than `aud`.
+        access_claims: Claims that every access token of this issuer has, and no ID token.
+        **options: See :class:`ExternalIssuer`.
+
+    Raises:
+        ConfigurationError: The issuer serves every customer of a provider, and `required` names none of them.
     """
 
     def __init__(
         self,
         issuer: str,
         *,
-        audience: str | Collection[str],
+        audience: _Texts,
+        grants: Grants,
         token: TokenKind = "access",
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        audience_claim: str = "aud",
+        access_claims: Collection[str] = (),
+        **options: Unpack[Options],
     ) -> None:
-        self.token: TokenKind = _checked_kind(token)
-        default = _always if token == "id" else _never
-        super().__init__(
-            issuer,
-            audience=audience,
-            keys=keys,
-            types={None, "jwt"} if token == "id" else {None, "jwt", "at+jwt", "application/at+jwt"},
-            interactive=default if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
+        if issuer in _SHARED and not options.get("required"):
+            raise ConfigurationError(
+                f"Every customer of {issuer} gets tokens for any audience. Use {_SHARED[issuer]}(…), or name yours:"
+                " required={…}."
+            )
+        row = replace(_of(token, access=_OIDC_ACCESS, id_=_OIDC_ID), audience=audience_claim)
+        super().__init__(row, issuer, audience=audience, grants=grants, **options)
+        self._access_claims = frozenset(access_claims)
+        self.selects += (self._access_claims,)
 
     def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
         """See :class:`ExternalIssuer`."""
-        if self.token == "id":
-            require_id_token(claims, self.audiences)
+        is_typed = str(header.get("typ")).lower() in _AT_JWT
+        marked = is_typed or not _is_id_token(claims)
+        if self.preset.token == "id":
+            accepted = not marked and self._access_claims.isdisjoint(claims)
+        elif self._access_claims:
+            accepted = self._access_claims <= claims.keys()
         else:
-            refuse_id_token(claims)
+            accepted = marked or _is_unmarked(claims)
+        if not accepted:
+            raise TokenInvalid
+
+
+def _is_auth0_user(claims: Claims) -> bool:
+    subject = cast("str", claims["sub"])
+    is_program = subject.endswith("@clients") or claims.get("gty") == "client-credentials"
+    return "|" in subject and not is_program
+
+
+_AUTH0: Final = Preset(
+    token="access",
+    evidence="the subject is a user's id, not a client's, and the grant is not `client-credentials`",
+    is_person=_is_auth0_user,
+    types=_JWT | {"at+jwt"},
+    is_kind=lambda claims: (
+        _is_unmarked(claims) and _has(claims, "azp" if "azp" in claims else "client_id")
+    ),
+)
 
 
 class Auth0(ExternalIssuer):
@@ -138,49 +195,46 @@ class Auth0(ExternalIssuer):
 
     A person's token has a user's id for its subject (`auth0|…`), and that of a program `…@clients`. There is no `auth_time`,
     so the age of a login is unknown unless an Action adds it. ID tokens are refused: their audience is a client, and they name
-    no authorized party.
+    no authorized party. With RBAC enabled for the API, `permissions` has what the user or the program was granted.
 
     Written from https://auth0.com/docs/secure/tokens/access-tokens/access-token-profiles.
 
     Args:
         domain: The tenant's domain, such as `tenant.eu.auth0.com`, or the custom one.
         audience: The API's identifier.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module. Auth0's default is a day.
-        leeway: See the module.
+        grants: See :class:`ExternalIssuer`; `"permissions"` or `"scope"`.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
-        self,
-        domain: str,
-        *,
-        audience: str | Collection[str],
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        self, domain: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            f"https://{_checked_host(domain)}/",
-            audience=audience,
-            keys=keys,
-            types={"jwt", "at+jwt"},
-            interactive=_is_auth0_user if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        refuse_id_token(claims)
-        require_texts(claims, "azp" if "azp" in claims else "client_id")
+        name = f"https://{_checked_host(domain)}/"
+        super().__init__(_AUTH0, name, audience=audience, grants=grants, **options)
 
 
-def _is_auth0_user(claims: Claims) -> bool:
-    subject = cast("str", claims["sub"])
-    is_program = subject.endswith("@clients") or claims.get("gty") == "client-credentials"
-    return "|" in subject and not is_program
+def _has_delegated_permissions(claims: Claims) -> bool:
+    return _has(claims, "scp") and claims.get("idtyp", "user") == "user"
+
+
+_ENTRA_ACCESS: Final = Preset(
+    token="access",
+    evidence="it has delegated permissions (`scp`), and `idtyp` is not `app`",
+    is_person=_has_delegated_permissions,
+    types=_JWT,
+    requires=("azp", "azpacr"),
+    is_kind=_is_unmarked,
+    # With continuous access evaluation a token lives for up to 28 hours.
+    max_lifetime=timedelta(hours=29),
+)
+_ENTRA_ID: Final = Preset(
+    token="id",
+    evidence=_NONCE,
+    is_person=_has_nonce,
+    types=_JWT,
+    is_kind=lambda claims: _is_id_token(claims) and "azp" not in claims and "azpacr" not in claims,
+    max_lifetime=timedelta(hours=29),
+)
 
 
 class Entra(ExternalIssuer):
@@ -198,11 +252,9 @@ class Entra(ExternalIssuer):
     Args:
         tenant: The tenant's id, a GUID. Neither `common` nor `organizations`: those accept accounts of every tenant.
         client_id: The application's (client) id.
+        grants: See :class:`ExternalIssuer`; `"scp"` for people's access tokens, `"roles"` for programs' and for app roles.
         token: Which kind is accepted.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module. With continuous access evaluation a token lives for up to 28 hours.
-        leeway: See the module.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
@@ -210,45 +262,49 @@ class Entra(ExternalIssuer):
         tenant: str,
         *,
         client_id: str,
+        grants: Grants,
         token: TokenKind = "access",
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = timedelta(hours=29),
-        leeway: timedelta = _LEEWAY,
+        **options: Unpack[Options],
     ) -> None:
-        if _GUID.fullmatch(tenant.lower()) is None:
+        guid = tenant.lower()
+        if _GUID.fullmatch(guid) is None:
             raise ConfigurationError(
                 f"{tenant!r} is not a tenant's id. Give the GUID, since users of any tenant may log in at 'common'."
             )
-        self.tenant: str = tenant.lower()
-        self.token: TokenKind = _checked_kind(token)
-        default = _always if token == "id" else _has_delegated_permissions
+        row = _of(token, access=_ENTRA_ACCESS, id_=_ENTRA_ID)
         super().__init__(
-            f"https://login.microsoftonline.com/{self.tenant}/v2.0",
+            replace(row, fixed={"tid": guid, "ver": "2.0"}),
+            f"https://login.microsoftonline.com/{guid}/v2.0",
             audience=client_id,
-            keys=keys,
-            types={"jwt"},
-            interactive=default if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
+            grants=grants,
+            **options,
         )
 
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        if claims.get("tid") != self.tenant or claims.get("ver") != "2.0":
-            raise TokenInvalid
-        if self.token == "access":
-            refuse_id_token(claims)
-            require_texts(claims, "azp", "azpacr")
-        elif "azp" in claims or "azpacr" in claims:
-            raise TokenInvalid
-        else:
-            require_id_token(claims, self.audiences)
+
+def _is_okta_user(claims: Claims) -> bool:
+    return isinstance(claims.get("uid"), str) and claims["sub"] != claims["cid"]
 
 
-def _has_delegated_permissions(claims: Claims) -> bool:
-    scopes = claims.get("scp")
-    return isinstance(scopes, str) and scopes != "" and claims.get("idtyp", "user") == "user"
+def _okta_subject(claims: Claims) -> str:
+    return text_claim(claims, "uid" if "uid" in claims else "sub")
+
+
+_OKTA_ACCESS: Final = Preset(
+    token="access",
+    evidence="it has `uid`, and the subject is not the client",
+    is_person=_is_okta_user,
+    types=frozenset({None, "jwt", "application/okta-internal-at+jwt"}),
+    requires=("jti", "cid"),
+    is_kind=lambda claims: _is_unmarked(claims) and cast("str", claims["jti"]).startswith("AT."),
+    subject=_okta_subject,
+)
+_OKTA_ID: Final = Preset(
+    token="id",
+    evidence=_NONCE,
+    is_person=_has_nonce,
+    requires=("jti",),
+    is_kind=lambda claims: _is_id_token(claims) and cast("str", claims["jti"]).startswith("ID."),
+)
 
 
 class Okta(ExternalIssuer):
@@ -265,117 +321,96 @@ class Okta(ExternalIssuer):
     Args:
         issuer: Such as `https://org.okta.com/oauth2/default`.
         audience: The authorization server's audience, such as `api://default`; for ID tokens the client's id.
+        grants: See :class:`ExternalIssuer`; `"scp"` for access tokens.
         token: Which kind is accepted.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
         self,
         issuer: str,
         *,
-        audience: str | Collection[str],
+        audience: _Texts,
+        grants: Grants,
         token: TokenKind = "access",
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        **options: Unpack[Options],
     ) -> None:
-        self.token: TokenKind = _checked_kind(token)
-        default = _always if token == "id" else _is_okta_user
-        super().__init__(
-            issuer,
-            audience=audience,
-            keys=keys,
-            types={None, "jwt"}
-            if token == "id"
-            else {None, "jwt", "application/okta-internal-at+jwt"},
-            interactive=default if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        require_texts(claims, "jti")
-        prefix = cast("str", claims["jti"])[:3]
-        if self.token == "id":
-            require_id_token(claims, self.audiences)
-            if prefix != "ID.":
-                raise TokenInvalid
-        else:
-            refuse_id_token(claims)
-            require_texts(claims, "cid")
-            if prefix != "AT.":
-                raise TokenInvalid
-
-    def subject(self, claims: Claims) -> str:
-        """The `uid` of a person, else the `sub`."""
-        is_users = self.token == "access" and "uid" in claims
-        return text_claim(claims, "uid" if is_users else "sub")
+        row = _of(token, access=_OKTA_ACCESS, id_=_OKTA_ID)
+        super().__init__(row, issuer, audience=audience, grants=grants, **options)
 
 
-def _is_okta_user(claims: Claims) -> bool:
-    return isinstance(claims.get("uid"), str) and claims["sub"] != claims["cid"]
+def _is_google_user(claims: Claims) -> bool:
+    party, email = claims.get("azp"), claims.get("email", "")
+    return (
+        _has_nonce(claims)
+        and isinstance(party, str)
+        and party.endswith(_GOOGLE_CLIENT)
+        and isinstance(email, str)
+        and not email.endswith(".gserviceaccount.com")
+    )
+
+
+_GOOGLE: Final = Preset(
+    token="id",
+    evidence=f"{_NONCE}, for a client of Google's, and it is not a service account's",
+    is_person=_is_google_user,
+    types=_JWT,
+    is_kind=_is_id_token,
+    max_lifetime=timedelta(hours=2),
+)
 
 
 class Google(ExternalIssuer):
     """ID tokens of Google, for people who sign in with Google. Google's access tokens are no JWTs.
 
     A service account can get an ID token for any audience, yours included. Its authorized party (`azp`) is the account itself
-    and not a client of Google's, so it is a machine. There is no `auth_time`. With `hosted_domain` only people of that
-    Workspace domain are accepted.
+    and not a client of Google's, so it is a machine. Pass `nonce` when you begin the login. There is no `auth_time`. With
+    `hosted_domain` only people of that Workspace domain are accepted. Google spells its `iss` with and without `https://`, and
+    both are one identity.
 
     Written from https://developers.google.com/identity/gsi/web/guides/verify-google-id-token.
 
     Args:
         client_id: The client's id, which ends in `.apps.googleusercontent.com`; several for an app on several platforms.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
         hosted_domain: The `hd` that is required; None accepts every Google account.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module. Google's tokens live for an hour.
-        leeway: See the module.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
         self,
-        client_id: str | Collection[str],
+        client_id: _Texts,
         *,
+        grants: Grants,
         hosted_domain: str | None = None,
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = timedelta(hours=2),
-        leeway: timedelta = _LEEWAY,
+        **options: Unpack[Options],
     ) -> None:
-        self.hosted_domain = hosted_domain
         super().__init__(
+            _GOOGLE if hosted_domain is None else replace(_GOOGLE, fixed={"hd": hosted_domain}),
             "https://accounts.google.com",
             "accounts.google.com",
             audience=client_id,
-            keys=keys,
-            types={"jwt"},
-            interactive=_is_google_user if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
+            grants=grants,
+            **options,
         )
 
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        require_id_token(claims, self.audiences)
-        if self.hosted_domain is not None and claims.get("hd") != self.hosted_domain:
-            raise TokenInvalid
+
+def _is_keycloak_user(claims: Claims) -> bool:
+    name = claims.get("preferred_username", "")
+    is_service = isinstance(name, str) and name.startswith("service-account-")
+    is_machine = is_service or "client_id" in claims or "clientHost" in claims
+    return isinstance(claims.get("sid"), str) and not is_machine
 
 
-def _is_google_user(claims: Claims) -> bool:
-    party, email = claims.get("azp"), claims.get("email", "")
-    return (
-        isinstance(party, str)
-        and party.endswith(_GOOGLE_CLIENT)
-        and isinstance(email, str)
-        and not email.endswith(".gserviceaccount.com")
-    )
+_KEYCLOAK: Final = Preset(
+    token="access",
+    evidence="it belongs to a session (`sid`), and not to a service account",
+    is_person=_is_keycloak_user,
+    types=_JWT | {"at+jwt"},
+    requires=("azp",),
+    # Of an ID token and a refresh token it is something else. `nonce` is in the access tokens of some versions.
+    fixed={"typ": "Bearer"},
+)
 
 
 class Keycloak(ExternalIssuer):
@@ -391,110 +426,79 @@ class Keycloak(ExternalIssuer):
     Args:
         issuer: The realm's URL, such as `https://sso.example.com/realms/acme`.
         audience: The API's client id in the realm, as its audience mapper adds it.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        grants: See :class:`ExternalIssuer`; `"scope"`, or for the realm's roles
+            `lambda claims: claims["realm_access"]["roles"]`.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
-        self,
-        issuer: str,
-        *,
-        audience: str | Collection[str],
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        self, issuer: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            issuer,
-            audience=audience,
-            keys=keys,
-            types={"jwt", "at+jwt"},
-            interactive=_is_keycloak_user if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        if claims.get("typ") != "Bearer":
-            raise TokenInvalid
-        require_texts(claims, "azp")
+        super().__init__(_KEYCLOAK, issuer, audience=audience, grants=grants, **options)
 
 
-def _is_keycloak_user(claims: Claims) -> bool:
-    name = claims.get("preferred_username", "")
-    is_service = isinstance(name, str) and name.startswith("service-account-")
-    machine = is_service or "client_id" in claims or "clientHost" in claims
-    return isinstance(claims.get("sid"), str) and not machine
+def _is_cognito_user(claims: Claims) -> bool:
+    return isinstance(claims.get("username"), str) and claims["sub"] != claims["client_id"]
+
+
+_COGNITO_ACCESS: Final = Preset(
+    token="access",
+    evidence="it has a user's name (`username`), and the subject is not the client",
+    is_person=_is_cognito_user,
+    audience="client_id",
+    fixed={"token_use": "access"},
+)
+_COGNITO_ID: Final = Preset(
+    token="id", evidence=_NONCE, is_person=_has_nonce, fixed={"token_use": "id"}
+)
 
 
 class Cognito(ExternalIssuer):
     """Tokens of an Amazon Cognito user pool: access tokens, or ID tokens.
 
     They differ in `token_use`. An access token has no audience, or that of a resource server: what is checked is the app client
-    it was issued to (`client_id`). A person's has a `username`; one got with client credentials has none.
+    it was issued to (`client_id`). A person's has a `username`; one got with client credentials has none. An ID token has the
+    `nonce` that a client sent to the sign-in pages; one that the SDK got has none.
 
     Written from
     https://docs.aws.amazon.com/cognito/latest/developerguide/amazon-cognito-user-pools-using-the-access-token.html.
 
     Args:
-        user_pool: The pool's id, such as `eu-central-1_AbCdEf123`; it begins with the region.
-        client_id: The ids of the app clients whose tokens are accepted.
+        user_pool: Such as `eu-central-1_Ab1`.
+        client_id: The app client's id; several are possible.
+        grants: See :class:`ExternalIssuer`; `"scope"` for access tokens, or `"cognito:groups"`.
         token: Which kind is accepted.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
         self,
         user_pool: str,
         *,
-        client_id: str | Collection[str],
+        client_id: _Texts,
+        grants: Grants,
         token: TokenKind = "access",
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        **options: Unpack[Options],
     ) -> None:
         region, separator, _ = user_pool.partition("_")
         if not separator or _NAME.fullmatch(user_pool) is None:
             raise ConfigurationError(
                 f"{user_pool!r} is not a user pool's id, such as eu-central-1_Ab1."
             )
-        self.token: TokenKind = _checked_kind(token)
-        default = _always if token == "id" else _is_cognito_user
-        super().__init__(
-            f"https://cognito-idp.{region}.amazonaws.com/{user_pool}",
-            audience=client_id,
-            keys=keys,
-            types={None, "jwt"},
-            interactive=default if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_audience(self, claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        if self.token == "id":
-            super().check_audience(claims)
-            return
-        client = claims.get("client_id")
-        if not isinstance(client, str) or client not in self.audiences:
-            raise TokenInvalid
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        if claims.get("token_use") != self.token:
-            raise TokenInvalid
+        row = _of(token, access=_COGNITO_ACCESS, id_=_COGNITO_ID)
+        name = f"https://cognito-idp.{region}.amazonaws.com/{user_pool}"
+        super().__init__(row, name, audience=client_id, grants=grants, **options)
 
 
-def _is_cognito_user(claims: Claims) -> bool:
-    return isinstance(claims.get("username"), str) and claims["sub"] != claims["client_id"]
+_SUPABASE: Final = Preset(
+    token="session",
+    evidence="the role is `authenticated`, and the user is not anonymous",
+    is_person=lambda claims: (
+        claims["role"] == "authenticated" and claims.get("is_anonymous") is False
+    ),
+    types=_JWT,
+    requires=("role", "session_id"),
+)
 
 
 class Supabase(ExternalIssuer):
@@ -508,40 +512,45 @@ class Supabase(ExternalIssuer):
 
     Args:
         project: The project's reference, as in `https://<project>.supabase.co`.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing unless a hook adds a claim, so None or that claim.
         audience: The audience of the tokens.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
         self,
         project: str,
         *,
-        audience: str | Collection[str] = "authenticated",
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        grants: Grants,
+        audience: _Texts = "authenticated",
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            f"https://{_checked_name(project)}.supabase.co/auth/v1",
-            audience=audience,
-            keys=keys,
-            types={"jwt"},
-            interactive=_is_supabase_user if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        require_texts(claims, "role", "session_id")
+        name = f"https://{_checked_name(project)}.supabase.co/auth/v1"
+        super().__init__(_SUPABASE, name, audience=audience, grants=grants, **options)
 
 
-def _is_supabase_user(claims: Claims) -> bool:
-    return claims["role"] == "authenticated" and claims.get("is_anonymous") is False
+def _age_of_clerk(claims: Claims, issued_at: datetime) -> datetime | None:
+    """When the first factor was verified, to the minute."""
+    ages = claims.get("fva")
+    if not isinstance(ages, list) or not ages:
+        return None
+    minutes: object = cast("list[object]", ages)[0]
+    if type(minutes) is not int or not 0 <= minutes < 1_000_000:
+        return None
+    return issued_at - timedelta(minutes=minutes + 1)
+
+
+_CLERK: Final = Preset(
+    token="session",
+    evidence="the subject is a user (`user_…`)",
+    is_person=lambda claims: cast("str", claims["sub"]).startswith("user_"),
+    types=_JWT,
+    audience="azp",
+    requires=("sid",),
+    is_kind=lambda claims: claims.get("sts", "active") == "active",
+    authenticated_at=_age_of_clerk,
+    max_lifetime=timedelta(hours=1),
+)
 
 
 class Clerk(ExternalIssuer):
@@ -556,57 +565,35 @@ class Clerk(ExternalIssuer):
     Args:
         domain: The Frontend API's host, such as `clerk.example.com`.
         authorized_parties: The origins of your pages, such as `https://example.com`.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module. Clerk's tokens live for a minute.
-        leeway: See the module.
+        grants: See :class:`ExternalIssuer`; None, or a function that reads the organisation's permissions (`o`).
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
         self,
         domain: str,
         *,
-        authorized_parties: str | Collection[str],
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = timedelta(hours=1),
-        leeway: timedelta = _LEEWAY,
+        authorized_parties: _Texts,
+        grants: Grants,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            f"https://{_checked_host(domain)}",
-            audience=authorized_parties,
-            keys=keys,
-            types={"jwt"},
-            interactive=_is_clerk_user if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_audience(self, claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        party = claims.get("azp")
-        if not isinstance(party, str) or party not in self.audiences:
-            raise TokenInvalid
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        require_texts(claims, "sid")
-        if claims.get("sts", "active") != "active":
-            raise TokenInvalid
-
-    def authenticated_at(self, claims: Claims, issued_at: datetime) -> datetime | None:
-        """When the first factor was verified, to the minute."""
-        ages = claims.get("fva")
-        if not isinstance(ages, list) or not ages:
-            return None
-        minutes: object = cast("list[object]", ages)[0]
-        if type(minutes) is not int or not 0 <= minutes < 1_000_000:
-            return None
-        return issued_at - timedelta(minutes=minutes + 1)
+        name = f"https://{_checked_host(domain)}"
+        super().__init__(_CLERK, name, audience=authorized_parties, grants=grants, **options)
 
 
-def _is_clerk_user(claims: Claims) -> bool:
-    return cast("str", claims["sub"]).startswith("user_") and "act" not in claims
+def _is_firebase_user(claims: Claims) -> bool:
+    provider = cast("Mapping[str, object]", claims["firebase"]).get("sign_in_provider")
+    return isinstance(provider, str) and provider not in {"", "anonymous", "custom"}
+
+
+_FIREBASE: Final = Preset(
+    token="session",
+    evidence="`sign_in_provider` names how the user signed in, and is neither `anonymous` nor `custom`",
+    is_person=_is_firebase_user,
+    types=_JWT,
+    is_kind=lambda claims: isinstance(claims.get("firebase"), dict) and "auth_time" in claims,
+    max_lifetime=timedelta(hours=2),
+)
 
 
 class Firebase(ExternalIssuer):
@@ -620,40 +607,23 @@ class Firebase(ExternalIssuer):
 
     Args:
         project: The project's id.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module. Firebase's tokens live for an hour.
-        leeway: See the module.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing unless you set custom claims, so None or such a claim.
+        **options: See :class:`ExternalIssuer`.
     """
 
-    def __init__(
-        self,
-        project: str,
-        *,
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = timedelta(hours=2),
-        leeway: timedelta = _LEEWAY,
-    ) -> None:
-        super().__init__(
-            f"https://securetoken.google.com/{_checked_name(project)}",
-            audience=project,
-            keys=keys,
-            types={"jwt"},
-            interactive=_is_firebase_user if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        if not isinstance(claims.get("firebase"), dict) or "auth_time" not in claims:
-            raise TokenInvalid
+    def __init__(self, project: str, *, grants: Grants, **options: Unpack[Options]) -> None:
+        name = f"https://securetoken.google.com/{_checked_name(project)}"
+        super().__init__(_FIREBASE, name, audience=project, grants=grants, **options)
 
 
-def _is_firebase_user(claims: Claims) -> bool:
-    provider = cast("Mapping[str, object]", claims["firebase"]).get("sign_in_provider")
-    return isinstance(provider, str) and provider not in {"", "anonymous", "custom"}
+_PINGONE: Final = Preset(
+    token="access",
+    evidence="it belongs to a session (`sid`)",
+    is_person=lambda claims: isinstance(claims.get("sid"), str),
+    types=frozenset({None, "jwt", "at+jwt"}),
+    requires=("client_id",),
+    is_kind=_is_unmarked,
+)
 
 
 class PingOne(ExternalIssuer):
@@ -668,40 +638,55 @@ class PingOne(ExternalIssuer):
     Args:
         issuer: Such as `https://auth.pingone.eu/<environment id>/as`.
         audience: The resource's audience.
-        interactive: See the module.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        grants: See :class:`ExternalIssuer`; `"scope"`.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
-        self,
-        issuer: str,
-        *,
-        audience: str | Collection[str],
-        interactive: Rule | None = None,
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        self, issuer: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            issuer,
-            audience=audience,
-            keys=keys,
-            types={None, "jwt", "at+jwt"},
-            interactive=_has_session if interactive is None else interactive,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        refuse_id_token(claims)
-        require_texts(claims, "client_id")
+        super().__init__(_PINGONE, issuer, audience=audience, grants=grants, **options)
 
 
-def _has_session(claims: Claims) -> bool:
-    return isinstance(claims.get("sid"), str)
+_CLOUDFLARE: Final = Preset(
+    token="session",
+    evidence="it has `identity_nonce`, of a login at your identity provider",
+    is_person=lambda claims: _has(claims, "identity_nonce"),
+    # The token of the whole team's session is `org`.
+    fixed={"type": "app"},
+    # A service token has an empty subject, and its client's id as its name.
+    subject=lambda claims: text_claim(claims, "common_name" if claims.get("sub") == "" else "sub"),
+    keys_path="/cdn-cgi/access/certs",
+)
+
+
+class CloudflareAccess(ExternalIssuer):
+    """Application tokens of Cloudflare Access. They arrive in the header `Cf-Access-Jwt-Assertion`.
+
+    [The guide](../../how-to/identity-provider.md#headers-of-their-own) shows how to read that header. A service token is a machine.
+
+    Written from https://developers.cloudflare.com/cloudflare-one/identity/authorization-cookie/application-token.
+
+    Args:
+        team: The team's domain, such as `acme.cloudflareaccess.com`.
+        audience: The application's AUD tag.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
+        **options: See :class:`ExternalIssuer`.
+    """
+
+    def __init__(
+        self, team: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
+    ) -> None:
+        name = f"https://{_checked_host(team)}"
+        super().__init__(_CLOUDFLARE, name, audience=audience, grants=grants, **options)
+
+
+_GITHUB: Final = Preset(
+    token="job",
+    types=_JWT,
+    requires=("repository_id", "repository_owner", "repository_owner_id"),
+    max_lifetime=timedelta(hours=1),
+)
 
 
 class GitHubActions(ExternalIssuer):
@@ -715,39 +700,53 @@ class GitHubActions(ExternalIssuer):
 
     Args:
         owner: The organisation or user whose repositories are accepted, by name or by id.
-        audience: What the job asks for: `core.getIDToken(audience)`.
-        keys: See the module.
-        max_lifetime: See the module. The tokens live for minutes.
-        leeway: See the module.
+        audience: What the job requests: `core.getIDToken(audience)`.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
-        self,
-        owner: str,
-        *,
-        audience: str | Collection[str],
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = timedelta(hours=1),
-        leeway: timedelta = _LEEWAY,
+        self, owner: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
     ) -> None:
-        self.owner: str = _checked_name(owner)
-        super().__init__(
-            "https://token.actions.githubusercontent.com",
-            audience=audience,
-            keys=keys,
-            types={"jwt"},
-            interactive=_never,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        require_texts(claims, "repository_id", "repository_owner", "repository_owner_id")
         # A user's name may consist of digits, and an id is never a name of the same owner.
-        claim = "repository_owner_id" if self.owner.isdigit() else "repository_owner"
-        if claims[claim] != self.owner:
-            raise TokenInvalid
+        claim = "repository_owner_id" if owner.isdigit() else "repository_owner"
+        row = replace(_GITHUB, fixed={claim: _checked_name(owner)})
+        name = "https://token.actions.githubusercontent.com"
+        super().__init__(row, name, audience=audience, grants=grants, **options)
+
+
+_BUILDKITE: Final = Preset(token="job", requires=("pipeline_slug", "job_id"))
+
+
+class Buildkite(ExternalIssuer):
+    """Tokens of Buildkite's jobs: never a person.
+
+    Every organisation on Buildkite can get one for your audience, so the organisation is checked.
+
+    Written from https://buildkite.com/docs/agent/v3/cli-oidc and
+    https://buildkite.com/docs/apis/workload-identity-federation/buildkite-agents.
+
+    Args:
+        organization: The organisation whose pipelines are accepted: its slug, or its UUID if the job requests the claim
+            `organization_id`.
+        audience: What the job requests: `buildkite-agent oidc request-token --audience …`.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
+        **options: See :class:`ExternalIssuer`.
+    """
+
+    def __init__(
+        self, organization: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
+    ) -> None:
+        is_id = _GUID.fullmatch(organization) is not None
+        claim = "organization_id" if is_id else "organization_slug"
+        row = replace(_BUILDKITE, fixed={claim: _checked_name(organization)})
+        name = "https://agent.buildkite.com"
+        super().__init__(row, name, audience=audience, grants=grants, **options)
+
+
+_GITLAB: Final = Preset(
+    token="job", types=_JWT, requires=("project_id", "project_path", "namespace_path")
+)
 
 
 class GitLabCI(ExternalIssuer):
@@ -761,41 +760,40 @@ class GitLabCI(ExternalIssuer):
     Args:
         group: The group, with or without its subgroups' path, or the user, whose projects are accepted.
         audience: The `aud` in the job's configuration.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
         url: The instance.
-        keys: See the module.
-        max_lifetime: See the module. A token lives as long as its job may.
-        leeway: See the module.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
         self,
         group: str,
         *,
-        audience: str | Collection[str],
+        audience: _Texts,
+        grants: Grants,
         url: str = "https://gitlab.com",
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        **options: Unpack[Options],
     ) -> None:
         self.group: str = group.strip("/")
         if not self.group:
             raise ConfigurationError("Give the group whose projects are accepted, such as 'acme'.")
-        super().__init__(
-            url,
-            audience=audience,
-            keys=keys,
-            types={"jwt"},
-            interactive=_never,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
+        super().__init__(_GITLAB, url, audience=audience, grants=grants, **options)
+        self.selects += (self.group,)
 
     def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
         """See :class:`ExternalIssuer`."""
-        require_texts(claims, "project_id", "project_path", "namespace_path")
-        namespace = cast("str", claims["namespace_path"])
-        if namespace != self.group and not namespace.startswith(f"{self.group}/"):
+        if not f"{claims['namespace_path']}/".startswith(f"{self.group}/"):
             raise TokenInvalid
+
+
+_KUBERNETES: Final = Preset(
+    token="job",
+    requires=("sub",),
+    is_kind=lambda claims: (
+        isinstance(claims.get("kubernetes.io"), dict)
+        and cast("str", claims["sub"]).startswith("system:serviceaccount:")
+    ),
+)
 
 
 class Kubernetes(ExternalIssuer):
@@ -811,43 +809,20 @@ class Kubernetes(ExternalIssuer):
     Args:
         issuer: The cluster's `--service-account-issuer`.
         audience: The `audience` of the projected volume: this application's, never the cluster's own.
-        keys: See the module.
-        max_lifetime: See the module.
-        leeway: See the module.
+        grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
+        **options: See :class:`ExternalIssuer`.
     """
 
     def __init__(
-        self,
-        issuer: str,
-        *,
-        audience: str | Collection[str],
-        keys: KeySet | None = None,
-        max_lifetime: timedelta = _DAY,
-        leeway: timedelta = _LEEWAY,
+        self, issuer: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            issuer,
-            audience=audience,
-            keys=keys,
-            types={None, "jwt"},
-            interactive=_never,
-            max_lifetime=max_lifetime,
-            leeway=leeway,
-        )
-
-    def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
-        """See :class:`ExternalIssuer`."""
-        require_texts(claims, "sub")
-        if not isinstance(claims.get("kubernetes.io"), dict) or not cast(
-            "str", claims["sub"]
-        ).startswith("system:serviceaccount:"):
-            raise TokenInvalid
+        super().__init__(_KUBERNETES, issuer, audience=audience, grants=grants, **options)
 
 
-def _checked_kind(token: TokenKind) -> TokenKind:
+def _of(token: TokenKind, *, access: Preset, id_: Preset) -> Preset:
     if token not in {"access", "id"}:
         raise ConfigurationError(f"token must be 'access' or 'id', not {token!r}.")
-    return token
+    return access if token == "access" else id_
 
 
 def _checked_host(domain: str) -> str:

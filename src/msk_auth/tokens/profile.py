@@ -10,10 +10,12 @@ A token is compact, signed, and nothing else. Its rules, in the order in which t
 3. The signature is right. Nothing of the claims is believed before this.
 4. `iss` and `aud` are ours. `sub` and `jti` are non-empty text; `iat`, `exp` and `auth_time` are
    whole seconds with `auth_time <= iat < exp`; `exp - iat` is within the longest lifetime; `nbf`
-   and `sid` may be there, and are checked.
+   and `sid` may be there, and are checked. `events` and `cnf` are refused: a security event is no
+   login, and a token bound to a key is no bearer's.
 5. It is neither from the future nor expired, give or take the leeway.
 
-Whether it stands for a person's login is decided last, and in doubt it does not: see `TokenProfile`.
+Whether it stands for a person's login is decided last, and in doubt it does not: see `TokenProfile`. With `act` another party
+acts for the person, and it never does.
 
 JSON objects with a duplicate member are refused wherever they stand, and JSON with more than 32 objects and arrays within
 each other.
@@ -265,6 +267,11 @@ class TokenProfile:
         """Its issuer: each `iss` that its tokens have."""
         return (self.issuer,)
 
+    @property
+    def selects(self) -> None:
+        """None: no other profile or provider has the same issuer."""
+        return
+
     def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
         """What an authenticator asks: the claims as :meth:`check` finds them, or None for a token of another issuer."""
         yield from ()
@@ -310,6 +317,9 @@ class TokenProfile:
             raise TokenInvalid
         if "nbf" in claims and _moment(claims, "nbf") > now + self.leeway:
             raise TokenInvalid
+        # A security event is no login, and a token that is bound to a key is no bearer's.
+        if "events" in claims or "cnf" in claims:
+            raise TokenInvalid
         subject, token_id = _text(claims, "sub"), _text(claims, "jti")
         session_id = _text(claims, "sid") if "sid" in claims else None
         # The leeway goes to our own side of each comparison: a claim plus something may be a time
@@ -331,6 +341,8 @@ class TokenProfile:
 
     def _is_interactive(self, claims: Mapping[str, object], key: SigningKey) -> bool:
         if claims.get(_KIND, CredentialKind.INTERACTIVE.value) != CredentialKind.INTERACTIVE.value:
+            return False
+        if "act" in claims:
             return False
         if self._interactive.rule is None and self.has_sessions and key.can_sign:
             return True

@@ -43,7 +43,7 @@ def main(node: Path, folder: Path) -> None:
     for algorithm, options, name in ISSUED:
         generated = SigningKey.generate("k1", algorithm)
         key = SigningKey("k1", algorithm, generated.export(), **options)
-        profile = TokenProfile(issuer=ISSUER, audience=AUDIENCE, keys=KeyRing([key]))
+        profile = TokenProfile(issuer=ISSUER, audience=AUDIENCE, grants=None, keys=KeyRing([key]))
         token = profile.issue(subject="ann", now=now, lifetime=timedelta(hours=1))
         tokens.append({"token": token, "jwks": profile.jwks(), "algorithm": name})
     question = {
@@ -78,7 +78,7 @@ def subject_of(token: str, jwk: dict[str, object]) -> str:
     authenticator = Authenticator(
         MemoryKeyStore(),
         find_owner=lambda _: None,
-        issuers=[OIDC(ISSUER, audience=AUDIENCE, keys=PinnedKeySet({"keys": [jwk]}))],
+        issuers=[OIDC(ISSUER, audience=AUDIENCE, grants=None, keys=PinnedKeySet({"keys": [jwk]}))],
         find_external_owner=find,
     )
     return authenticator.authenticate([f"Bearer {token}"]).owner.id

@@ -225,7 +225,9 @@ class OidcLogin:
             sessions=sessions,
         )
         self._id_tokens = verifier_of(
-            OIDC(provider.issuer, audience=provider.client_id, token="id", keys=keys), clock=clock
+            # Roles are this service's own.
+            OIDC(provider.issuer, audience=provider.client_id, grants=None, token="id", keys=keys),
+            clock=clock,
         )
 
     async def begin(

@@ -20,9 +20,8 @@ from msk_auth import (
     ExternalIdentity,
     Problem,
     StoreUnavailable,
-    TokenInvalid,
 )
-from msk_auth.tokens.issuers import ExternalIssuer, KeySet
+from msk_auth.tokens.issuers import ExternalIssuer, KeySet, Preset
 from task_service.errors import LogoutRefused
 
 from .provider_tokens import verifier_of
@@ -34,13 +33,34 @@ PATH: Final = "/login/oidc/backchannel-logout"
 
 _EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 _LEEWAY: Final = timedelta(seconds=30)
-# Two minutes are recommended. For so long after `iat` the id of a token is remembered.
-_MAX_LIFETIME: Final = timedelta(hours=1)
 _MAX_TEXT: Final = 255
 
 
+def _is_logout_token(claims: Mapping[str, object]) -> bool:
+    """Nothing else that the provider signs, ID tokens above all."""
+    events = claims.get("events")
+    if not isinstance(events, Mapping) or "nonce" in claims:
+        return False
+    if not isinstance(cast("Mapping[str, object]", events).get(_EVENT), Mapping):
+        return False
+    named = [name for name in ("sub", "sid") if name in claims]
+    return bool(named) and all(readable(claims, name) is not None for name in named)
+
+
+_LOGOUT: Final = Preset(
+    token="logout",
+    types=frozenset({None, "logout+jwt", "application/logout+jwt"}),
+    requires=("jti",),
+    is_kind=_is_logout_token,
+    # The person; of a token that names a session alone, that session.
+    subject=lambda claims: cast("str", claims.get("sub", claims.get("sid"))),
+    # Two minutes are recommended. For so long after `iat` the id of a token is remembered.
+    max_lifetime=timedelta(hours=1),
+)
+
+
 class LogoutTokens(ExternalIssuer):
-    """The logout tokens of a provider (section 2.4), verified as section 2.6 says.
+    """The logout tokens of a provider (section 2.4), verified as section 2.6 says. None stands for a person's login.
 
     Args:
         issuer: Its `iss`.
@@ -50,35 +70,8 @@ class LogoutTokens(ExternalIssuer):
 
     def __init__(self, issuer: str, *, client_id: str, keys: KeySet) -> None:
         super().__init__(
-            issuer,
-            audience=client_id,
-            keys=keys,
-            types={None, "logout+jwt", "application/logout+jwt"},
-            # A logout token never stands for a person's login.
-            interactive=lambda _claims: False,
-            max_lifetime=_MAX_LIFETIME,
-            leeway=_LEEWAY,
+            _LOGOUT, issuer, audience=client_id, grants=None, keys=keys, leeway=_LEEWAY
         )
-
-    def check_kind(self, header: Mapping[str, object], claims: Mapping[str, object]) -> None:
-        """Refuse everything else that the provider signs, ID tokens above all.
-
-        Raises:
-            TokenInvalid: It is no logout token.
-        """
-        events = claims.get("events")
-        if not isinstance(events, Mapping) or "nonce" in claims:
-            raise TokenInvalid
-        event = cast("Mapping[str, object]", events).get(_EVENT)
-        if not isinstance(event, Mapping) or readable(claims, "jti") is None:
-            raise TokenInvalid
-        named = [name for name in ("sub", "sid") if name in claims]
-        if not named or any(readable(claims, name) is None for name in named):
-            raise TokenInvalid
-
-    def subject(self, claims: Mapping[str, object]) -> str:
-        """The person; of a token that names a session alone, that session."""
-        return cast("str", claims.get("sub", claims.get("sid")))
 
 
 class BackChannelLogout:
