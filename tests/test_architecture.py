@@ -255,6 +255,7 @@ def test_each_likely_change_has_a_list_of_files() -> None:
         "An event",
         "An adapter",
         "A store",
+        "A preset of an identity provider",
         "A handler of the task service",
         "A setting that an administrator changes",
         "An endpoint of the task service",

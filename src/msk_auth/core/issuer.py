@@ -1,7 +1,8 @@
 """What the flows know of those who issue tokens: they verify one, and return who it stands for.
 
 `msk_auth.tokens` has the issuers. An issuer returns None for a token of another issuer ("not mine"), and raises for one of
-its own that it refuses ("mine, but bad"). The flows try one issuer after the other.
+its own that it refuses ("mine, but bad"). The flows try one issuer after the other. A token that one refuses may be another's: an
+application configures one issuer several times, for different kinds and audiences.
 """
 
 from __future__ import annotations

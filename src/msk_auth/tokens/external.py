@@ -193,9 +193,8 @@ class ExternalIssuer:
         self.max_lifetime = lifetime
         self.leeway = leeway
         self.shares_keys: bool = keys is None
-        self.keys: KeySet = keys or RemoteKeySet(
-            names[0], jwks_uri=f"{names[0]}{preset.keys_path}" if preset.keys_path else None
-        )
+        keys_uri = f"{names[0]}{preset.keys_path}" if preset.keys_path else None
+        self.keys: KeySet = RemoteKeySet(names[0], jwks_uri=keys_uri) if keys is None else keys
         self._fixed = {**(required or {}), **preset.fixed}
         self._allow_bound = allow_bound is True
         self.selects: tuple[object, ...] = (

@@ -38,7 +38,7 @@ from msk_auth.core.errors import (
     TokenInvalid,
 )
 from msk_auth.core.issuer import VerifiedToken
-from msk_auth.core.model import CredentialKind, Principal
+from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
 from msk_auth.core.steps import Flow
 
 from .interactive import InteractiveRule
@@ -166,7 +166,7 @@ class TokenProfile:
             scopes: What it may do at most, of the owner's permissions; None means all of them.
 
         Raises:
-            ConfigurationError: The lifetime is out of range or the ring cannot sign.
+            ConfigurationError: The lifetime is out of range, the ring cannot sign, or `scopes` is no set of strings.
             ValueError: The subject or the session's id is not 1 to 255 printable characters, a time
                 has no time zone, or the login lies in the future.
         """
@@ -200,7 +200,7 @@ class TokenProfile:
         if interactive is not True:
             claims[_KIND] = CredentialKind.TOKEN.value
         if scopes is not None:
-            claims[_SCOPES] = sorted(scopes)
+            claims[_SCOPES] = sorted(freeze_permissions(scopes, "scopes"))
         key = self.keys.signing_key
         header = {"alg": key.header_name, "kid": key.kid, "typ": _TYPE}
         message = f"{encode_segment(header)}.{encode_segment(claims)}".encode()
