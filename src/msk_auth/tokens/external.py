@@ -144,7 +144,7 @@ class ExternalIssuer:
         preset: What its tokens look like.
         names: Each `iss` of its tokens. All are one issuer, which identities name by the first; that one has the keys.
         audience: What the claim of the audience has for this application; of several one has to be there.
-        grants: Which claim limits the permissions: see :obj:`Grants`. There is no default, since without a limit a token has all
+        grants: Which claim limits the permissions: see :data:`Grants`. There is no default, since without a limit a token has all
             permissions of its owner.
         interactive: Which tokens stand for a person's login, given the claims. Without it, those that the preset names. Only
             True counts; a rule that raises means a machine, and a token with `act` is a machine's whatever the rule returns.
