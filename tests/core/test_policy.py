@@ -313,11 +313,45 @@ def test_a_key_with_scopes_passes_where_a_permission_is_named_or_any_credential_
     assert outcome(policy, caller) is refusal
 
 
-def test_the_refusal_says_what_to_do() -> None:
+PERSON = replace(principal(INTERACTIVE, "read"), scopes=frozenset({"read"}))
+MACHINE = replace(principal(TOKEN, "read"), scopes=frozenset({"read"}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "caller", "refusal"),
+    [
+        (ANY, PERSON, PermissionDenied),
+        (ANY, MACHINE, PermissionDenied),
+        (any_credential(), PERSON, None),
+        (any_credential(), MACHINE, None),
+        (READ, PERSON, None),
+        (READ, MACHINE, None),
+        (LOGIN, PERSON, None),
+        (LOGIN, MACHINE, InteractiveRequired),
+        (require_interactive("read"), PERSON, None),
+        (require_interactive("write"), PERSON, PermissionDenied),
+        (KEY, PERSON, KeyRequired),
+    ],
+)
+def test_a_token_with_grants_passes_as_a_key_with_scopes_and_a_persons_as_a_login(
+    policy: Policy, caller: Principal[str], refusal: type[MskAuthError] | None
+) -> None:
+    assert outcome(policy, caller) is refusal
+
+
+@pytest.mark.parametrize(
+    ("caller", "detail"),
+    [
+        (SCOPED, "use a key without scopes of its own"),
+        (MACHINE, "This token is limited to what it was granted"),
+        (PERSON, "This token is limited to what it was granted"),
+    ],
+)
+def test_the_refusal_says_what_to_do(caller: Principal[str], detail: str) -> None:
     with pytest.raises(PermissionDenied) as caught:
-        ANY.check(SCOPED, NOW)
+        ANY.check(caller, NOW)
     assert caught.value.challenge() == {"error": "insufficient_scope"}
-    assert "use a key without scopes of its own" in caught.value.detail
+    assert detail in caught.value.detail
     assert caught.value.required == ()
 
 

@@ -282,6 +282,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("GitLab CI", {"project_id": None}),
     ("Kubernetes", {"kubernetes.io": None}),
     ("Kubernetes", {"sub": "ann"}),
+    ("Authentik, access", {"uid": None}),
+    ("Authentik, access", {"azp": None}),
     ("Descope", {"drn": "DSR"}),
     ("Cloudflare Access", {"type": "org"}),
     ("Cloudflare Access", {"sub": ""}),

@@ -663,7 +663,7 @@ _CLOUDFLARE: Final = Preset(
 class CloudflareAccess(ExternalIssuer):
     """Application tokens of Cloudflare Access. They arrive in the header `Cf-Access-Jwt-Assertion`.
 
-    [The guide](../../how-to/identity-provider.md#headers-of-their-own) shows how to read that header. A service token is a machine.
+    A function of the adapter's `logins` reads that header: see the guide to identity providers. A service token is a machine.
 
     Written from https://developers.cloudflare.com/cloudflare-one/identity/authorization-cookie/application-token.
 
