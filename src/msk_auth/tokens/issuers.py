@@ -157,7 +157,7 @@ class OIDC(ExternalIssuer):
         row = replace(_of(token, access=_OIDC_ACCESS, id_=_OIDC_ID), audience=audience_claim)
         super().__init__(row, issuer, audience=audience, grants=grants, **options)
         self._access_claims = frozenset(access_claims)
-        self.selects += (self._access_claims,)
+        self.selects: tuple[object, ...] = (*self.selects, self._access_claims)
 
     def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
         """See :class:`ExternalIssuer`."""
@@ -727,7 +727,7 @@ class Buildkite(ExternalIssuer):
     https://buildkite.com/docs/apis/workload-identity-federation/buildkite-agents.
 
     Args:
-        organization: The organisation whose pipelines are accepted: its slug, or its UUID if the job requests the claim
+        organisation: The organisation whose pipelines are accepted: its slug, or its UUID if the job requests the claim
             `organization_id`.
         audience: What the job requests: `buildkite-agent oidc request-token --audience …`.
         grants: See :class:`ExternalIssuer`. The tokens grant nothing, so None.
@@ -735,11 +735,11 @@ class Buildkite(ExternalIssuer):
     """
 
     def __init__(
-        self, organization: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
+        self, organisation: str, *, audience: _Texts, grants: Grants, **options: Unpack[Options]
     ) -> None:
-        is_id = _GUID.fullmatch(organization) is not None
+        is_id = _GUID.fullmatch(organisation) is not None
         claim = "organization_id" if is_id else "organization_slug"
-        row = replace(_BUILDKITE, fixed={claim: _checked_name(organization)})
+        row = replace(_BUILDKITE, fixed={claim: _checked_name(organisation)})
         name = "https://agent.buildkite.com"
         super().__init__(row, name, audience=audience, grants=grants, **options)
 
@@ -778,7 +778,7 @@ class GitLabCI(ExternalIssuer):
         if not self.group:
             raise ConfigurationError("Give the group whose projects are accepted, such as 'acme'.")
         super().__init__(_GITLAB, url, audience=audience, grants=grants, **options)
-        self.selects += (self.group,)
+        self.selects: tuple[object, ...] = (*self.selects, self.group)
 
     def check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
         """See :class:`ExternalIssuer`."""
