@@ -54,9 +54,10 @@ test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processe
 mutants: $(BIN)/.mutants  ## Change the deciding code in thousands of small ways, each of which a test must notice
 	$(BIN)/python -m tests.mutation.check $(ARGS)
 
-check: $(BIN)/.dev  ## Check format, lint, types, import contracts, spelling and the docs build
+check: $(BIN)/.dev  ## Check format, lint, the generated half, types, import contracts, spelling and the docs build
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
 	.ci/types

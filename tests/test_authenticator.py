@@ -46,10 +46,10 @@ from msk_auth import (
     Refusal,
     Session,
     StoreUnavailable,
-    ports,
     require,
     require_interactive,
 )
+from msk_auth.leases import single_flight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]
@@ -987,7 +987,7 @@ def flights(auth: Any) -> dict[Any, Any]:
 @pytest.fixture
 def no_wait_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request gives up waiting for another one, however slow the machine is."""
-    monkeypatch.setattr(ports, "MAX_WAIT_SECONDS", 60)
+    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 60)
 
 
 @pytest.mark.usefixtures("no_wait_limit")
@@ -1166,7 +1166,7 @@ async def test_an_authenticator_closed_in_the_middle_of_a_flush_loses_nothing(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(here.store, "touch", stuck)
-    monkeypatch.setattr("msk_auth.authenticator.awaiting.FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr("msk_auth._async.lifecycle.FLUSH_SECONDS", 0.001)
     async with here.auth:
         await here.use(created)
         await writing.wait()

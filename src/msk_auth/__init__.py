@@ -6,16 +6,25 @@ One `Authorization: Bearer …` header carries either the JWT of an interactive 
 framework nor a database library.
 """
 
-from ._route_audit.own_guard import own_guard
-from .authenticator import (
-    PROBLEM_BASE,
-    AdminKeys,
-    AsyncAdminKeys,
-    AsyncAuthenticator,
-    AsyncKeyExpiry,
-    Authenticator,
-    KeyExpiry,
+from ._async.administration import AsyncAdminKeys
+from ._async.authenticator import AsyncAuthenticator
+from ._async.expiry import AsyncKeyExpiry
+from ._async.store import (
+    AsyncActivityStore,
+    AsyncAdminStore,
+    AsyncBatchStore,
+    AsyncExpiryStore,
+    AsyncKeyStore,
+    AsyncLeaseRegister,
 )
+from ._async.users import AsyncUsers
+from ._route_audit.own_guard import own_guard
+from ._sync.administration import AdminKeys
+from ._sync.authenticator import Authenticator
+from ._sync.expiry import KeyExpiry
+from ._sync.store import ActivityStore, AdminStore, ExpiryStore, KeyStore, LeaseRegister
+from ._sync.users import Users
+from .authenticator.base import PROBLEM_BASE
 from .clock import Clock, SystemClock
 from .core.activity import (
     ActivityEntry,
@@ -98,25 +107,10 @@ from .core.model import (
 )
 from .core.policy import Policy, any_credential, require, require_interactive, require_key
 from .core.revocation import LeakedKey
-from .core.store import (
-    ActivityStore,
-    AdminStore,
-    AsyncActivityStore,
-    AsyncAdminStore,
-    AsyncBatchStore,
-    AsyncExpiryStore,
-    AsyncKeyStore,
-    AsyncLeaseRegister,
-    ExpiryStore,
-    KeyChange,
-    KeyStore,
-    LeaseRegister,
-    RecordedLease,
-)
+from .core.store import KeyChange, RecordedLease
 from .redaction import RedactingFilter, redact
 from .tokens.profile import Claims, TokenProfile
 from .tokens.signing import AlgorithmName, KeyRing, SigningKey
-from .users import AsyncUsers, Users
 from .watch import AsyncWatch, Watch
 
 __version__ = "0.1.0"

@@ -45,8 +45,8 @@ from msk_auth import (
 from msk_auth.authenticator import activity as collecting
 from msk_auth.core.activity import entry_to_keep, key_of
 from msk_auth.core.policy import any_credential
+from msk_auth.flows import run_awaiting, run_blocking
 from msk_auth.http import admission
-from msk_auth.ports import run_awaiting, run_blocking
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]

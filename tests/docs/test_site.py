@@ -210,7 +210,7 @@ def package() -> griffe.Module:
 def test_a_default_is_shown_with_its_value() -> None:
     extensions = griffe.load_extensions(signatures.Values)
     loaded = griffe.load("msk_auth", search_paths=[ROOT / "src"], extensions=extensions)
-    authenticator = loaded["authenticator.awaiting.AsyncAuthenticator"]
+    authenticator = loaded["_async.authenticator.AsyncAuthenticator"]
     assert str(authenticator.parameters["key_limits"].default) == "KeyLimits()"
     assert str(authenticator.parameters["watch_interval"].default) == "timedelta(seconds=1)"
     # A public name has a place in the reference.
@@ -218,7 +218,7 @@ def test_a_default_is_shown_with_its_value() -> None:
     assert str(loaded["core.events.KeyRevocation"].parameters["cause"].default) == (
         "RevocationCause.OWNER"
     )
-    expiring = loaded["authenticator.expiry.KeyExpiry.expiring"]
+    expiring = loaded["_sync.expiry.KeyExpiry.expiring"]
     assert str(expiring.parameters["limit"].default) == "500"
     routes = loaded["integrations.fastapi.FastAPIAuth.key_routes"]
     assert str(routes.parameters["tags"].default) == "('API keys',)"
@@ -229,17 +229,17 @@ def test_a_default_is_shown_with_its_value() -> None:
 def test_a_method_that_a_protocol_describes_is_left_out() -> None:
     extensions = griffe.load_extensions(Roles)
     loaded = griffe.load("msk_auth", search_paths=[ROOT / "src"], extensions=extensions)
-    assert "find" in loaded["core.store.AsyncKeyStore"].members
+    assert "find" in loaded["_async.store.AsyncKeyStore"].members
     store = loaded["stores.sqlalchemy.AsyncSQLAlchemyKeyStore"]
     assert "prepare" in store.members
     assert "find" not in store.members
 
 
 def test_roles_become_links(package: griffe.Module) -> None:
-    revoke = package["authenticator.Authenticator.delete_key"]
+    revoke = package["_sync.authenticator.Authenticator.delete_key"]
     text = to_markdown("Raises as :meth:`revoke_key` does, :class:`~msk_auth.Problem`.", revoke)
     assert text == (
-        'Raises as <autoref optional identifier="msk_auth.authenticator.blocking.Authenticator.revoke_key">'
+        'Raises as <autoref optional identifier="msk_auth._sync.authenticator.Authenticator.revoke_key">'
         "<code>revoke_key</code></autoref> does,"
         ' <autoref optional identifier="msk_auth.Problem"><code>Problem</code></autoref>.'
     )

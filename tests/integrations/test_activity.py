@@ -126,7 +126,7 @@ async def test_a_failing_store_fails_no_request(
         raise ConnectionError("gone")
 
     for store in (site.world.store, site.world.store.blocking):
-        monkeypatch.setattr(store, "_record_activity", fail)
+        monkeypatch.setattr(store, "record_activity", fail)
     # Flask writes after a response.
     site.world.clock.advance(timedelta(minutes=2))
     assert (await site.get("/tasks")).status == 200

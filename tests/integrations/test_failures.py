@@ -13,9 +13,9 @@ from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
 from msk_auth import KeyLimits, KeyRevoked, Policy, Principal
+from msk_auth.flows import run_awaiting
 from msk_auth.http import admission
 from msk_auth.http.admission import known_principal
-from msk_auth.ports import run_awaiting
 
 pytestmark = pytest.mark.anyio
 

@@ -12,15 +12,22 @@ import flask_smorest
 import pytest
 from flask import Blueprint, Flask, got_request_exception
 from flask.views import MethodView
-from msk_auth.testing._adapter_contract import ask, check
-from msk_auth.testing.adapter import CASES, AdapterDriver, World, make_world
+from tests.contract.adapter import (
+    CASES,
+    AdapterContract,
+    AdapterDriver,
+    StreamContract,
+    World,
+    make_world,
+)
+from tests.contract.adapter_contract import ask, check
 from tests.integrations.adapters import Driver
 from tests.integrations.flask_app import PlainRoutes, Routes, flask_app, name_of
 from tests.integrations.flask_site import Site
 
 from msk_auth import CredentialsMissing, KeyLimitReached, Problem, require
 from msk_auth.integrations.flask import FlaskAuth
-from msk_auth.testing import AdapterContract, BackgroundLoop, StreamContract
+from msk_auth.testing import BackgroundLoop
 
 # Whether an exception leaves the application; None is Flask's default.
 PRODUCTION = [None, False]

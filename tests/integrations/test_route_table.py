@@ -24,13 +24,13 @@ from msk_auth import (
 )
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
+from msk_auth.flows import run_awaiting, run_blocking
 from msk_auth.http.admin_key_routes import admin_key_routes
 from msk_auth.http.answers import Answer, ContentTooLarge
 from msk_auth.http.key_routes import KEY_ROUTES, MAX_BODY, key_routes
 from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.routes import Exchange, Route, respond
 from msk_auth.leaks import MAX_REPORT
-from msk_auth.ports import run_awaiting, run_blocking
 
 pytestmark = pytest.mark.anyio
 

@@ -69,7 +69,7 @@ WAYS = {
         "run_blocking",
         "admit",
         "Authenticator.authenticate",
-        "SyncPorts.run",
+        "Ports.run",
         *CORE,
     ],
 }

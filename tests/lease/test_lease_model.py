@@ -22,7 +22,8 @@ from hypothesis.stateful import (
 )
 from tests.lease.simulation import RATES, Process, SimStore, World
 
-from msk_auth import AsyncAuthenticator, Principal, RecordedLease, ports
+from msk_auth import AsyncAuthenticator, Principal, RecordedLease
+from msk_auth._async import ports
 from msk_auth.authenticator import base
 from msk_auth.core.authentication import Authenticated
 from msk_auth.core.steps import Flow

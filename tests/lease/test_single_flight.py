@@ -23,8 +23,8 @@ from msk_auth import (
     KeyHasher,
     Owner,
     StoreUnavailable,
-    ports,
 )
+from msk_auth.leases import single_flight
 from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -150,7 +150,7 @@ def test_requests_that_waited_for_a_cancelled_one_verify_by_themselves() -> None
 def test_a_request_does_not_wait_long_for_a_stalled_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ports, "MAX_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 0.001)
     store = AsyncStore()
     auth = awaiting(store)
 
@@ -189,7 +189,7 @@ class BlockingStore(MemoryKeyStore):
 def test_a_forked_child_waits_for_nothing_of_its_parents_and_has_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ports, "MAX_WAIT_SECONDS", 3600)
+    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 3600)
     store = BlockingStore()
     auth = Authenticator(store, find_owner=lambda _: ANN, lease=timedelta(seconds=5))
 
@@ -228,7 +228,7 @@ def test_a_forked_child_runs_an_event_loop_and_threads_of_its_own() -> None:
 
     never = threading.Event()
     # All threads for Argon2 are busy in the parent.
-    busy = [auth._ports._slow.submit(never.wait, 60) for _ in range(2)]
+    busy = [auth._ports._slow._threads.submit(never.wait, 60) for _ in range(2)]
     try:
         assert in_child(use) == (KEY.id, True)
     finally:

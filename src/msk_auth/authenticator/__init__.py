@@ -1,9 +1,9 @@
-"""One rule: an authenticator runs the flows of the core, and decides nothing itself.
+"""One rule: what the two authenticators have in common, and what neither blocks nor awaits.
 
-`Authenticator` blocks and `AsyncAuthenticator` awaits; apart from that they are the same. This is the way from the header
-to the principal, in one direction:
+`Authenticator` blocks (`_sync`) and `AsyncAuthenticator` awaits (`_async`); apart from that they are the same. This is the way
+from the header to the principal, in one direction:
 
-1. `authenticate` (`blocking`, `awaiting`) looks for the header in the cache of leased verifications.
+1. `authenticate` (`authenticator` of either half) looks for the header in the cache of leased verifications.
 2. `core.authentication.read_credential` reads the header and checks the form of the credential. Garbage ends here.
 3. `run` (`ports`) drives the flow: it makes each look-up of the flow, and sends the result back.
 4. `_verify` (`base`) is the flow.
@@ -15,21 +15,3 @@ Before it comes an adapter: its guard, `admit`, `_verify` and the flow `http.adm
 
 A failure of the store or of a look-up becomes :class:`~msk_auth.StoreUnavailable`: fail closed.
 """
-
-from __future__ import annotations
-
-from .administration import AdminKeys, AsyncAdminKeys
-from .awaiting import AsyncAuthenticator
-from .base import PROBLEM_BASE
-from .blocking import Authenticator
-from .expiry import AsyncKeyExpiry, KeyExpiry
-
-__all__ = [
-    "PROBLEM_BASE",
-    "AdminKeys",
-    "AsyncAdminKeys",
-    "AsyncAuthenticator",
-    "AsyncKeyExpiry",
-    "Authenticator",
-    "KeyExpiry",
-]

@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
-from msk_auth.authenticator import AdminKeys, AsyncAdminKeys
+from msk_auth._async.administration import AsyncAdminKeys
+from msk_auth._sync.administration import AdminKeys
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import ApiKey, KeyPage, Principal
 

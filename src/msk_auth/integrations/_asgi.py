@@ -16,12 +16,16 @@ from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
-from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
-from msk_auth.authenticator.awaiting import is_beside_loop
+from msk_auth._async.administration import AsyncAdminKeys
+from msk_auth._async.authenticator import AsyncAuthenticator
+from msk_auth._async.lifecycle import is_beside_loop
+from msk_auth._sync.administration import AdminKeys
+from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy
+from msk_auth.flows import run_awaiting
 from msk_auth.http import admission
 from msk_auth.http.admin_key_routes import AdminKeyOperation, admin_key_routes
 from msk_auth.http.admission import (
@@ -33,7 +37,6 @@ from msk_auth.http.admission import (
 )
 from msk_auth.http.answers import Answer, close_reason
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
-from msk_auth.ports import run_awaiting
 from msk_auth.users import RequestSession
 from msk_auth.watch import AsyncWatch
 

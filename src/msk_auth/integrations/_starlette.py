@@ -20,10 +20,11 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit.audit import read_routes, register_reader
 from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
 from msk_auth.core.policy import Policy

@@ -52,10 +52,13 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from msk_auth._async.administration import AsyncAdminKeys
+from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import AuditedRoute
-from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
+from msk_auth._sync.administration import AdminKeys
+from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.logins import name_of
 from msk_auth.core.model import Principal, UserT

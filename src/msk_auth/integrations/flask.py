@@ -58,13 +58,17 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, HTTPException, default_exceptions
 from werkzeug.routing import Rule
 
+from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.report import AuditedRoute, RouteKind
-from msk_auth.authenticator import AdminKeys, AsyncAuthenticator, Authenticator
+from msk_auth._sync.administration import AdminKeys
+from msk_auth._sync.authenticator import Authenticator
+from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
+from msk_auth.flows import run_blocking
 from msk_auth.http import admission
 from msk_auth.http.admin_key_routes import AdminKeyOperation, admin_key_routes
 from msk_auth.http.admission import (
@@ -82,8 +86,7 @@ from msk_auth.http.leak_routes import leak_route, revocation_route
 from msk_auth.http.routes import Exchange, broken_body, check_path, respond
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
-from msk_auth.ports import run_blocking
-from msk_auth.users import AnyUsers, RequestSession, Users
+from msk_auth.users import AnyUsers, RequestSession
 from msk_auth.watch import Watch
 
 from ._adapter import Adapter

@@ -62,10 +62,13 @@ from litestar.security import AbstractSecurityConfig
 from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.utils import join_paths
 
+from msk_auth._async.administration import AsyncAdminKeys
+from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.own_guard import OwnGuard, has_own_guard
 from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
-from msk_auth.authenticator import AdminKeys, AsyncAdminKeys, AsyncAuthenticator, Authenticator
+from msk_auth._sync.administration import AdminKeys
+from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.credentials import read_bearer
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT

@@ -34,10 +34,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
 
-from msk_auth.authenticator import AdminKeys, AsyncAdminKeys
+from msk_auth._async.administration import AsyncAdminKeys
+from msk_auth._async.users import AsyncUsers
+from msk_auth._sync.administration import AdminKeys
+from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
+from msk_auth.flows import run_awaiting, run_blocking
 from msk_auth.http.admin_key_routes import AdminKeyOperation
 from msk_auth.http.admission import (
     AUTHENTICATED,
@@ -49,8 +53,6 @@ from msk_auth.http.admission import (
 from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.routes import Route as Row
 from msk_auth.http.routes import check_path
-from msk_auth.ports import run_awaiting, run_blocking
-from msk_auth.users import AsyncUsers, Users
 
 from ._asgi import Throttle, admin_rows
 from ._public_routes import PublicRoutes

@@ -27,8 +27,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._fork import after_fork_in_child
-from msk_auth.authenticator import AsyncAuthenticator, Authenticator
+from msk_auth._sync.authenticator import Authenticator
 
 from ._keys import (
     FETCH_PAUSE,

@@ -20,7 +20,7 @@ Leases are not used here: watches read the records themselves.
 
 from __future__ import annotations
 
-from ._verdict import MAX_INTERVAL, MAX_UNVERIFIED, check_interval
+from ._verdict import MAX_INTERVAL, MAX_UNVERIFIED, WatchedReads, check_interval
 from .awaiting import LOOK_UPS_AT_ONCE, AsyncWatch, AsyncWatches
 from .blocking import Watch, Watches
 
@@ -31,6 +31,7 @@ __all__ = [
     "AsyncWatch",
     "AsyncWatches",
     "Watch",
+    "WatchedReads",
     "Watches",
     "check_interval",
 ]

@@ -14,9 +14,8 @@ from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.ports import SyncPorts
 
-from ._verdict import Watched
+from ._verdict import Watched, WatchedReads
 
 T = TypeVar("T")
 NameT = TypeVar("NameT", bound=Hashable)
@@ -78,13 +77,11 @@ class Watches(Generic[UserT]):
         interval: How long a record counts as fresh, in seconds.
     """
 
-    def __init__(
-        self, rules: Rules, ports: SyncPorts[UserT], clock: Clock, interval: float
-    ) -> None:
+    def __init__(self, rules: Rules, ports: WatchedReads, clock: Clock, interval: float) -> None:
         self._rules = rules
         self._clock = clock
         self._interval = interval
-        self._reads = _SharedReads(ports, clock, interval)
+        self._reads: _SharedReads[UserT] = _SharedReads(ports, clock, interval)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None) -> Watch[UserT]:
         """A watch that is verified on each call."""
@@ -135,7 +132,7 @@ class _SharedReads(Generic[UserT]):
 
     _forgot_at: float
 
-    def __init__(self, ports: SyncPorts[UserT], clock: Clock, interval: float) -> None:
+    def __init__(self, ports: WatchedReads, clock: Clock, interval: float) -> None:
         self.ports = ports
         self._clock = clock
         self._interval = interval

@@ -14,10 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, class_mapper
 
+from msk_auth._async.users import AsyncUsers
 from msk_auth._callables import returns_awaitable
+from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login, Owner, UserT
-from msk_auth.users import AsyncUsers, Users
 
 LoadedT = TypeVar("LoadedT")
 SourceT = TypeVar("SourceT")

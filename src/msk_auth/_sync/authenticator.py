@@ -1,23 +1,21 @@
-"""The authenticator that awaits."""
+# Generated from src/msk_auth/_async/authenticator.py by tools/generate_sync.py: change that, and run this.
+"""Authenticates requests and manages keys: it runs the flows of the core, and decides nothing itself."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack
 
 from msk_auth._failures import log_failure, unavailable_because
-from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, refusal
+from msk_auth.authenticator.validation import not_a_list_of_values, takes
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, revocation
 from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
 from msk_auth.core.fields import KeyDetails, KeyEdit
 from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
@@ -38,78 +36,38 @@ from msk_auth.core.model import (
 from msk_auth.core.policy import Policy
 from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
-from msk_auth.core.store import AsyncKeyStore
-from msk_auth.ports import AsyncPorts
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
-from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
+from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
-from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
-from .validation import not_a_list_of_values, takes
-
-# Importing `asyncio` takes as long as importing the rest of the library, and a blocking application does not need it. The
-# functions below import it, where an event loop runs.
-if TYPE_CHECKING:
-    import asyncio
+from .lifecycle import Lifecycle
+from .ports import Ports
+from .primitives import AWAITS, result_of
+from .store import KeyStore
 
 T = TypeVar("T")
-MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
-def is_beside_loop() -> bool:
-    """True in a thread that runs no event loop, such as the one in which a framework runs a `def` route.
+class Authenticator(Lifecycle[UserT]):
+    """Authenticates requests and manages keys, blocking. Safe to use from several threads.
 
-    The main thread is none of these: a test or a script may start a loop there.
-    """
-    import asyncio
+    As a context manager it writes what it has collected when it is closed::
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return threading.current_thread() is not threading.main_thread()
-    return False
-
-
-def _awaited(method: MethodT) -> MethodT:
-    """Refuse a call from a `def` route, which cannot await it: access would stay as it is, without an error."""
-
-    @functools.wraps(method)
-    def called(self: AsyncAuthenticator[Any], /, *args: Any, **kwargs: Any) -> Any:
-        if self.is_open and is_beside_loop():
-            raise ConfigurationError(
-                f"{method.__name__} was called in a thread beside the event loop, where nothing awaits it, so it would"
-                " do nothing. Await it in an `async def` route, or build a synchronous application on Authenticator."
-            )
-        return method(self, *args, **kwargs)
-
-    # Known to Python from 3.12 on, for code that asks whether a function has to be awaited.
-    mark: Any = getattr(inspect, "markcoroutinefunction", None)
-    return cast("MethodT", called if mark is None else mark(called))
-
-
-class AsyncAuthenticator(BaseAuthenticator[UserT]):
-    """Authenticates requests and manages keys, on an asyncio event loop.
-
-    As an asynchronous context manager it writes times of last use once a minute, and the rest when it is closed::
-
-        async with authenticator:
+        with authenticator:
             ...
-
-    Each event loop that uses it opens and closes it for itself, and so does a forked child.
 
     Args:
         store: Stores the keys.
         find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As
-            :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter knows it.
+            :class:`~msk_auth.Users` it reads in the session of the request, where the adapter knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
             Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
             None if there is none. It may create one. Needed with `issuers`.
         logins: Functions of the application that return a :class:`~msk_auth.Login` for a bearer credential of their own,
-            or None. Asked in this order about what is no key and no token of `tokens` and `issuers`. A plain one is called
-            on the event loop, so it must not block.
+            or None. Asked in this order about what is no key and no token of `tokens` and `issuers`.
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
@@ -119,8 +77,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             by its own owner only.
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
-        on_event: Called with each event; an awaitable that it returns is awaited. What it raises is logged and changes no
-            result.
+        on_event: Called with each event. What it raises is logged and changes no result.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
@@ -138,27 +95,25 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
 
     def __init__(
         self,
-        store: AsyncKeyStore,
+        store: KeyStore,
         *,
-        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        find_owner: Callable[[str], Owner[UserT] | None],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
         issuers: Sequence[ExternalIssuer] = (),
-        logins: Sequence[Callable[[str], Login | Awaitable[Login | None] | None]] = (),
-        find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]]
-        | None = None,
-        find_session: Callable[[str], Awaitable[Session | None]] | None = None,
-        key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]] = NO_LIMITS,
-        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Awaitable[Iterable[str] | None]]
-        | None = None,
+        logins: Sequence[Callable[[str], Login | None]] = (),
+        find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None = None,
+        find_session: Callable[[str], Session | None] | None = None,
+        key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
+        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Iterable[str] | None] | None = None,
         key_format: KeyFormat | None = None,
         hasher: KeyHasher | None = None,
-        on_event: Callable[[Event], Awaitable[None] | None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
         realm: str = "api",
         problem_base: str = PROBLEM_BASE,
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
-        activity: ActivitySettings | Callable[[], Awaitable[ActivitySettings]] | None = None,
+        activity: ActivitySettings | Callable[[], ActivitySettings] | None = None,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         super().__init__(
@@ -180,12 +135,11 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             lease=lease,
             lease_entries=lease_entries,
             activity=activity,
-            awaits=True,
-            overrides_authenticate=type(self).authenticate
-            is not AsyncAuthenticator[Any].authenticate,
+            awaits=AWAITS,
+            overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
         )
-        self._ports = AsyncPorts(
+        self._ports = Ports(
             store,
             find_owner=find_owner,
             find_external_owner=find_external_owner,
@@ -197,13 +151,14 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             clock=self.clock,
         )
         self._leases = self._ports.leases
-        self._watches: AsyncWatches[UserT] = AsyncWatches(
-            self.rules, self._ports, self.clock, check_interval(watch_interval)
+        self._watch_interval = check_interval(watch_interval)
+        self._watches: Watches[UserT] = Watches(
+            self.rules, self._ports, self.clock, self._watch_interval
         )
         self._on_event = on_event
         self._begin_closed()
 
-    async def authenticate(
+    def authenticate(
         self,
         authorization: Sequence[str | bytes],
         elsewhere: RequestLogins | None = None,
@@ -236,17 +191,17 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
                 ports = self._ports.of_request(request)
-                principal = await ports.run(self._verify(presented, address))
+                principal = ports.run(self._verify(presented, address))
             except Problem as problem:
-                await self._report(problem)
+                self._report(problem)
                 raise
             except Exception as error:
-                raise await self._report(error) from error
+                raise self._report(error) from error
         if self._on_event is not None:
-            await self._emit(CredentialUsed(self.clock.now(), principal))
+            self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
-    async def resume(self, reference: str) -> Principal[UserT]:
+    def resume(self, reference: str) -> Principal[UserT]:
         """Act for what a reference stands for, now: its key, or its owner and the session of its login, are verified afresh.
 
         A worker calls this just before it acts, and :meth:`authorize` with what the work needs. Nothing is reused, also not
@@ -269,22 +224,22 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            principal = await self._ports.run(self._resume(peppers, reference))
+            principal = self._ports.run(self._resume(peppers, reference))
         except Problem as problem:
-            await self._report(problem)
+            self._report(problem)
             raise
         except Exception as error:
-            raise await self._report(error) from error
-        await self._emit(CredentialUsed(self.clock.now(), principal))
+            raise self._report(error) from error
+        self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
-    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
-        """Verify a principal repeatedly while a connection that it opened lasts, such as a websocket or an event stream.
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
+        """Verify a principal repeatedly while a connection that it opened lasts, such as an event stream.
 
         Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
         was revoked or has expired, its owner is disabled, the session or the token has ended. It is verified at its
         beginning too, so the principal may have been admitted long before. All watches of a process share their reads:
-        one per second for each key, session and owner, and one more, at most ten times a second, for those that begin.
+        one per second for each key, session and owner.
 
         Args:
             principal: The principal that was admitted.
@@ -292,16 +247,15 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         """
         return self._watches.watch(principal, policy)
 
-    @_awaited
-    async def await_lease_expiry(self) -> None:
+    def await_lease_expiry(self) -> None:
         """Wait until no process can use anything that it read before this call.
 
         Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
-        await self._ports.await_lease_expiry()
+        self._ports.await_lease_expiry()
 
-    async def create_key(
+    def create_key(
         self,
         principal: Principal[UserT],
         *,
@@ -334,7 +288,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             StoreUnavailable: The store did not answer. The key may exist.
         """
         now = self.clock.now()
-        return await self._change(
+        return self._change(
             key_management.create_key(
                 self.rules,
                 principal,
@@ -347,7 +301,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    async def rotate_key(
+    def rotate_key(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -373,14 +327,13 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             KeyNotActive: The key is revoked, expired or already rotated.
         """
         now = self.clock.now()
-        return await self._change(
+        return self._change(
             key_management.rotate_key(
                 self.rules, principal, key_id, overlap=overlap, on_behalf_of=on_behalf_of, now=now
             )
         )
 
-    @_awaited
-    async def revoke_key(
+    def revoke_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
         """Revoke a key for good. No verification that starts after this returned succeeds.
@@ -396,14 +349,13 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        return await self._change(
+        return self._change(
             key_management.revoke_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
             )
         )
 
-    @_awaited
-    async def delete_key(
+    def delete_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> None:
         """Revoke a key and remove it from the list. No verification that starts after this returned succeeds.
@@ -419,14 +371,13 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be gone; try again.
         """
-        await self._change(
+        self._change(
             key_management.delete_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
             )
         )
 
-    @_awaited
-    async def expire_key(
+    def expire_key(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -450,7 +401,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may expire then; try again.
         """
-        return await self._change(
+        return self._change(
             key_management.expire_key(
                 self.rules,
                 principal,
@@ -461,8 +412,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    @_awaited
-    async def update_key(
+    def update_key(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -489,7 +439,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
-        return await self._change(
+        return self._change(
             key_management.update_key(
                 self.rules,
                 principal,
@@ -500,8 +450,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    @_awaited
-    async def revoke_presented_key(self, key: str) -> ApiKey | None:
+    def revoke_presented_key(self, key: str) -> ApiKey | None:
         """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
 
         Safe to repeat. No verification that starts after this returned succeeds.
@@ -518,10 +467,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
-        return (await self._end(flow))[0]
+        return (self._end(flow))[0]
 
-    @_awaited
-    async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
+    def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """Revoke keys that were found in public. Safe to repeat; waits for leases once.
 
         Args:
@@ -534,10 +482,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return await self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
+        return self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
 
-    @_awaited
-    async def forget_owner(self, owner_id: str) -> int:
+    def forget_owner(self, owner_id: str) -> int:
         """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
 
         Delete or disable the user first, and commit. A key that a running request creates meanwhile is revoked too; a key
@@ -553,9 +500,9 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
+        return len(self._end(revocation.forget_owner(owner_id, self.clock.now())))
 
-    async def get_key(
+    def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
         """A key of the principal's owner.
@@ -571,13 +518,13 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        return await self._ports.run(
+        return self._ports.run(
             key_management.get_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
             )
         )
 
-    async def key_activity(
+    def key_activity(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -599,7 +546,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
         self._activity_log()
-        return await self._ports.run(
+        return self._ports.run(
             key_management.key_activity(
                 self.rules,
                 principal,
@@ -610,7 +557,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    async def list_keys(
+    def list_keys(
         self,
         principal: Principal[UserT],
         *,
@@ -637,7 +584,7 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             StoreUnavailable: The store did not answer.
         """
         now = self.clock.now()
-        return await self._ports.run(
+        return self._ports.run(
             key_management.list_keys(
                 self.rules,
                 principal,
@@ -650,94 +597,43 @@ class AsyncAuthenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    @_awaited
-    async def flush(self) -> None:
+    def flush(self) -> None:
         """Write the collected times of last use, upgraded digests and counts of activity, and delete activity that is too old.
 
         What cannot be written now is kept for the next call.
         """
+        self._note_flush()
         with self._usage.batch() as batch:
             if batch.last_used:
-                await self._ports.store.touch(batch.last_used)
+                self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
-                await self._ports.store.replace_digest(key_id, old=old, new=new)
+                self._ports.store.replace_digest(key_id, old=old, new=new)
         if self.activity is not None:
-            await self._ports.run(self.activity.flush(self.clock.now()))
+            self._ports.run(self.activity.flush(self.clock.now()))
 
-    @property
-    def is_open(self) -> bool:
-        """True between the beginning and the end of an `async with` of this authenticator, on any event loop of this process."""
-        return bool(self._flushers)
-
-    async def __aenter__(self) -> AsyncAuthenticator[UserT]:
-        import asyncio
-
-        self._open_issuers()
-        loop = asyncio.get_running_loop()
-        # An application and its adapter may both open it.
-        if loop not in self._flushers:
-            self._flushers[loop] = loop.create_task(self._flush_forever(), name="msk_auth flush")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        import asyncio
-
-        self._close_issuers()
-        flusher = self._flushers.pop(asyncio.get_running_loop(), None)
-        if flusher is not None:
-            flusher.cancel()
-            # `wait` does not raise the task's errors, but a cancellation of the caller still has its effect.
-            await asyncio.wait([flusher])
-        await self._watches.close()
-        await self.flush()
-
-    def _begin_closed(self) -> None:
-        # A task can be awaited only on its own loop, so each loop has one. A loop changes no entry but its own.
-        self._flushers: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
-        after_fork_in_child(self._leave_the_parents_flushers)
-
-    def _leave_the_parents_flushers(self) -> None:
-        # They never run in the child. Destroying their loops would close sockets and selectors of the parent.
-        abandon(self._flushers)
-        self._flushers = {}
-
-    async def _flush_forever(self) -> None:
-        import asyncio
-
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
-            await self.flush()
-
-    async def _change(self, flow: Flow[Changed[T]]) -> T:
-        changed = await self._ports.run(flow)
-        await self._emit(changed.event)
+    def _change(self, flow: Flow[Changed[T]]) -> T:
+        changed = self._ports.run(flow)
+        self._emit(changed.event)
         return changed.value
 
-    async def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
-        ended = await self._ports.run(flow)
+    def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
+        ended = self._ports.run(flow)
         for event in ended.events:
-            await self._emit(event)
+            self._emit(event)
         return ended.records
 
-    async def _report(self, error: Exception) -> Problem:
-        """As in :class:`Authenticator`."""
+    def _report(self, error: Exception) -> Problem:
+        """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
         problem = error if isinstance(error, Problem) else unavailable_because(error)
         if self._on_event is not None:
-            await self._emit(refusal(problem, self.clock.now()))
+            self._emit(refusal(problem, self.clock.now()))
         return problem
 
-    async def _emit(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         if self._on_event is None:
             return
         try:
-            result = self._on_event(event)
-            if result is not None:
-                await result
+            result_of(self._on_event(event))
         except Exception as error:  # noqa: BLE001 - a hook never breaks a request
             what = f"the on_event hook failed on {type(event).__name__}"
             log_failure(logging.ERROR, what, error)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from inspect import iscoroutinefunction, unwrap
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from msk_auth._async.authenticator import AsyncAuthenticator
+from msk_auth._async.lifecycle import is_beside_loop
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
-from msk_auth.core.policy import Policy
-from msk_auth.ports import SyncPorts
-from msk_auth.watch import LOOK_UPS_AT_ONCE, AsyncWatches
-
-from .awaiting import AsyncAuthenticator, is_beside_loop
+from msk_auth.watch import LOOK_UPS_AT_ONCE, AsyncWatches, WatchedReads
 
 if TYPE_CHECKING:
-    from .blocking import Authenticator
+    from .authenticator import Authenticator
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,8 +26,7 @@ R = TypeVar("R")
 RunInThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls a function in a thread, and returns an awaitable of its result, such as `anyio.to_thread.run_sync`."""
 
-
-_SHARED = (
+_SHARED: Final = (
     "profiles",
     "issuers",
     "rules",
@@ -39,6 +37,14 @@ _SHARED = (
     "cached_principal",
     "takes_address",
     "activity",
+    "authorize",
+    "reference",
+)
+# The two authenticators have the same methods.
+_IN_THREAD: Final = tuple(
+    name
+    for name, method in vars(AsyncAuthenticator).items()
+    if name[0] != "_" and name != "authenticate" and iscoroutinefunction(unwrap(method))
 )
 
 
@@ -59,12 +65,13 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
     def __init__(
         self,
         blocking: Authenticator[UserT],
-        ports: SyncPorts[UserT],
+        ports: WatchedReads,
         *,
         watch_interval: float,
         run: RunInThread,
     ) -> None:
         vars(self).update((name, getattr(blocking, name)) for name in _SHARED)
+        vars(self).update((name, partial(self._call, name)) for name in _IN_THREAD)
         self._blocking = blocking
         self._run = run
         self._begin_closed()
@@ -72,64 +79,14 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
             self.rules, _OffLoopReads(ports), self.clock, watch_interval
         )
 
-    def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
-        self._blocking.authorize(principal, policy)
-
     async def authenticate(
         self, authorization: Sequence[str | bytes], *more: Any, **named: Any
     ) -> Principal[UserT]:
+        """As `Authenticator` does it."""
         principal = self.cached_principal(authorization)
         if principal is None:
             principal = await self._call("authenticate", authorization, *more, **named)
         return principal
-
-    def reference(self, *args: Any, **kwargs: Any) -> str:
-        return self._blocking.reference(*args, **kwargs)
-
-    def resume(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("resume", *args, **kwargs)
-
-    def await_lease_expiry(self) -> Any:
-        return self._call("await_lease_expiry")
-
-    def create_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("create_key", *args, **kwargs)
-
-    def rotate_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("rotate_key", *args, **kwargs)
-
-    def revoke_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("revoke_key", *args, **kwargs)
-
-    def delete_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("delete_key", *args, **kwargs)
-
-    def expire_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("expire_key", *args, **kwargs)
-
-    def update_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("update_key", *args, **kwargs)
-
-    def revoke_presented_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("revoke_presented_key", *args, **kwargs)
-
-    def revoke_leaked(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("revoke_leaked", *args, **kwargs)
-
-    def forget_owner(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("forget_owner", *args, **kwargs)
-
-    def get_key(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("get_key", *args, **kwargs)
-
-    def key_activity(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("key_activity", *args, **kwargs)
-
-    def list_keys(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("list_keys", *args, **kwargs)
-
-    def flush(self) -> Any:
-        return self._call("flush")
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         if is_beside_loop():
@@ -147,9 +104,9 @@ class _OffLoopReads:
         keys_at_once: How many keys one call of :meth:`find_keys` may look up.
     """
 
-    keys_at_once: int = SyncPorts.keys_at_once
+    keys_at_once: int = 1
 
-    def __init__(self, ports: SyncPorts[Any]) -> None:
+    def __init__(self, ports: WatchedReads) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         self._ports = ports
@@ -158,8 +115,8 @@ class _OffLoopReads:
         self._threads = self._make_threads()
         after_fork_in_child(self._renew)
 
-    def find_keys(self, key_ids: Sequence[str]) -> Awaitable[Sequence[ApiKey | None]]:
-        return self._call(self._ports.find_keys, key_ids)
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
+        return [await self._call(self._ports.find_key, key_id) for key_id in key_ids]
 
     def find_session(self, session_id: str) -> Awaitable[Session | None]:
         return self._call(self._ports.find_session, session_id)

@@ -1,14 +1,15 @@
-"""The authenticator that blocks."""
+"""Authenticates requests and manages keys: it runs the flows of the core, and decides nothing itself."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from msk_auth._failures import log_failure, unavailable_because
+from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, refusal
+from msk_auth.authenticator.validation import not_a_list_of_values, takes
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, revocation
 from msk_auth.core.activity import ActivitySettings, KeyActivity
@@ -34,30 +35,33 @@ from msk_auth.core.model import (
 from msk_auth.core.policy import Policy
 from msk_auth.core.revocation import Ended, LeakedKey
 from msk_auth.core.steps import Flow
-from msk_auth.core.store import KeyStore
-from msk_auth.ports import SyncPorts
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
-from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
+from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
-from .base import FLUSH_SECONDS, NO_LIMITS, PROBLEM_BASE, BaseAuthenticator, refusal
-from .validation import not_a_list_of_values, takes
-
-if TYPE_CHECKING:
-    from .awaiting import AsyncAuthenticator
-    from .off_loop import RunInThread
+from .lifecycle import AsyncLifecycle, awaited
+from .ports import AsyncPorts
+from .primitives import AWAITS, MaybeAwaitable, result_of
+from .store import AsyncKeyStore
 
 T = TypeVar("T")
 
 
-class Authenticator(BaseAuthenticator[UserT]):
-    """Authenticates requests and manages keys, blocking. Safe to use from several threads.
+class AsyncAuthenticator(AsyncLifecycle[UserT]):
+    """Authenticates requests and manages keys, on an asyncio event loop.
+
+    As a context manager it writes times of last use once a minute, and the rest when it is closed::
+
+        async with authenticator:
+            ...
+
+    Each event loop that uses it opens and closes it for itself, and so does a forked child.
 
     Args:
         store: Stores the keys.
         find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As
-            :class:`~msk_auth.Users` it reads in the session of the request, where the adapter knows it.
+            :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
             Opening this authenticator starts to fetch their keys.
@@ -65,6 +69,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             None if there is none. It may create one. Needed with `issuers`.
         logins: Functions of the application that return a :class:`~msk_auth.Login` for a bearer credential of their own,
             or None. Asked in this order about what is no key and no token of `tokens` and `issuers`.
+            A plain one is called on the event loop, so it must not block.
         find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
@@ -75,6 +80,7 @@ class Authenticator(BaseAuthenticator[UserT]):
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
         on_event: Called with each event. What it raises is logged and changes no result.
+            An awaitable that it returns is awaited.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
@@ -92,25 +98,27 @@ class Authenticator(BaseAuthenticator[UserT]):
 
     def __init__(
         self,
-        store: KeyStore,
+        store: AsyncKeyStore,
         *,
-        find_owner: Callable[[str], Owner[UserT] | None],
+        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
         tokens: TokenProfile | Sequence[TokenProfile] = (),
         issuers: Sequence[ExternalIssuer] = (),
-        logins: Sequence[Callable[[str], Login | None]] = (),
-        find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None = None,
-        find_session: Callable[[str], Session | None] | None = None,
-        key_limits: KeyLimits | Callable[[], KeyLimits] = NO_LIMITS,
-        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Iterable[str] | None] | None = None,
+        logins: Sequence[Callable[[str], MaybeAwaitable[Login | None]]] = (),
+        find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]]
+        | None = None,
+        find_session: Callable[[str], Awaitable[Session | None]] | None = None,
+        key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]] = NO_LIMITS,
+        may_act_for: Callable[[Principal[UserT], Owner[UserT]], Awaitable[Iterable[str] | None]]
+        | None = None,
         key_format: KeyFormat | None = None,
         hasher: KeyHasher | None = None,
-        on_event: Callable[[Event], None] | None = None,
+        on_event: Callable[[Event], MaybeAwaitable[None]] | None = None,
         realm: str = "api",
         problem_base: str = PROBLEM_BASE,
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
-        activity: ActivitySettings | Callable[[], ActivitySettings] | None = None,
+        activity: ActivitySettings | Callable[[], Awaitable[ActivitySettings]] | None = None,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         super().__init__(
@@ -132,11 +140,12 @@ class Authenticator(BaseAuthenticator[UserT]):
             lease=lease,
             lease_entries=lease_entries,
             activity=activity,
-            awaits=False,
-            overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
+            awaits=AWAITS,
+            overrides_authenticate=type(self).authenticate
+            is not AsyncAuthenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
         )
-        self._ports = SyncPorts(
+        self._ports = AsyncPorts(
             store,
             find_owner=find_owner,
             find_external_owner=find_external_owner,
@@ -149,11 +158,13 @@ class Authenticator(BaseAuthenticator[UserT]):
         )
         self._leases = self._ports.leases
         self._watch_interval = check_interval(watch_interval)
-        self._watches = Watches(self.rules, self._ports, self.clock, self._watch_interval)
+        self._watches: AsyncWatches[UserT] = AsyncWatches(
+            self.rules, self._ports, self.clock, self._watch_interval
+        )
         self._on_event = on_event
-        self._last_flush = self.clock.monotonic()
+        self._begin_closed()
 
-    def authenticate(
+    async def authenticate(
         self,
         authorization: Sequence[str | bytes],
         elsewhere: RequestLogins | None = None,
@@ -186,17 +197,17 @@ class Authenticator(BaseAuthenticator[UserT]):
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
                 ports = self._ports.of_request(request)
-                principal = ports.run(self._verify(presented, address))
+                principal = await ports.run(self._verify(presented, address))
             except Problem as problem:
-                self._report(problem)
+                await self._report(problem)
                 raise
             except Exception as error:
-                raise self._report(error) from error
+                raise await self._report(error) from error
         if self._on_event is not None:
-            self._emit(CredentialUsed(self.clock.now(), principal))
+            await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
-    def resume(self, reference: str) -> Principal[UserT]:
+    async def resume(self, reference: str) -> Principal[UserT]:
         """Act for what a reference stands for, now: its key, or its owner and the session of its login, are verified afresh.
 
         A worker calls this just before it acts, and :meth:`authorize` with what the work needs. Nothing is reused, also not
@@ -219,22 +230,23 @@ class Authenticator(BaseAuthenticator[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            principal = self._ports.run(self._resume(peppers, reference))
+            principal = await self._ports.run(self._resume(peppers, reference))
         except Problem as problem:
-            self._report(problem)
+            await self._report(problem)
             raise
         except Exception as error:
-            raise self._report(error) from error
-        self._emit(CredentialUsed(self.clock.now(), principal))
+            raise await self._report(error) from error
+        await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
-    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
+    def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
         """Verify a principal repeatedly while a connection that it opened lasts, such as an event stream.
 
         Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
         was revoked or has expired, its owner is disabled, the session or the token has ended. It is verified at its
         beginning too, so the principal may have been admitted long before. All watches of a process share their reads:
         one per second for each key, session and owner.
+        For those that begin there is one more, at most ten times a second.
 
         Args:
             principal: The principal that was admitted.
@@ -242,28 +254,16 @@ class Authenticator(BaseAuthenticator[UserT]):
         """
         return self._watches.watch(principal, policy)
 
-    def off_loop(self, run: RunInThread) -> AsyncAuthenticator[UserT]:
-        """This authenticator for an event loop, which it does not block: what waits runs in threads.
-
-        The adapters for FastAPI, Starlette and Litestar call it.
-
-        Args:
-            run: Runs a function in a thread, such as `anyio.to_thread.run_sync` or `asyncio.to_thread`.
-        """
-        # `asyncio` takes as long to load as the rest of the library, and this class does not need it.
-        from .off_loop import OffLoopAuthenticator
-
-        return OffLoopAuthenticator(self, self._ports, watch_interval=self._watch_interval, run=run)
-
-    def await_lease_expiry(self) -> None:
+    @awaited  # async only
+    async def await_lease_expiry(self) -> None:
         """Wait until no process can use anything that it read before this call.
 
         Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
-        self._ports.await_lease_expiry()
+        await self._ports.await_lease_expiry()
 
-    def create_key(
+    async def create_key(
         self,
         principal: Principal[UserT],
         *,
@@ -296,7 +296,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             StoreUnavailable: The store did not answer. The key may exist.
         """
         now = self.clock.now()
-        return self._change(
+        return await self._change(
             key_management.create_key(
                 self.rules,
                 principal,
@@ -309,7 +309,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    def rotate_key(
+    async def rotate_key(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -335,13 +335,14 @@ class Authenticator(BaseAuthenticator[UserT]):
             KeyNotActive: The key is revoked, expired or already rotated.
         """
         now = self.clock.now()
-        return self._change(
+        return await self._change(
             key_management.rotate_key(
                 self.rules, principal, key_id, overlap=overlap, on_behalf_of=on_behalf_of, now=now
             )
         )
 
-    def revoke_key(
+    @awaited  # async only
+    async def revoke_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
         """Revoke a key for good. No verification that starts after this returned succeeds.
@@ -357,13 +358,14 @@ class Authenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        return self._change(
+        return await self._change(
             key_management.revoke_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
             )
         )
 
-    def delete_key(
+    @awaited  # async only
+    async def delete_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> None:
         """Revoke a key and remove it from the list. No verification that starts after this returned succeeds.
@@ -379,13 +381,14 @@ class Authenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be gone; try again.
         """
-        self._change(
+        await self._change(
             key_management.delete_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
             )
         )
 
-    def expire_key(
+    @awaited  # async only
+    async def expire_key(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -409,7 +412,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may expire then; try again.
         """
-        return self._change(
+        return await self._change(
             key_management.expire_key(
                 self.rules,
                 principal,
@@ -420,7 +423,8 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    def update_key(
+    @awaited  # async only
+    async def update_key(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -447,7 +451,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
-        return self._change(
+        return await self._change(
             key_management.update_key(
                 self.rules,
                 principal,
@@ -458,7 +462,8 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    def revoke_presented_key(self, key: str) -> ApiKey | None:
+    @awaited  # async only
+    async def revoke_presented_key(self, key: str) -> ApiKey | None:
         """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
 
         Safe to repeat. No verification that starts after this returned succeeds.
@@ -475,9 +480,10 @@ class Authenticator(BaseAuthenticator[UserT]):
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
-        return self._end(flow)[0]
+        return (await self._end(flow))[0]
 
-    def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
+    @awaited  # async only
+    async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """Revoke keys that were found in public. Safe to repeat; waits for leases once.
 
         Args:
@@ -490,9 +496,10 @@ class Authenticator(BaseAuthenticator[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
+        return await self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
 
-    def forget_owner(self, owner_id: str) -> int:
+    @awaited  # async only
+    async def forget_owner(self, owner_id: str) -> int:
         """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
 
         Delete or disable the user first, and commit. A key that a running request creates meanwhile is revoked too; a key
@@ -508,10 +515,9 @@ class Authenticator(BaseAuthenticator[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        flow = revocation.forget_owner(owner_id, self.clock.now())
-        return len(self._end(flow))
+        return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
 
-    def get_key(
+    async def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
     ) -> ApiKey:
         """A key of the principal's owner.
@@ -527,13 +533,13 @@ class Authenticator(BaseAuthenticator[UserT]):
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        return self._ports.run(
+        return await self._ports.run(
             key_management.get_key(
                 self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
             )
         )
 
-    def key_activity(
+    async def key_activity(
         self,
         principal: Principal[UserT],
         key_id: str,
@@ -555,7 +561,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
         self._activity_log()
-        return self._ports.run(
+        return await self._ports.run(
             key_management.key_activity(
                 self.rules,
                 principal,
@@ -566,7 +572,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    def list_keys(
+    async def list_keys(
         self,
         principal: Principal[UserT],
         *,
@@ -593,7 +599,7 @@ class Authenticator(BaseAuthenticator[UserT]):
             StoreUnavailable: The store did not answer.
         """
         now = self.clock.now()
-        return self._ports.run(
+        return await self._ports.run(
             key_management.list_keys(
                 self.rules,
                 principal,
@@ -606,66 +612,44 @@ class Authenticator(BaseAuthenticator[UserT]):
             )
         )
 
-    def flush(self) -> None:
+    @awaited  # async only
+    async def flush(self) -> None:
         """Write the collected times of last use, upgraded digests and counts of activity, and delete activity that is too old.
 
         What cannot be written now is kept for the next call.
         """
-        self._last_flush = self.clock.monotonic()
+        self._note_flush()
         with self._usage.batch() as batch:
             if batch.last_used:
-                self._ports.store.touch(batch.last_used)
+                await self._ports.store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
-                self._ports.store.replace_digest(key_id, old=old, new=new)
+                await self._ports.store.replace_digest(key_id, old=old, new=new)
         if self.activity is not None:
-            self._ports.run(self.activity.flush(self.clock.now()))
+            await self._ports.run(self.activity.flush(self.clock.now()))
 
-    @property
-    def is_flush_due(self) -> bool:
-        """True if the last :meth:`flush` was a minute ago."""
-        return self.clock.monotonic() - self._last_flush >= FLUSH_SECONDS
-
-    def flush_if_due(self) -> None:
-        """Call :meth:`flush` if the last call was a minute ago. Adapters do this after a response."""
-        if self.is_flush_due:
-            self.flush()
-
-    def __enter__(self) -> Authenticator[UserT]:
-        self._open_issuers()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close_issuers()
-        self.flush()
-
-    def _change(self, flow: Flow[Changed[T]]) -> T:
-        changed = self._ports.run(flow)
-        self._emit(changed.event)
+    async def _change(self, flow: Flow[Changed[T]]) -> T:
+        changed = await self._ports.run(flow)
+        await self._emit(changed.event)
         return changed.value
 
-    def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
-        ended = self._ports.run(flow)
+    async def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
+        ended = await self._ports.run(flow)
         for event in ended.events:
-            self._emit(event)
+            await self._emit(event)
         return ended.records
 
-    def _report(self, error: Exception) -> Problem:
+    async def _report(self, error: Exception) -> Problem:
         """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
         problem = error if isinstance(error, Problem) else unavailable_because(error)
         if self._on_event is not None:
-            self._emit(refusal(problem, self.clock.now()))
+            await self._emit(refusal(problem, self.clock.now()))
         return problem
 
-    def _emit(self, event: Event) -> None:
+    async def _emit(self, event: Event) -> None:
         if self._on_event is None:
             return
         try:
-            self._on_event(event)
+            await result_of(self._on_event(event))
         except Exception as error:  # noqa: BLE001 - a hook never breaks a request
             what = f"the on_event hook failed on {type(event).__name__}"
             log_failure(logging.ERROR, what, error)

@@ -1,0 +1,320 @@
+# Generated from src/msk_auth/_async/memory.py by tools/generate_sync.py: change that, and run this.
+"""Keys in the memory of one process: for tests, experiments, and as the model of what a store does."""
+
+from __future__ import annotations
+
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from typing import Final
+
+from msk_auth._callables import check_hook
+from msk_auth._fork import after_fork_in_child
+from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
+from msk_auth.core.errors import KeyLimitReached, KeyNotActive
+from msk_auth.core.events import KeyEvent
+from msk_auth.core.fields import KeyUpdate
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus, revoked
+from msk_auth.core.store import KeyChange, RecordedLease, require_change
+
+from . import primitives
+
+
+class MemoryKeyStore:
+    """An :class:`~msk_auth.KeyStore` in a dictionary; safe to use from several threads.
+
+    It is an :class:`~msk_auth.AdminStore`, :class:`~msk_auth.ActivityStore`, :class:`~msk_auth.ExpiryStore` and
+    :class:`~msk_auth.LeaseRegister` as well. Its methods are theirs.
+
+    Args:
+        on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
+            What it raises undoes the write. It must not use the store, which waits for it.
+    """
+
+    def __init__(self, *, on_change: Callable[[None, KeyEvent], None] | None = None) -> None:
+        check_hook(on_change, self, awaits=primitives.AWAITS)
+        self.on_change: Final = on_change
+        self._records: dict[str, ApiKey] = {}
+        self._leases: dict[tuple[timedelta, str], RecordedLease] = {}
+        self._days: dict[str, dict[date, DailyRequests]] = {}
+        self._last_requests: dict[str, LastRequest] = {}
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        # Of its own: a hook that waits must not keep verifications from the register.
+        self._lease_lock = threading.Lock()
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._records.get(key_id)
+
+    def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
+        """See :class:`~msk_auth.KeyStore`.
+
+        Raises:
+            KeyLimitReached: The owner would have more active keys than allowed.
+            ValueError: There is a key with this id.
+        """
+        self._check_change(change)
+        with primitives.holding(self._lock):
+            changes = self._added(record, max_active=max_active, now=now)
+            self._commit(record, changes, change)
+
+    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.KeyStore`."""
+        with primitives.holding(self._lock):
+            found = [record for record in self._records.values() if _is_listed(record, query)]
+        return sorted(found, key=_position, reverse=True)[: query.limit]
+
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.AdminStore`."""
+        with primitives.holding(self._lock):
+            found = [
+                record
+                for record in self._records.values()
+                if record.deleted_at is None and (after is None or _position_of_all(record) < after)
+            ]
+        return sorted(found, key=_position_of_all, reverse=True)[:limit]
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.ExpiryStore`."""
+        with primitives.holding(self._lock):
+            found = [
+                (record.expires_at, record.id, record)
+                for record in self._records.values()
+                if record.expires_at is not None
+                and query.now < record.expires_at < query.before
+                and record.revoked_at is None
+                and record.replaced_by is None
+                and record.announced_days == query.announced_days
+                and (query.after is None or (record.expires_at, record.id) > query.after)
+            ]
+        return [record for _, _, record in sorted(found)[: query.limit]]
+
+    def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.ExpiryStore`."""
+        self._check_change(change)
+        with primitives.holding(self._lock):
+            before = self._records.get(key_id)
+            if before is None or before.revoked_at is not None or before.replaced_by is not None:
+                return None
+            if before.announced_days is not None and before.announced_days <= days:
+                return None
+            after = replace(before, announced_days=days)
+            return self._commit(after, {key_id: after}, change)
+
+    def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._replace(key_id, owner_id, lambda record: revoked(record, at=at), change)
+
+    def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+
+        def deleted(record: ApiKey) -> ApiKey:
+            return replace(revoked(record, at=at), deleted_at=at)
+
+        return self._replace(key_id, owner_id, deleted, change)
+
+    def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._replace(key_id, owner_id, lambda record: _expiring(record, at), change)
+
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`.
+
+        Raises:
+            KeyNotActive: The predecessor is revoked, expired or already rotated.
+            KeyLimitReached: The owner would have more active keys than allowed.
+            ValueError: There is a key with the successor's id.
+        """
+        self._check_change(change)
+        with primitives.holding(self._lock):
+            record = self._find_own(key_id, successor.owner_id)
+            if record is None:
+                return None
+            if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
+                raise KeyNotActive
+            ended = revoked(record, at=now) if ends_at <= now else _expiring(record, ends_at)
+            predecessor = replace(ended, replaced_by=successor.id)
+            changes = self._added(
+                successor, max_active=max_active, now=now, predecessor=predecessor
+            )
+            return self._commit(predecessor, changes, change)
+
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.KeyStore`."""
+        return self._replace(key_id, owner_id, lambda record: replace(record, **fields), change)
+
+    def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        with primitives.holding(self._lock):
+            for key_id, at in last_used.items():
+                record = self._records.get(key_id)
+                if record is not None and (record.last_used_at is None or record.last_used_at < at):
+                    self._records[key_id] = replace(record, last_used_at=at)
+
+    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """See :class:`~msk_auth.KeyStore`."""
+        with primitives.holding(self._lock):
+            record = self._records.get(key_id)
+            if record is not None and record.digest == old:
+                self._records[key_id] = replace(record, digest=new)
+
+    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """See :class:`~msk_auth.ActivityStore`."""
+        with primitives.holding(self._lock):
+            for entry in entries:
+                days = self._days.setdefault(entry.key_id, {})
+                day, accepted, refused = days.get(entry.day, DailyRequests(entry.day, 0, 0))
+                days[day] = DailyRequests(day, accepted + entry.accepted, refused + entry.refused)
+                last = self._last_requests.get(entry.key_id)
+                if last is None or last.at <= entry.last.at:
+                    self._last_requests[entry.key_id] = entry.last
+
+    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """See :class:`~msk_auth.ActivityStore`."""
+        with primitives.holding(self._lock):
+            days = sorted(self._days.get(key_id, {}).values())
+            recent = tuple(each for each in days if since is None or each.day >= since)
+            return KeyActivity(recent, self._last_requests.get(key_id))
+
+    def delete_activity(self, *, before: date, limit: int) -> int:
+        """See :class:`~msk_auth.ActivityStore`."""
+        with primitives.holding(self._lock):
+            old_days = [
+                (days, day) for days in self._days.values() for day in days if day < before
+            ][:limit]
+            old_requests = [
+                key_id for key_id, last in self._last_requests.items() if last.at.date() < before
+            ][:limit]
+            for days, day in old_days:
+                del days[day]
+            for key_id in old_requests:
+                del self._last_requests[key_id]
+            return len(old_days) + len(old_requests)
+
+    def recorded_leases(self) -> Collection[RecordedLease]:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        with self._lease_lock:
+            return tuple(self._leases.values())
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        with self._lease_lock:
+            self._leases[lease.duration, lease.holder] = lease
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.LeaseRegister`."""
+        with self._lease_lock:
+            if self._leases.get((lease.duration, lease.holder)) == lease:
+                del self._leases[lease.duration, lease.holder]
+
+    def _replace(
+        self,
+        key_id: str,
+        owner_id: str,
+        changed: Callable[[ApiKey], ApiKey],
+        change: KeyChange | None,
+    ) -> ApiKey | None:
+        self._check_change(change)
+        with primitives.holding(self._lock):
+            before = self._find_own(key_id, owner_id)
+            if before is None:
+                return None
+            after = changed(before)
+            return self._commit(after, {} if after == before else {key_id: after}, change)
+
+    def _commit(
+        self, record: ApiKey, changes: Mapping[str, ApiKey], change: KeyChange | None
+    ) -> ApiKey:
+        """Store the changed records, if the hook takes what they mean."""
+        if self.on_change is not None and change is not None and changes:
+            primitives.call_on_change(self.on_change, change(record))
+        self._records.update(changes)
+        return record
+
+    def _check_change(self, change: KeyChange | None) -> None:
+        if self.on_change is not None:
+            require_change(change)
+
+    def _find_own(self, key_id: str, owner_id: str) -> ApiKey | None:
+        record = self._records.get(key_id)
+        if record is None or record.owner_id != owner_id or record.deleted_at is not None:
+            return None
+        return record
+
+    def _added(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        predecessor: ApiKey | None = None,
+    ) -> Mapping[str, ApiKey]:
+        if record.id in self._records:
+            raise ValueError("there is a key with this id already")
+        changes = {record.id: record}
+        if predecessor is not None:
+            changes[predecessor.id] = predecessor
+        if max_active is not None:
+            active = sum(
+                other.owner_id == record.owner_id and other.status(now) is KeyStatus.ACTIVE
+                for other in ChainMap(changes, self._records).values()
+            )
+            if active > max_active:
+                raise KeyLimitReached(max_active)
+        return changes
+
+
+def _position_of_all(record: ApiKey) -> tuple[str, datetime, str]:
+    return record.owner_id, record.created_at, record.id
+
+
+def _position(record: ApiKey) -> tuple[datetime, str]:
+    return record.created_at, record.id
+
+
+def _is_listed(record: ApiKey, query: KeyQuery) -> bool:
+    return (
+        record.owner_id == query.owner_id
+        and record.deleted_at is None
+        and (query.status is None or record.status(query.now) is query.status)
+        and (query.after is None or _position(record) < query.after)
+        and (query.label is None or query.label in record.labels)
+    )
+
+
+def _expiring(record: ApiKey, at: datetime) -> ApiKey:
+    if record.expires_at is not None and record.expires_at <= at:
+        return record
+    return replace(record, expires_at=at)

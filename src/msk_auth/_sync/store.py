@@ -1,0 +1,247 @@
+# Generated from src/msk_auth/_async/store.py by tools/generate_sync.py: change that, and run this.
+"""The protocols of a store of API keys, and of what it may add. `core.store` has the promises that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime
+from typing import Protocol
+
+from msk_auth.core.activity import ActivityEntry, KeyActivity
+from msk_auth.core.fields import KeyUpdate
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
+from msk_auth.core.store import KeyChange, RecordedLease
+
+
+class KeyStore(Protocol):
+    """A store for :class:`~msk_auth.Authenticator`, called from any thread.
+
+    The methods that change a key take `change`. A store without an `on_change` ignores it.
+    """
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """The record with this id, deleted ones included, from the authoritative copy; None if there is none."""
+        ...
+
+    def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
+        """Add a record.
+
+        Args:
+            record: Its id must be new.
+            max_active: How many active keys the owner may have afterwards; None means any number.
+            now: The moment at which "active" is judged.
+            change: Makes the events for `on_change`, from the record as the write leaves it. The store calls it, and
+                `on_change` for each of its events in order, before the commit, if the write has changed something.
+                A write that changes nothing calls neither.
+
+        Raises:
+            KeyLimitReached: The owner would have more; nothing was written.
+            Exception: What `on_change` raised; nothing was written.
+        """
+        ...
+
+    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """At most `query.limit` records, ordered by `(created_at, id)`, newest first, beginning after `query.after`."""
+        ...
+
+    def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set `revoked_at` to `at` unless it is set already, which is then no change.
+
+        Args:
+            key_id: Of the key.
+            owner_id: Of its owner.
+            at: The moment of revocation.
+            change: As for :meth:`insert`.
+
+        Returns:
+            The record as it is now, or None if the owner has no such key (a deleted one counts as
+            none).
+        """
+        ...
+
+    def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Revoke as by :meth:`revoke`, and set `deleted_at`. Arguments and result are as there."""
+        ...
+
+    def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set `expires_at` to `at` unless it is earlier, which is then no change.
+
+        Arguments and result are as for :meth:`revoke`.
+        """
+        ...
+
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> ApiKey | None:
+        """Insert `successor` and retire its predecessor, together or not at all.
+
+        The predecessor gets `replaced_by`, and either `revoked_at = now` (if `ends_at <= now`) or
+        an `expires_at` of `ends_at` at the latest.
+
+        Args:
+            key_id: The predecessor; its owner is `successor.owner_id`.
+            successor: The new record.
+            ends_at: When the predecessor stops working.
+            max_active: As for :meth:`insert`, a predecessor that lives on counted in.
+            now: The moment at which "active" is judged.
+            change: As for :meth:`insert`, from the predecessor as the rotation leaves it.
+
+        Returns:
+            The predecessor as it is now, or None if the owner has no such key.
+
+        Raises:
+            KeyNotActive: The predecessor is revoked, expired or already rotated; nothing was
+                written.
+            KeyLimitReached: The owner would have more; nothing was written.
+        """
+        ...
+
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set these fields of a key of any state, and no other column.
+
+        If all of them have these values already, it is no change. Arguments and result are as for :meth:`revoke`.
+
+        Args:
+            key_id: Of the key.
+            owner_id: Of its owner.
+            fields: The new values, at least one.
+            change: As for :meth:`insert`.
+        """
+        ...
+
+    def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """Move `last_used_at` of these keys forward, never back, and change no other column. Unknown ids are skipped."""
+        ...
+
+    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """Change the digest from `old` to `new`; do nothing if it is not `old` any more."""
+        ...
+
+
+class AdminStore(Protocol):
+    """What a store adds so that administrators may list the keys of all owners (:class:`~msk_auth.AdminKeys`).
+
+    A store without it works, and cannot be used with `AdminKeys`.
+    """
+
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        """The keys of all owners that are not deleted, ordered by `(owner_id, created_at, id)`, the greatest first.
+
+        Owners and ids are compared by their code points. The time must not grow with the number of keys.
+
+        Args:
+            after: Where the previous page ended: `(owner_id, created_at, id)` of its last record, which need not be there
+                any more. None means from the start.
+            limit: How many at most.
+        """
+        ...
+
+
+class ActivityStore(Protocol):
+    """What a store adds so that it is counted what keys do (`activity=` of :class:`~msk_auth.Authenticator`).
+
+    A store without it works, and cannot be used with `activity`.
+    """
+
+    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
+        """Add the counts of entries to those that are there, all of them or, if it raises, none.
+
+        Several processes add at the same time, and no count is lost. The last request of a key is replaced by one that is not
+        earlier. No other part of a key changes.
+
+        Args:
+            entries: At least one, each key and day at most once; up to :data:`ACTIVITY_BATCH`.
+        """
+        ...
+
+    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
+        """What a key did; nothing for an unknown id.
+
+        Args:
+            key_id: The key.
+            since: The first day to read; None means all days. The last request is read whenever it was.
+        """
+        ...
+
+    def delete_activity(self, *, before: date, limit: int) -> int:
+        """Delete days before this one, and last requests before it began.
+
+        Args:
+            before: The first day that stays.
+            limit: How many days of keys to delete at most, and how many last requests. The time must not grow with the number
+                of those that stay.
+
+        Returns:
+            How many were deleted; zero if there is nothing left to delete.
+        """
+        ...
+
+
+class ExpiryStore(Protocol):
+    """What a store adds so that the end of keys can be announced (:class:`~msk_auth.KeyExpiry`).
+
+    A store without it works, and cannot be used with `KeyExpiry`.
+    """
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """At most `query.limit` records, ordered by `(expires_at, id)`, beginning after `query.after`.
+
+        The time must not grow with the number of keys.
+        """
+        ...
+
+    def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """Set `announced_days`, unless it is that or less already, or the key is revoked or replaced: that is no change.
+
+        Args:
+            key_id: Of the key.
+            days: The new value.
+            change: As for :meth:`KeyStore.insert`.
+
+        Returns:
+            The record if this call changed it, else None: of several calls at once, only one announces the key.
+        """
+        ...
+
+
+class LeaseRegister(Protocol):
+    """What a store adds so that processes may use leases (`msk_auth.leases.cache`).
+
+    A store without it works, and cannot be used with a lease.
+    """
+
+    def recorded_leases(self) -> Collection[RecordedLease]:
+        """All entries of the register, in any order, from the authoritative copy."""
+        ...
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        """Add an entry for a duration and a holder, or replace the mark of the existing one."""
+        ...
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """Remove an entry if its mark is still this one; do nothing otherwise."""
+        ...
