@@ -273,15 +273,6 @@ def valid_header(key: SigningKey | None = None, **changes: object) -> dict[str, 
     return {name: value for name, value in header.items() if value is not None}
 
 
-def result_of(flow: Flow[Any]) -> Any:
-    """The result of a flow that yields no step."""
-    try:
-        step = flow.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError(f"it yields {step!r}")
-
-
 def b64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -378,8 +369,9 @@ class StubIssuer:
 
     def close(self) -> None: ...
 
-    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
-        yield from ()
+    def pending(self, token: ParsedToken) -> None: ...
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
         if token.claims["iss"] != PROVIDER:
             return None
         expires_at = now + timedelta(hours=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cases import case
-from tests.core.support import NOW, World, result_of, token
+from tests.core.support import NOW, World, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
 from msk_auth import ConfigurationError, ExternalIdentity, Owner, TokenExpired, TokenInvalid
@@ -39,7 +39,7 @@ async def granted_later(_claims: object) -> list[str]:
 
 
 def verify(issuer: ExternalIssuer, token: str, at: Any = NOW) -> VerifiedToken | None:
-    verified: VerifiedToken | None = result_of(issuer.authenticate(ParsedToken(token), at))
+    verified: VerifiedToken | None = issuer.authenticate(ParsedToken(token), at)
     return verified
 
 

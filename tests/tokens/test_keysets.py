@@ -28,6 +28,7 @@ from msk_auth import (
     SigningKeysUnavailable,
     TokenInvalid,
 )
+from msk_auth.core import issuer as issuing
 from msk_auth.core.compact import encode_segment
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.tokens import keysets
@@ -41,7 +42,7 @@ from msk_auth.tokens._fetch import (
 from msk_auth.tokens.issuers import OIDC
 from msk_auth.tokens.keysets import FRESH_SECONDS, PAUSE_SECONDS, PinnedKeySet, RemoteKeySet
 
-FETCH_SECONDS, WAIT_SECONDS = keysets._FETCH_SECONDS, keysets._WAIT_SECONDS
+FETCH_SECONDS, WAIT_SECONDS = keysets._FETCH_SECONDS, issuing.PENDING_SECONDS
 MESSAGE = b"message"
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 P256, P384, P521 = (
@@ -85,7 +86,7 @@ class ManualClock:
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     # What a busy machine may take. Tests of a limit set their own.
     monkeypatch.setattr(keysets, "_FETCH_SECONDS", 60.0)
-    monkeypatch.setattr(keysets, "_WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(issuing, "PENDING_SECONDS", 60.0)
     with serve() as running:
         running.keys = [jwk_of(P256, alg="ES256")]
         yield running
@@ -124,11 +125,9 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def find(keys: Any, kid: str = "k") -> list[frozenset[str]]:
-    """The algorithms of each key with an id, without a step: nothing is waited for."""
-    flow = keys.find(kid)
-    with pytest.raises(StopIteration) as stop:
-        flow.send(None)
-    return [key.algorithms for key in stop.value.value]
+    """The algorithms of each key with an id; nothing is waited for."""
+    assert keys.pending() is None
+    return [key.algorithms for key in keys.find(kid)]
 
 
 def pass_time(keys: RemoteKeySet, clock: ManualClock, seconds: float) -> None:
@@ -351,9 +350,9 @@ def test_the_last_good_set_serves_through_an_outage_of_a_stated_time(
     keys._state = keys._state._replace(tried_at=clock.seconds - 1)
     assert find(keys) == [{"ES256"}]
     clock.seconds += 2
-    flow = keys.find("k")
+    assert keys.pending() is None
     with pytest.raises(SigningKeysUnavailable) as refused:
-        flow.send(None)
+        keys.find("k")
     assert (refused.value.status, refused.value.code) == (503, "signing_keys_unavailable")
     assert refused.value.retry_after is not None
     assert 1 <= refused.value.retry_after <= 5
@@ -391,8 +390,9 @@ def test_a_discovery_document_that_is_not_this_issuers_gives_no_keys(
     provider.discovery = {"issuer": provider.url, **discovery}
     with RemoteKeySet(provider.url) as keys:
         eventually(lambda: keys._state.tried_at > 0)
+        assert keys.pending() is None
         with pytest.raises(SigningKeysUnavailable):
-            keys.find("k").send(None)
+            keys.find("k")
     assert provider.fetches == 0
 
 
@@ -427,13 +427,10 @@ def test_a_set_that_was_not_refreshed_in_time_is_not_used(
     # The process was suspended, so there was no attempt.
     clock.seconds += FRESH_SECONDS + 1
     provider.keys = [jwk_of(RSA_KEY, kid="new")]
-    flow = keys.find("k")
-    step = flow.send(None)
-    ports = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)._ports
-    step(ports)
-    with pytest.raises(StopIteration) as stop:
-        flow.send(None)
-    assert stop.value.value == ()
+    fetched = keys.pending()
+    assert fetched is not None
+    fetched.result(60)
+    assert keys.find("k") == ()
 
 
 def test_a_set_that_is_closed_while_it_fetches_says_nothing(
@@ -563,10 +560,10 @@ def test_a_request_does_not_wait_for_the_end_of_a_long_fetch(
     monkeypatch.setattr(keysets, "_FETCH_SECONDS", 60)
     header = [f"Bearer {issuer_token(provider.url)}"]
     with blocking(provider.url) as authenticator:
-        monkeypatch.setattr(keysets, "_WAIT_SECONDS", 0.01)
+        monkeypatch.setattr(issuing, "PENDING_SECONDS", 0.01)
         with pytest.raises(SigningKeysUnavailable):
             authenticator.authenticate(header)
-        monkeypatch.setattr(keysets, "_WAIT_SECONDS", 60)
+        monkeypatch.setattr(issuing, "PENDING_SECONDS", 60)
         released.set()
         assert authenticator.authenticate(header).owner.id == "u"
     assert provider.fetches == 1

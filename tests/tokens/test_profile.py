@@ -22,7 +22,6 @@ from tests.core.support import (
     SECOND,
     b64,
     profile,
-    result_of,
     sign,
     signing_key,
     token,
@@ -305,13 +304,13 @@ def test_a_token_of_another_issuer_is_left_to_that_one() -> None:
     assert (*ours.names, *theirs.names) == (ISSUER, "https://login.example")
     their_token = theirs.issue(subject="ann", now=NOW, lifetime=HOUR)
     for unknown in (their_token, token(iss="other"), token(iss=None), token(iss=[ISSUER])):
-        assert result_of(ours.authenticate(ParsedToken(unknown), NOW)) is None
-    verified = result_of(ours.authenticate(ParsedToken(token()), NOW))
+        assert ours.authenticate(ParsedToken(unknown), NOW) is None
+    verified = ours.authenticate(ParsedToken(token()), NOW)
     assert verified == VerifiedToken("ann", NOW + HOUR, NOW, "s1", True, True)
     # Signed by one issuer in the name of the other.
     forged = sign(valid_header(signing_key("ES256")), valid_claims(), signing_key("ES256"))
     with pytest.raises(TokenInvalid):
-        result_of(ours.authenticate(ParsedToken(forged), NOW))
+        ours.authenticate(ParsedToken(forged), NOW)
     with pytest.raises(TokenInvalid):
         ours.verify(their_token, NOW)
 
@@ -697,7 +696,7 @@ def test_a_session_of_another_application_is_not_looked_for() -> None:
     verifier = profile(has_sessions=False)
     for has_sessions, session_id in ((True, "s1"), (False, None)):
         verifier = profile(has_sessions=has_sessions)
-        verified = result_of(verifier.authenticate(ParsedToken(token(sid="s1")), NOW))
+        verified = verifier.authenticate(ParsedToken(token(sid="s1")), NOW)
         assert (verified.session_id, verified.has_session) == (session_id, has_sessions)
 
 

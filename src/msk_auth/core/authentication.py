@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
+from . import issuer as issuing
 from . import steps
 from .compact import ParsedToken, check_opaque
 from .credentials import read_bearer
@@ -255,7 +256,10 @@ def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow
     refusals: list[TokenExpired | TokenInvalid] = []
     for issuer in rules.issuers:
         try:
-            verified = yield from issuer.authenticate(token, now)
+            pending = issuer.pending(token)
+            if pending is not None:
+                yield from steps.wait_for_future(pending, issuing.PENDING_SECONDS)
+            verified = issuer.authenticate(token, now)
         except (TokenExpired, TokenInvalid) as refusal:
             # It may be of another kind, or for another audience, that the application configured for the same issuer.
             refusals.append(refusal)

@@ -1,7 +1,7 @@
-"""What the flows know of those who issue tokens: they verify one, and return who it stands for.
+"""What authentication knows of an issuer of tokens: it verifies one, and returns who it stands for.
 
 `msk_auth.tokens` has the issuers. An issuer returns None for a token of another issuer ("not mine"), and raises for one of
-its own that it refuses ("mine, but bad"). The flows try one issuer after the other. A token that one refuses may be another's: an
+its own that it refuses ("mine, but bad"). One issuer is tried after the other. A token that one refuses may be another's: an
 application configures one issuer several times, for different kinds and audiences.
 """
 
@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from .compact import ParsedToken
 from .model import ExternalIdentity
-from .steps import Flow
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+PENDING_SECONDS: Final = 4.5
+"""How long a request waits for the keys of an issuer: G5 allows it five seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,16 @@ class TokenIssuer(Protocol):
         """What it accepts of those tokens. Several issuers may share a name if they differ in it; None shares no name."""
         ...
 
-    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
-        """What the token stands for; None if another issuer is to verify it. A flow, since keys may have to be awaited.
+    def pending(self, token: ParsedToken) -> Future[None] | None:
+        """What has to end before a token can be verified, such as a fetch of the issuer's keys; None if nothing has to.
+
+        Raises:
+            TokenInvalid: It cannot be right, whatever the keys are.
+        """
+        ...
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
+        """What the token stands for; None if another issuer is to verify it.
 
         Raises:
             TokenExpired: Everything is right but the time has run out.

@@ -25,17 +25,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.errors import ConfigurationError, TokenExpired, TokenInvalid
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.model import ExternalIdentity
-from msk_auth.core.steps import Flow
 
 from .grants import GrantRule, Grants
 from .interactive import InteractiveRule
 from .keysets import ALGORITHMS, MAX_KID, KeySet, RemoteKeySet
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 TokenKind: TypeAlias = Literal["access", "id"]
 """An access token (RFC 9068), which is for an API; or an ID token (OpenID Connect Core), which is for a client."""
@@ -218,8 +220,19 @@ class ExternalIssuer:
         """End what :meth:`open` began. Closing an authenticator calls it."""
         self.keys.close()
 
-    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
-        """Verify a token, for the flows; None for a token of another issuer.
+    def pending(self, token: ParsedToken) -> Future[None] | None:
+        """What has to end before a token can be verified: a fetch of the keys. None if nothing has to.
+
+        Raises:
+            TokenInvalid: Its header is wrong, so no keys are needed.
+        """
+        if token.claims.get("iss") not in self.names:
+            return None
+        self._check_header(token.header)
+        return self.keys.pending()
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
+        """Verify a token; None for a token of another issuer.
 
         Raises:
             TokenExpired: Everything is right but the time has run out.
@@ -231,7 +244,7 @@ class ExternalIssuer:
             return None
         header = token.header
         algorithm, kid = self._check_header(header)
-        keys = yield from self.keys.find(kid)
+        keys = self.keys.find(kid)
         if not any(key.verify(algorithm, token.message, token.signature) for key in keys):
             raise TokenInvalid
         self._check_audience(claims)

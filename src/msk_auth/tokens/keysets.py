@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock, SystemClock
-from msk_auth.core import steps
 from msk_auth.core.errors import ConfigurationError, SigningKeysUnavailable
-from msk_auth.core.steps import Flow
 
 if TYPE_CHECKING:
     import ssl
@@ -51,7 +49,6 @@ _FIRST_RETRY_SECONDS: Final = 5.0
 _DISCOVERY_SECONDS: Final = 3600.0
 # Each of two documents; a request waits for both at most, and G5 allows it five seconds.
 _FETCH_SECONDS: Final = 2.0
-_WAIT_SECONDS: Final = 4.5
 _MAX_SAME_KID: Final = 4
 MAX_KID: Final = 256
 """The longest key id that is read, in characters."""
@@ -132,7 +129,11 @@ class Keys:
 class KeySet(Protocol):
     """Finds the public keys of an issuer."""
 
-    def find(self, kid: str) -> Flow[Sequence[VerificationKey]]:
+    def pending(self) -> Future[None] | None:
+        """What a request waits for before it calls :meth:`find`; None if nothing: the keys are there, or will not be."""
+        ...
+
+    def find(self, kid: str) -> Sequence[VerificationKey]:
         """The keys with this id; none if the issuer has none.
 
         Raises:
@@ -165,9 +166,11 @@ class PinnedKeySet:
         except ValueError as error:
             raise ConfigurationError(f"This is no JWK set to verify with: {error}.") from error
 
-    def find(self, kid: str) -> Flow[Sequence[VerificationKey]]:
+    def pending(self) -> None:
         """See :class:`KeySet`."""
-        yield from ()
+
+    def find(self, kid: str) -> Sequence[VerificationKey]:
+        """See :class:`KeySet`."""
         return self._keys.find(kid)
 
     def open(self) -> None:
@@ -252,16 +255,15 @@ class RemoteKeySet:
         self._wanted = False
         self._landed: Future[None] = Future()
 
-    def find(self, kid: str) -> Flow[Sequence[VerificationKey]]:
+    def pending(self) -> Future[None] | None:
+        """See :class:`KeySet`."""
+        return self._fetch_soon() if self._usable() is None else None
+
+    def find(self, kid: str) -> Sequence[VerificationKey]:
         """See :class:`KeySet`."""
         keys = self._usable()
         if keys is None:
-            landed = self._fetch_soon()
-            if landed is not None:
-                yield from steps.wait_for_future(landed, _WAIT_SECONDS)
-                keys = self._usable()
-            if keys is None:
-                raise self._unavailable()
+            raise self._unavailable()
         found = keys.find(kid)
         if not found:
             self._wanted = True

@@ -39,7 +39,6 @@ from msk_auth.core.errors import (
 )
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
-from msk_auth.core.steps import Flow
 
 from .interactive import InteractiveRule
 from .signing import KeyRing, SigningKey
@@ -272,9 +271,11 @@ class TokenProfile:
         """None: no other profile or provider has the same issuer."""
         return
 
-    def authenticate(self, token: ParsedToken, now: datetime) -> Flow[VerifiedToken | None]:
-        """What an authenticator asks: the claims as :meth:`check` finds them, or None for a token of another issuer."""
-        yield from ()
+    def pending(self, token: ParsedToken) -> None:
+        """Nothing: its keys are there."""
+
+    def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
+        """What a token stands for, by the claims as :meth:`check` finds them; None for a token of another issuer."""
         if token.claims.get("iss") != self.issuer:
             return None
         claims = self.check(token, now)
