@@ -49,6 +49,7 @@ from msk_auth import (
     require,
     require_interactive,
 )
+from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.leases import single_flight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -1108,7 +1109,7 @@ def make_awaited(kind: str) -> AsyncAuthenticator[str]:
     if kind == "async":
         return AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=_owner(ann))
     blocking = Authenticator(MemoryKeyStore(), find_owner=lambda _: ann)
-    return blocking.off_loop(anyio.to_thread.run_sync)
+    return OffLoopAuthenticator(blocking, anyio.to_thread.run_sync)
 
 
 async def flushers_here() -> int:

@@ -13,8 +13,7 @@ import pytest
 
 from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, batching, local_principal
 from msk_auth.batching import MAX_BATCH, BatchedReader, _Queue
-from msk_auth.core.steps import WrongRecord
-from msk_auth.core.store import READ_SECONDS
+from msk_auth.core.store import READ_SECONDS, WrongRecord
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 pytestmark = pytest.mark.anyio

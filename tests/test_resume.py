@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.core.support import NOW, OTHER_SECRET, SECOND, SECRET, World, token
-from tests.core.test_verified_again import driven
+from tests.core.test_verified_again import again
 
 from msk_auth import (
     ConfigurationError,
@@ -39,7 +39,6 @@ from msk_auth import (
     require_interactive,
     require_key,
 )
-from msk_auth.core import authentication
 
 MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)
@@ -338,8 +337,7 @@ def test_the_token_of_another_issuer_gets_no_more_than_it_had(world: World) -> N
     resumed = world.call("resume", world.auth.reference(principal))
     assert resumed.permissions == {"tasks:read"}
     assert resumed.scopes == {"tasks:read", "tasks:gone"}
-    flow = authentication.verify_again(world.auth.rules, resumed, world.clock.moment)
-    assert driven(world, flow) == resumed
+    assert again(world, resumed) == resumed
     with pytest.raises(PermissionDenied):
         world.auth.authorize(resumed, require("tasks:run"))
 
@@ -424,5 +422,4 @@ def test_a_resumed_principal_that_is_verified_again_stays_what_it_is(
 
     principal = world.key_principal() if kind == "key" else login(world)
     resumed = world.call("resume", world.auth.reference(principal))
-    flow = authentication.verify_again(world.auth.rules, resumed, world.clock.moment)
-    assert driven(world, flow) == resumed
+    assert again(world, resumed) == resumed

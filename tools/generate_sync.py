@@ -20,7 +20,7 @@ from itertools import accumulate
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "msk_auth" / "_async"
-BY_HAND = {"__init__.py", "lifecycle.py", "primitives.py"}
+BY_HAND = {"__init__.py", "lifecycle.py", "off_loop.py", "primitives.py", "rounds.py", "watch.py"}
 FIRST_LINE = "# Generated from {} by tools/generate_sync.py: change that, and run this.\n"
 
 WORDS = {

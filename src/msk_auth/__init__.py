@@ -18,12 +18,14 @@ from ._async.store import (
     AsyncLeaseRegister,
 )
 from ._async.users import AsyncUsers
+from ._async.watch import AsyncWatch
 from ._route_audit.own_guard import own_guard
 from ._sync.administration import AdminKeys
 from ._sync.authenticator import Authenticator
 from ._sync.expiry import KeyExpiry
 from ._sync.store import ActivityStore, AdminStore, ExpiryStore, KeyStore, LeaseRegister
 from ._sync.users import Users
+from ._sync.watch import Watch
 from .authenticator.base import PROBLEM_BASE
 from .clock import Clock, SystemClock
 from .core.activity import (
@@ -111,7 +113,6 @@ from .core.store import KeyChange, RecordedLease
 from .redaction import RedactingFilter, redact
 from .tokens.profile import Claims, TokenProfile
 from .tokens.signing import AlgorithmName, KeyRing, SigningKey
-from .watch import AsyncWatch, Watch
 
 __version__ = "0.1.0"
 

@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
-from .core.steps import WrongRecord
-from .core.store import READ_SECONDS
+from .core.store import READ_SECONDS, WrongRecord
 
 
 class Record(Protocol):

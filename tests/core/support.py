@@ -36,7 +36,6 @@ from msk_auth import (
 )
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
-from msk_auth.core.steps import Flow
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -202,10 +201,11 @@ class World:
         result = getattr(self.auth, method)(*args, **options)
         return result if self._runner is None else self._runner.run(result)
 
-    def run(self, flow: Flow[Any]) -> Any:
-        """The result of a flow of the core, over the ports of the authenticator."""
-        result = self.auth._ports.run(flow)
-        return result if self._runner is None else self._runner.run(result)
+    def verify_again(self, principal: Principal[Any]) -> Principal[Any]:
+        """As an open connection is verified again, now."""
+        result = self.auth._verifier.verify_again(principal, self.clock.moment)
+        again: Principal[Any] = result if self._runner is None else self._runner.run(result)
+        return again
 
     def close(self) -> None:
         if self._runner is not None:

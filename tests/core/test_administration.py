@@ -36,6 +36,7 @@ from msk_auth import (
     RevocationCause,
     StoreUnavailable,
 )
+from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.core import administration
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -169,7 +170,7 @@ def test_an_authenticator_of_the_other_kind_is_refused_at_start() -> None:
     async def run(work: Callable[[], Any]) -> Any:
         return work()
 
-    wrong: list[Any] = [blocking, blocking.off_loop(run)]
+    wrong: list[Any] = [blocking, OffLoopAuthenticator(blocking, run)]
     for authenticator in wrong:
         with pytest.raises(ConfigurationError, match="Give an Authenticator to AdminKeys"):
             AsyncAdminKeys(authenticator, "keys:admin")

@@ -25,6 +25,7 @@ from msk_auth import (
     KeyLimits,
     StoreUnavailable,
 )
+from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.core import expiry
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -432,7 +433,7 @@ def test_an_authenticator_of_the_other_kind_is_refused_at_start() -> None:
     async def run(work: Callable[[], Any]) -> Any:
         return work()
 
-    wrong: list[Any] = [blocking, blocking.off_loop(run)]
+    wrong: list[Any] = [blocking, OffLoopAuthenticator(blocking, run)]
     for authenticator in wrong:
         with pytest.raises(ConfigurationError, match="Give an Authenticator to KeyExpiry"):
             AsyncKeyExpiry(authenticator)

@@ -42,11 +42,10 @@ from msk_auth import (
     require,
     require_interactive,
 )
-from msk_auth.core.authentication import verify_again
+from msk_auth._async.rounds import Round
+from msk_auth._sync.verdict import Watched
 from msk_auth.core.immutability import NotShareable
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.watch._rounds import Round
-from msk_auth.watch._verdict import Watched
 
 MakeWorld = Callable[..., World]
 
@@ -182,7 +181,7 @@ def test_effective_permissions_are_those_of_the_owner_that_were_granted(
     assert world.enter(external_token()).permissions == effective
     # Both change at once: the owner's permissions now, and never more than was granted.
     table[PROVIDER, "00u1"] = Owner("ann", frozenset({"tasks:run", "openid"}), "Ann")
-    again = world.run(verify_again(world.auth.rules, principal, world.clock.moment))
+    again = world.verify_again(principal)
     assert again.permissions == {"tasks:run", "openid"} & (
         {"tasks:run", "openid"} if scopes is None else scopes
     )
@@ -306,7 +305,7 @@ def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
         look_ups = a_round.look_ups(keys_at_once=8)
         assert len(look_ups) == 1
         for look_up in look_ups:
-            look_up.note(await look_up.read(authenticator._ports))
+            look_up.note(await look_up.read(authenticator._look_ups))
         a_round.settle(1.0)
         return watched.refusal
 
@@ -320,10 +319,10 @@ def test_ports_without_external_owners_find_none() -> None:
         return None
 
     blocking = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)
-    assert blocking._ports.find_external_owner(ANN) is None
+    assert blocking._look_ups.find_external_owner(ANN) is None
     awaiting = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
     with pytest.raises(StopIteration) as stop:
-        awaiting._ports.find_external_owner(ANN).send(None)
+        awaiting._look_ups.find_external_owner(ANN).send(None)
     assert stop.value.value is None
 
 

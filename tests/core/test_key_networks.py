@@ -27,7 +27,6 @@ from msk_auth import (
     Refusal,
     StoreUnavailable,
 )
-from msk_auth.core import authentication
 
 MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)
@@ -262,8 +261,7 @@ def test_what_is_verified_again_keeps_its_address(make_world: MakeWorld) -> None
     principal = enter(world, created, INSIDE)
 
     def again() -> Any:
-        now = world.clock.now()
-        return world.run(authentication.verify_again(world.auth.rules, principal, now))
+        return world.verify_again(principal)
 
     assert again() == principal
     world.store.put(replace(created.record, networks=frozenset({"203.0.113.7/32"})))
@@ -281,7 +279,7 @@ def test_a_connection_ends_when_a_key_gets_networks_that_it_had_not(make_world: 
     principal = enter(world, created, INSIDE)
     world.store.put(replace(created.record, networks=frozenset(NETWORKS)))
     with pytest.raises(AddressNotAllowed):
-        world.run(authentication.verify_again(world.auth.rules, principal, NOW))
+        world.verify_again(principal)
 
 
 def test_a_reference_is_resumed_without_an_address(make_world: MakeWorld) -> None:
@@ -291,8 +289,7 @@ def test_a_reference_is_resumed_without_an_address(make_world: MakeWorld) -> Non
     reference = world.auth.reference(enter(world, created, INSIDE))
     resumed = world.call("resume", reference)
     assert (resumed.key_id, resumed.resumed) == (created.record.id, True)
-    flow = authentication.verify_again(world.auth.rules, resumed, NOW)
-    assert world.run(flow).resumed
+    assert world.verify_again(resumed).resumed
     world.call("revoke_key", world.login(), created.record.id)
     with pytest.raises(KeyRevoked):
         world.call("resume", reference)

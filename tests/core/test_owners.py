@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from msk_auth import (
     StoreUnavailable,
     TokenRevoked,
 )
-from msk_auth.core import authentication
 from msk_auth.core.key_management import MAX_PAGE
 
 MakeWorld = Callable[..., World]
@@ -42,19 +40,7 @@ def ann(since: datetime | None) -> Owner[str]:
 
 def verify_again(world: World, principal: Principal[Any]) -> Principal[Any]:
     """As an open connection is verified again."""
-    flow = authentication.verify_again(world.auth.rules, principal, world.clock.moment)
-    ports: Any = SimpleNamespace(
-        find_key=world.store.inner.find,
-        find_owner=world._find_owner,
-        find_session=world._find_session,
-    )
-    answer: Any = None
-    while True:
-        try:
-            answer = flow.send(answer)(ports)
-        except StopIteration as stop:
-            again: Principal[Any] = stop.value
-            return again
+    return world.verify_again(principal)
 
 
 # A key that is older than its owner.

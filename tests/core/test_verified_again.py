@@ -24,9 +24,9 @@ from msk_auth import (
     TokenExpired,
     TokenRevoked,
 )
+from msk_auth._sync.verification import Verifier
 from msk_auth.core import authentication
 from msk_auth.core.immutability import NotShareable
-from msk_auth.core.steps import Flow
 
 HOUR = timedelta(hours=1)
 IDENTITY = ExternalIdentity("https://login.example", "00u1", {})
@@ -37,39 +37,28 @@ def world() -> World:
     return World("sync")
 
 
-def driven(world: World, flow: Flow[Any]) -> Any:
-    """What a flow returns in a world, where `ext` is the owner of every external identity."""
+def verifier(world: World) -> Verifier:
+    """What verifies in a world, where `ext` is the owner of every external identity."""
 
     def find_external_owner(identity: ExternalIdentity) -> Owner[Any] | None:
         return world.owners.get("ext") if identity == IDENTITY else None
 
-    ports: Any = SimpleNamespace(
+    reads: Any = SimpleNamespace(
         find_key=world.store.inner.find,
         find_owner=world._find_owner,
         find_session=world._find_session,
         find_external_owner=find_external_owner,
     )
-    answer: Any = None
-    while True:
-        try:
-            answer = flow.send(answer)(ports)
-        except StopIteration as stop:
-            return stop.value
+    return Verifier(world.auth.rules, reads)
 
 
 def authenticated(world: World, credential: str) -> authentication.Authenticated:
-    rules = world.auth.rules
-    presented = authentication.read_credential(rules, [f"Bearer {credential}"])
-    outcome: authentication.Authenticated = driven(
-        world, authentication.authenticate(rules, presented, world.clock.moment)
-    )
-    return outcome
+    presented = authentication.read_credential(world.auth.rules, [f"Bearer {credential}"])
+    return verifier(world).authenticate(presented, world.clock.moment)
 
 
 def again(world: World, principal: Principal[Any]) -> Principal[Any]:
-    flow = authentication.verify_again(world.auth.rules, principal, world.clock.moment)
-    verified: Principal[Any] = driven(world, flow)
-    return verified
+    return verifier(world).verify_again(principal, world.clock.moment)
 
 
 # Until when it may be reused.

@@ -121,7 +121,9 @@ def test_the_layers_are_drawn_from_the_import_contract() -> None:
     assert {module for row in rows for module in row} == modules - {"__init__"}
     texts = [text.text for text in svg_of(diagrams.DRAWN["layers"]()).iter(f"{SVG}text")]
     assert texts == [*(module for row in rows for module in row), "imports point downwards only"]
-    changed = layers.layers(pyproject.replace('    "watch",\n', '    "watch : looks",\n'))
+    changed = layers.layers(
+        pyproject.replace('    "authenticator",\n', '    "authenticator : looks",\n')
+    )
     assert ">looks</text>" in diagrams.draw_layers(changed)
 
 

@@ -266,11 +266,11 @@ def environ(scope: dict[str, Any], body: io.BytesIO, length: int) -> dict[str, A
 
 def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
     """A blocking authenticator over the same store, people and clock."""
-    ports = authenticator._ports
+    ports, look_ups = authenticator._ports, authenticator._look_ups
     made = Authenticator(
         BlockingStore(ports.store),  # type: ignore[arg-type]
-        find_owner=lambda owner_id: run(ports.find_owner(owner_id)),
-        find_session=lambda session_id: run(ports.find_session(session_id)),
+        find_owner=lambda owner_id: run(look_ups.find_owner(owner_id)),
+        find_session=lambda session_id: run(look_ups.find_session(session_id)),
         key_limits=lambda: run(ports.key_limits()),
         may_act_for=lambda *asked: run(ports.may_act_for(*asked)),
         tokens=authenticator.profiles,

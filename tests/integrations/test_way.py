@@ -36,18 +36,14 @@ TABLE = api_key_table(METADATA)
 
 MADE: CodeType = vars(Principal)["__init__"].__code__
 
-# From the key to the principal; it is the same for every adapter.
-CORE = [
-    "BaseAuthenticator._verify",
-    "authenticate",
-    "_act_by_key",
-]
+# From the headers to the principal; it is the same for every adapter.
 AWAITED = [
     "run_awaiting",
     "admit",
     "AsyncAuthenticator.authenticate",
-    "AsyncPorts.run",
-    *CORE,
+    "AsyncAuthenticator._verify",
+    "AsyncVerifier.authenticate",
+    "AsyncVerifier._act_by_key",
 ]
 WAYS = {
     "fastapi": ["Guard.__call__", "AsgiAuth.admit", "AsgiAuth._verify", *AWAITED],
@@ -69,8 +65,9 @@ WAYS = {
         "run_blocking",
         "admit",
         "Authenticator.authenticate",
-        "Ports.run",
-        *CORE,
+        "Authenticator._verify",
+        "Verifier.authenticate",
+        "Verifier._act_by_key",
     ],
 }
 

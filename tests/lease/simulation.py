@@ -178,7 +178,7 @@ class Process:
         authenticator = AsyncAuthenticator(
             SimStore(self), find_owner=self.find_owner, clock=self, lease=lease
         )
-        authenticator._ports.wait_for = self.wait_for  # type: ignore[method-assign]
+        authenticator._leases.wait_for = self.wait_for  # type: ignore[method-assign]
         return authenticator
 
     async def wait_for(self, flight: Flight) -> None:

@@ -23,13 +23,13 @@ from hypothesis.stateful import (
 from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal, RecordedLease
-from msk_auth._async import ports
+from msk_auth._async import authenticator, register
+from msk_auth._async import leases as leasing
+from msk_auth._async.leases import Attempt, Leases
+from msk_auth._async.register import LeaseRegisterView
 from msk_auth.authenticator import base
 from msk_auth.core.authentication import Authenticated
-from msk_auth.core.steps import Flow
-from msk_auth.leases import cache, register
-from msk_auth.leases.cache import Attempt, LeaseCache, Leases
-from msk_auth.leases.register import LeaseRegisterView
+from msk_auth.leases.cache import LeaseCache
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
@@ -173,29 +173,26 @@ class ReadsTheLongestLeaseBeforeTheCommit(Leases[str]):
 
     known: timedelta | None = timedelta(0)
 
-    def begin(self, presented: Any) -> Flow[Attempt[str]]:
+    async def begin(self, presented: Any) -> Attempt[str]:
         # Every commit comes after some verification.
-        self.known = yield from super()._longest()
-        return (yield from super().begin(presented))
+        self.known = await super()._longest()
+        return await super().begin(presented)
 
-    def _longest(self) -> Flow[timedelta | None]:
-        yield from ()
+    async def _longest(self) -> timedelta | None:
         return self.known
 
 
 class WaitsForItsOwnLeaseOnly(Leases[str]):
     """Breaks rule 4 in another way."""
 
-    def _longest(self) -> Flow[timedelta | None]:
-        yield from ()
+    async def _longest(self) -> timedelta | None:
         return timedelta(0) if self.cache is None else self.cache.duration
 
 
 class DoesNotWait(Leases[str]):
     """Breaks rule 4 altogether."""
 
-    def _longest(self) -> Flow[timedelta | None]:
-        yield from ()
+    async def _longest(self) -> timedelta | None:
         return timedelta(0)
 
 
@@ -204,25 +201,24 @@ class UsesTheLeaseBeforeItIsRecorded(Leases[str]):
 
     is_due = False
 
-    def begin(self, presented: Any) -> Flow[Attempt[str]]:
+    async def begin(self, presented: Any) -> Attempt[str]:
         if self.is_due and self.cache is not None:
             self.is_due = False
-            yield from super()._confirm(self.cache.duration)
-        attempt = yield from super().begin(presented)
+            await super()._confirm(self.cache.duration)
+        attempt = await super().begin(presented)
         if attempt.fingerprint is None:
             return attempt
         return attempt._replace(began=self._clock.monotonic())
 
-    def _confirm(self, duration: timedelta) -> Flow[None]:
+    async def _confirm(self, duration: timedelta) -> None:
         self.is_due = True
-        yield from ()
 
 
 class GrantsOnAnOldReading(Leases[str]):
     """Breaks rule 5 for a process that is paused."""
 
-    def begin(self, presented: Any) -> Flow[Attempt[str]]:
-        attempt = yield from super().begin(presented)
+    async def begin(self, presented: Any) -> Attempt[str]:
+        attempt = await super().begin(presented)
         if attempt.began is None:
             return attempt
         return attempt._replace(began=self._clock.monotonic())
@@ -245,28 +241,28 @@ class NeverReadsTheRegisterAgain(LeaseRegisterView):
 class KnowsOnlyWhatItReads(LeaseRegisterView):
     """Takes a process that is gone from the register for one that has ended."""
 
-    def read(self) -> Flow[Collection[RecordedLease]]:
+    async def read(self) -> Collection[RecordedLease]:
         self._observation = self._observation._replace(unchanged={})
-        return (yield from super().read())
+        return await super().read()
 
 
 class CountsTheWholeTimeBetweenItsReads(LeaseRegisterView):
     """Takes a mark that a backup may have brought back for one that has not changed."""
 
-    def read(self) -> Flow[Collection[RecordedLease]]:
+    async def read(self) -> Collection[RecordedLease]:
         read_at, unchanged = self._observation
         passed = self._clock.monotonic() - read_at
         self._observation = self._observation._replace(
             unchanged={lease: seconds + passed for lease, seconds in unchanged.items()}
         )
-        return (yield from super().read())
+        return await super().read()
 
 
 class TakesAnUnknownLeaseForNone(Leases[str]):
     """Breaks rule 6."""
 
-    def _longest(self) -> Flow[timedelta | None]:
-        return (yield from super()._longest()) or timedelta(0)
+    async def _longest(self) -> timedelta | None:
+        return (await super()._longest()) or timedelta(0)
 
 
 class JoinsAReadThatHasBegun(AsyncAuthenticator[str]):
@@ -284,7 +280,7 @@ class JoinsAReadThatHasBegun(AsyncAuthenticator[str]):
                 task.add_done_callback(lambda _: under_way.pop(key_id))
             return await asyncio.shield(under_way[key_id])
 
-        self._ports.find_key = join  # type: ignore[method-assign]
+        self._look_ups.find_key = join  # type: ignore[method-assign]
 
 
 PAUSES = (0.001, 0.05, 0.1, 0.42)
@@ -418,7 +414,7 @@ def test_the_search_of_the_register_finds_nothing_in_the_real_rules() -> None:
 def test_it_finds_every_broken_rule(
     mutant: type[Leases[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "Leases", mutant)
+    monkeypatch.setattr(authenticator, "Leases", mutant)
     # Either there is a lease or there is none: what breaks shows sooner than with a shorter one between them.
     assert explore(Process, 4000, leases=[None, 400]) != []
 
@@ -427,7 +423,7 @@ def test_it_finds_every_broken_rule(
 def test_it_finds_a_process_that_is_not_waited_for(
     mutant: type[LeaseRegisterView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "LeaseRegisterView", mutant)
+    monkeypatch.setattr(leasing, "LeaseRegisterView", mutant)
     assert explore_the_register(4000) != []
 
 
@@ -546,7 +542,7 @@ def test_a_process_that_a_backup_has_lost_records_itself_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert restore_what_no_writer_has_seen() == []
-    monkeypatch.setattr(cache, "LeaseRegisterView", NeverReadsTheRegisterAgain)
+    monkeypatch.setattr(leasing, "LeaseRegisterView", NeverReadsTheRegisterAgain)
     assert restore_what_no_writer_has_seen() != []
 
 
@@ -555,7 +551,7 @@ def test_a_process_that_a_writer_has_seen_long_ago_is_waited_for_after_a_restore
     has_an_old_mark: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert restore_long_after_the_last_look(has_an_old_mark=has_an_old_mark) == []
-    monkeypatch.setattr(cache, "LeaseRegisterView", CountsTheWholeTimeBetweenItsReads)
+    monkeypatch.setattr(leasing, "LeaseRegisterView", CountsTheWholeTimeBetweenItsReads)
     assert restore_long_after_the_last_look(has_an_old_mark=has_an_old_mark) != []
 
 
@@ -563,7 +559,7 @@ def test_a_process_that_a_writer_has_seen_is_waited_for_although_a_backup_has_lo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert restore_a_register_without_the_lease() == []
-    monkeypatch.setattr(cache, "LeaseRegisterView", KnowsOnlyWhatItReads)
+    monkeypatch.setattr(leasing, "LeaseRegisterView", KnowsOnlyWhatItReads)
     assert restore_a_register_without_the_lease() != []
 
 
@@ -583,7 +579,7 @@ def test_a_process_that_is_paused_before_its_reads_grants_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert [pause_before_the_reads(readings) for readings in range(12)] == [[]] * 12
-    monkeypatch.setattr(ports, "Leases", GrantsOnAnOldReading)
+    monkeypatch.setattr(authenticator, "Leases", GrantsOnAnOldReading)
     assert any(pause_before_the_reads(readings) for readings in range(12))
 
 
@@ -635,11 +631,11 @@ def revoke_without_an_answer_of_the_register() -> list[str]:
 
 def test_the_wait_has_a_margin_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     assert revoke_between_clocks_that_differ() == []
-    monkeypatch.setattr(cache, "seconds_to_wait", lambda longest: longest.total_seconds())
+    monkeypatch.setattr(leasing, "seconds_to_wait", lambda longest: longest.total_seconds())
     assert revoke_between_clocks_that_differ() != []
 
 
 def test_an_unknown_lease_is_the_longest_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert revoke_without_an_answer_of_the_register() == []
-    monkeypatch.setattr(ports, "Leases", TakesAnUnknownLeaseForNone)
+    monkeypatch.setattr(authenticator, "Leases", TakesAnUnknownLeaseForNone)
     assert revoke_without_an_answer_of_the_register() != []

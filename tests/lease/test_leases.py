@@ -1,23 +1,23 @@
-"""The cache and the flows that keep the rules of leases, step by step."""
+"""The cache, and what keeps the rules of leases, step by step."""
 
 from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from msk_auth import ConfigurationError, KeyFormat, Owner, Principal, local_principal
+from msk_auth._async.leases import Leases
+from msk_auth._async.register import LeaseRegisterView
 from msk_auth.core.authentication import Authenticated
 from msk_auth.core.store import RecordedLease
 from msk_auth.leases import cache as module
-from msk_auth.leases.cache import MAX_LEASE, LeaseCache, Leases, seconds_to_wait, usual_header
-from msk_auth.leases.register import DRIFT, LeaseRegisterView
+from msk_auth.leases.cache import DRIFT, MAX_LEASE, LeaseCache, seconds_to_wait, usual_header
 from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.testing import FrozenClock
 
@@ -39,74 +39,85 @@ class Event:
         self.was_set += 1
 
 
+class Suspended:
+    """Awaited, it suspends once."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+class Clock(FrozenClock):
+    """A clock on which sleeping takes no time, and is noted."""
+
+    def __init__(self, calls: list[object]) -> None:
+        super().__init__(NOW)
+        self.calls = calls
+
+    async def async_sleep(self, seconds: float) -> None:
+        self.calls.append(seconds)
+
+
 class World:
     def __init__(self, lease: timedelta | None = LEASE, *, has_register: bool = True) -> None:
-        self.clock = FrozenClock(NOW)
+        self.calls: list[object] = []
+        self.clock = Clock(self.calls)
         self.cache = (
             None if lease is None else LeaseCache[str](lease, clock=self.clock, max_entries=3)
         )
         self.flights = SingleFlight(Event, lambda: "here")
-        self.leases = Leases[str](
-            self.cache, has_register=has_register, clock=self.clock, single_flight=self.flights
-        )
+        self.leases = Leases[str](self.cache, self if has_register else object(), self.clock)
+        self.leases._single_flight = self.flights
+        self.leases.wait_for = self.wait_for  # type: ignore[method-assign]
         self.recorded: list[RecordedLease] = []
-        self.calls: list[object] = []
+        self.suspends = False
         self.fails: Exception | None = None
         self.takes = timedelta(0)
         self.while_waiting: Callable[[], object] = lambda: None
         self.principal = ANN
         self.outcome = Authenticated(ANN, None)
 
-    def recorded_leases(self) -> list[RecordedLease]:
+    async def recorded_leases(self) -> list[RecordedLease]:
         self.calls.append("read")
+        if self.suspends:
+            await Suspended()
         if self.fails is not None:
             raise self.fails
         return list(self.recorded)
 
-    def record_lease(self, lease: RecordedLease) -> None:
+    async def record_lease(self, lease: RecordedLease) -> None:
         self.calls.append("record")
         self.recorded.append(lease)
 
-    def wait_for(self, flight: Any) -> None:
+    async def forget_lease(self, lease: RecordedLease) -> None:
+        raise AssertionError("no lease is removed here")
+
+    async def wait_for(self, flight: Any) -> None:
         self.calls.append("wait")
         assert not flight.leads
         self.while_waiting()
 
-    def sleep(self, seconds: float) -> None:
-        self.calls.append(seconds)
-
-    def verify_by_store(self) -> Generator[Callable[[Any], Any], Any, Authenticated]:
-        yield lambda world: world.calls.append("verify")
+    def verify_by_store(self) -> Authenticated:
+        self.calls.append("verify")
         self.clock.advance(self.takes)
         return self.outcome
 
-    def verification(self) -> Generator[Callable[[Any], Any], Any, Principal[Any]]:
+    async def verification(self) -> Principal[Any]:
         """As an authenticator verifies."""
-        attempt = yield from self.leases.begin(KEY)
+        attempt = await self.leases.begin(KEY)
         try:
             if attempt.principal is not None:
                 return attempt.principal
-            outcome = yield from self.verify_by_store()
+            outcome = self.verify_by_store()
             self.leases.keep(attempt, outcome)
             return outcome.principal
         finally:
             self.leases.end(attempt)
 
-    def run(self, flow: Generator[Callable[[Any], Any], Any, Any]) -> Any:
-        ports = SimpleNamespace(
-            register=self, calls=self.calls, wait_for=self.wait_for, sleep=self.sleep
-        )
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    result = step(ports)
-                except Exception as error:  # noqa: BLE001 - as the drivers do
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(result)
-        except StopIteration as ended:
-            return ended.value
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of what waits for nothing here."""
+        with pytest.raises(StopIteration) as ended:
+            work.send(None)
+        return ended.value.value
 
     def verify(self) -> list[object]:
         """What verifying the key did."""
@@ -222,7 +233,7 @@ def test_a_child_begins_with_no_entry(world: World) -> None:
     assert world.entries()[0]
 
 
-# The flows.
+# What waits.
 
 
 def test_only_what_may_have_several_spellings_is_bounded(
@@ -321,10 +332,12 @@ def test_the_register_is_confirmed_by_one_request_at_a_time(world: World) -> Non
 
 
 def test_a_request_that_is_cancelled_before_it_verifies_holds_up_no_other(world: World) -> None:
-    flow = world.leases.begin(KEY)
-    next(flow)  # it reads the register
+    world.suspends = True
+    beginning = world.leases.begin(KEY)
+    beginning.send(None)  # it reads the register
     with pytest.raises(CancelledError):
-        flow.throw(CancelledError())
+        beginning.throw(CancelledError())
+    world.suspends = False
     assert world.verify() == ["read", "record", "verify"]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Coroutine
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from msk_auth._async.register import LOOK_SECONDS, RECORD_SECONDS, LeaseRegisterView
 from msk_auth.core.store import RecordedLease
-from msk_auth.leases.register import DRIFT, LOOK_SECONDS, RECORD_SECONDS, LeaseRegisterView
+from msk_auth.leases.cache import DRIFT
 from msk_auth.testing import FrozenClock
 
 LEASE = timedelta(seconds=2)
@@ -36,15 +36,15 @@ class Register:
         if name in self.fails:
             raise self.fails[name]
 
-    def recorded_leases(self) -> Collection[RecordedLease]:
+    async def recorded_leases(self) -> Collection[RecordedLease]:
         self._call("read")
         return list(self.leases)
 
-    def record_lease(self, lease: RecordedLease) -> None:
+    async def record_lease(self, lease: RecordedLease) -> None:
         self._call("record")
         self.leases = [each for each in self.leases if each.holder != lease.holder] + [lease]
 
-    def forget_lease(self, lease: RecordedLease) -> None:
+    async def forget_lease(self, lease: RecordedLease) -> None:
         self._call("forget")
         self.leases.remove(lease)
 
@@ -53,21 +53,13 @@ class Process:
     def __init__(self) -> None:
         self.clock = FrozenClock()
         self.register = Register(self.clock)
-        self.view = LeaseRegisterView(self.clock)
+        self.view = LeaseRegisterView(self.register, self.clock)
 
-    def run(self, flow: Generator[Callable[[Any], Any], Any, Any]) -> Any:
-        ports = SimpleNamespace(register=self.register)
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    result = step(ports)
-                except Exception as error:  # noqa: BLE001 - as the drivers do
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(result)
-        except StopIteration as ended:
-            return ended.value
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of what waits for nothing here."""
+        with pytest.raises(StopIteration) as ended:
+            work.send(None)
+        return ended.value.value
 
     def confirm(self) -> list[str]:
         """What it asked of the register."""

@@ -24,6 +24,7 @@ from msk_auth import (
     Owner,
     StoreUnavailable,
 )
+from msk_auth._async import primitives
 from msk_auth.leases import single_flight
 from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -220,17 +221,21 @@ def test_a_forked_child_runs_an_event_loop_and_threads_of_its_own() -> None:
     store = AsyncStore()
     auth = awaiting(store, timedelta(seconds=5))
     assert asyncio.run(outcome(auth)) == KEY.id
-    digest = KeyHasher().digest(KEY.reveal())
+    hasher = KeyHasher()
+    digest, verify = hasher.digest(KEY.reveal()), hasher.verify
 
     def use() -> tuple[str, bool]:
-        verified = asyncio.run(auth._ports.verify_off_loop(KEY.reveal(), digest))
+        verified = asyncio.run(primitives.run_slowly(verify, KEY.reveal(), digest))
         return asyncio.run(outcome(auth)), verified
 
     never = threading.Event()
     # All threads for Argon2 are busy in the parent.
-    busy = [auth._ports._slow._threads.submit(never.wait, 60) for _ in range(2)]
+    loop = asyncio.new_event_loop()
+    busy = [loop.create_task(primitives.run_slowly(never.wait, 60)) for _ in range(2)]
+    loop.run_until_complete(asyncio.sleep(0))
     try:
         assert in_child(use) == (KEY.id, True)
     finally:
         never.set()
-    assert [each.result(60) for each in busy] == [True, True]
+    assert loop.run_until_complete(asyncio.gather(*busy)) == [True, True]
+    loop.close()

@@ -58,8 +58,8 @@ STORES = {
             return record
     """,
     "writes_past_its_hook": """
-        def _write(self, plan, change):
-            return super()._write(plan, change or (lambda _: ()))
+        def _check_change(self, change):
+            pass
     """,
     "lists_what_is_deleted": """
         def list(self, query):
@@ -70,12 +70,12 @@ STORES = {
             self._leases.setdefault(lease[:2], lease)
     """,
     "announces_an_end_again": """
-        def _announce_expiry(self, key_id, *, days):
+        def announce_expiry(self, key_id, *, days, change=None):
             record = replace(self._records[key_id], announced_days=days)
-            return record, {key_id: record}
+            return self._commit(record, {key_id: record}, change)
     """,
     "lists_ends_of_revoked_keys": """
-        def _list_expiring(self, query):
+        def list_expiring(self, query):
             found = [r for r in self._records.values() if r.announced_days == query.announced_days]
             return sorted((r for r in found if r.expires_at), key=lambda r: (r.expires_at, r.id))
     """,

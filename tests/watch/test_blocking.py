@@ -199,7 +199,7 @@ class Hanging:
                 assert self._ends.wait(60)
             return found
 
-        site.blocking._ports._find_owner = find_owner
+        site.blocking._look_ups._find_owner = find_owner
 
     def begin(self, watch: Watch[str]) -> None:
         self._thread = threading.Thread(target=watch.check)
@@ -241,7 +241,7 @@ def test_what_another_thread_reads_is_not_waited_for_but_never_too_old(site: Sit
         second.check()
         assert site.reads == {}
         site.clock.advance(SECOND)
-        site.blocking._ports._find_owner = site.find_owner
+        site.blocking._look_ups._find_owner = site.find_owner
         with pytest.raises(OwnerDisabled):
             second.check()
     finally:

@@ -6,8 +6,8 @@ import pytest
 from tests.watch.site import PERMISSIONS, SECOND, Site
 
 from msk_auth import KeyRevoked, Owner
-from msk_auth.watch._rounds import LookUp, Round
-from msk_auth.watch._verdict import Watched
+from msk_auth._async.rounds import LookUp, Round
+from msk_auth._sync.verdict import Watched
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ class Rounds:
         return [name for look_up in of_owners[:owners] for _, name in look_up.of]
 
     async def _answer(self, look_up: LookUp) -> None:
-        look_up.note(await look_up.read(self.auth._ports))
+        look_up.note(await look_up.read(self.auth._look_ups))
 
 
 async def test_those_that_were_verified_the_longest_ago_come_first_as_others_come_and_go() -> None:

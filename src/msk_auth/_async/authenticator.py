@@ -8,11 +8,13 @@ from datetime import date, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from msk_auth._failures import log_failure, unavailable_because
+from msk_auth._sync.verdict import MAX_INTERVAL, check_interval
 from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, refusal
 from msk_auth.authenticator.validation import not_a_list_of_values, takes
 from msk_auth.clock import Clock
-from msk_auth.core import authentication, key_management, revocation
+from msk_auth.core import authentication, key_management, references, revocation, steps
 from msk_auth.core.activity import ActivitySettings, KeyActivity
+from msk_auth.core.authentication import Presented
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
@@ -38,12 +40,15 @@ from msk_auth.core.steps import Flow
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
-from msk_auth.watch import MAX_INTERVAL, AsyncWatch, AsyncWatches, check_interval
 
+from .leases import Leases
 from .lifecycle import AsyncLifecycle, awaited
+from .look_ups import AsyncLookUps
 from .ports import AsyncPorts
 from .primitives import AWAITS, MaybeAwaitable, result_of
 from .store import AsyncKeyStore
+from .verification import AsyncVerifier
+from .watch import AsyncWatch, AsyncWatches
 
 T = TypeVar("T")
 
@@ -145,21 +150,20 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             is not AsyncAuthenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
         )
+        self._look_ups = AsyncLookUps(store, find_owner, find_external_owner, find_session)
+        self._verifier = AsyncVerifier(self.rules, self._look_ups)
+        self._leases: Leases[UserT] = Leases(self._cache, store, self.clock)
         self._ports = AsyncPorts(
             store,
-            find_owner=find_owner,
-            find_external_owner=find_external_owner,
-            find_session=find_session,
+            self._look_ups,
+            self._verifier,
+            self._leases,
             key_limits=key_limits,
             may_act_for=may_act_for,
-            hasher=self.rules.hasher,
-            cache=self._cache,
-            clock=self.clock,
         )
-        self._leases = self._ports.leases
         self._watch_interval = check_interval(watch_interval)
         self._watches: AsyncWatches[UserT] = AsyncWatches(
-            self.rules, self._ports, self.clock, self._watch_interval
+            self.rules, self._look_ups, self.clock, self._watch_interval
         )
         self._on_event = on_event
         self._begin_closed()
@@ -196,8 +200,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             try:
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
-                ports = self._ports.of_request(request)
-                principal = await ports.run(self._verify(presented, address))
+                principal = await self._verify(presented, request, address)
             except Problem as problem:
                 await self._report(problem)
                 raise
@@ -230,12 +233,15 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            principal = await self._ports.run(self._resume(peppers, reference))
+            now = self.clock.now()
+            principal = await self._verifier.resume(references.read(peppers, reference), now)
         except Problem as problem:
             await self._report(problem)
             raise
         except Exception as error:
             raise await self._report(error) from error
+        if principal.key_id is not None:
+            self._usage.note(principal.key_id, now, None)
         await self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
@@ -261,7 +267,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
-        await self._ports.await_lease_expiry()
+        await self._ports.run(steps.await_lease_expiry())
 
     async def create_key(
         self,
@@ -479,7 +485,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
+        flow = revocation.revoke_presented_key(key, self.clock.now())
         return (await self._end(flow))[0]
 
     @awaited  # async only
@@ -496,7 +502,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return await self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
+        return await self._end(revocation.revoke_leaked(leaked, self.clock.now()))
 
     @awaited  # async only
     async def forget_owner(self, owner_id: str) -> int:
@@ -626,6 +632,34 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
                 await self._ports.store.replace_digest(key_id, old=old, new=new)
         if self.activity is not None:
             await self._ports.run(self.activity.flush(self.clock.now()))
+
+    async def _verify(
+        self,
+        presented: Presented | RequestLogins,
+        request: RequestSession | None,
+        address: str | None,
+    ) -> Principal[UserT]:
+        """The principal of what a request presents: under a lease what was verified before, otherwise by the store.
+
+        A lease covers a credential, whichever requests present it. The address is each request's own.
+        """
+        verifier = self._verifier
+        # A session answers with what it has read before, which can be older than a lease, and other requests would get it.
+        if request is not None and self._cache is None:
+            verifier = AsyncVerifier(self.rules, self._look_ups.in_session(request))
+        attempt = await self._leases.begin(presented)
+        try:
+            if attempt.principal is not None:
+                return authentication.at_address(attempt.principal, address)
+            now = self.clock.now()
+            outcome = await verifier.authenticate(presented, now)
+            self._leases.keep(attempt, outcome)
+            principal = authentication.at_address(outcome.principal, address)
+            if principal.key_id is not None:
+                self._usage.note(principal.key_id, now, outcome.upgrade)
+            return principal
+        finally:
+            self._leases.end(attempt)
 
     async def _change(self, flow: Flow[Changed[T]]) -> T:
         changed = await self._ports.run(flow)

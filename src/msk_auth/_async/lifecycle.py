@@ -14,7 +14,8 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.authenticator.base import FLUSH_SECONDS, BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import UserT
-from msk_auth.watch import AsyncWatches
+
+from .watch import AsyncWatches
 
 # Importing `asyncio` takes as long as importing the rest of the library, and a blocking application does not need it. The
 # functions below import it, where an event loop runs.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from msk_auth._fork import abandon, after_fork_in_child
@@ -21,7 +20,7 @@ from .store import AsyncKeyStore
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -109,26 +108,29 @@ class KeyReader:
         return await self._find_many(key_ids)
 
 
-class SlowWork:
-    """Runs what takes a core for long in threads of its own."""
+class _SlowThreads:
+    """Threads for what takes a core for long. They serve every event loop of the process."""
 
     def __init__(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        # It starts threads on first use, and serves every event loop.
-        self._make_threads = partial(ThreadPoolExecutor, _SLOW_AT_ONCE, "msk_auth argon2")
-        self._threads = self._make_threads()
+        self.executor: ThreadPoolExecutor | None = None
         after_fork_in_child(self._renew)
 
-    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """The result of a function, which runs in a thread."""
-        import asyncio
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
-
     def _renew(self) -> None:
-        abandon(self._threads)
-        self._threads = self._make_threads()
+        abandon(self.executor)
+        self.executor = None
+
+
+_slow: Final = _SlowThreads()
+
+
+async def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
+    """The result of a function that takes a core for long, in a thread of its own."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    if _slow.executor is None:
+        _slow.executor = ThreadPoolExecutor(_SLOW_AT_ONCE, "msk_auth argon2")
+    return await asyncio.get_running_loop().run_in_executor(_slow.executor, work, *arguments)
 
 
 @asynccontextmanager

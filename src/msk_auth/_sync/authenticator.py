@@ -9,11 +9,13 @@ from datetime import date, datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from msk_auth._failures import log_failure, unavailable_because
+from msk_auth._sync.verdict import MAX_INTERVAL, check_interval
 from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, refusal
 from msk_auth.authenticator.validation import not_a_list_of_values, takes
 from msk_auth.clock import Clock
-from msk_auth.core import authentication, key_management, revocation
+from msk_auth.core import authentication, key_management, references, revocation, steps
 from msk_auth.core.activity import ActivitySettings, KeyActivity
+from msk_auth.core.authentication import Presented
 from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import Problem
 from msk_auth.core.events import CredentialUsed, Event
@@ -39,12 +41,15 @@ from msk_auth.core.steps import Flow
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
-from msk_auth.watch import MAX_INTERVAL, Watch, Watches, check_interval
 
+from .leases import Leases
 from .lifecycle import Lifecycle
+from .look_ups import LookUps
 from .ports import Ports
 from .primitives import AWAITS, result_of
 from .store import KeyStore
+from .verification import Verifier
+from .watch import Watch, Watches
 
 T = TypeVar("T")
 
@@ -139,21 +144,20 @@ class Authenticator(Lifecycle[UserT]):
             overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
         )
+        self._look_ups = LookUps(store, find_owner, find_external_owner, find_session)
+        self._verifier = Verifier(self.rules, self._look_ups)
+        self._leases: Leases[UserT] = Leases(self._cache, store, self.clock)
         self._ports = Ports(
             store,
-            find_owner=find_owner,
-            find_external_owner=find_external_owner,
-            find_session=find_session,
+            self._look_ups,
+            self._verifier,
+            self._leases,
             key_limits=key_limits,
             may_act_for=may_act_for,
-            hasher=self.rules.hasher,
-            cache=self._cache,
-            clock=self.clock,
         )
-        self._leases = self._ports.leases
         self._watch_interval = check_interval(watch_interval)
         self._watches: Watches[UserT] = Watches(
-            self.rules, self._ports, self.clock, self._watch_interval
+            self.rules, self._look_ups, self.clock, self._watch_interval
         )
         self._on_event = on_event
         self._begin_closed()
@@ -190,8 +194,7 @@ class Authenticator(Lifecycle[UserT]):
             try:
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
-                ports = self._ports.of_request(request)
-                principal = ports.run(self._verify(presented, address))
+                principal = self._verify(presented, request, address)
             except Problem as problem:
                 self._report(problem)
                 raise
@@ -224,12 +227,15 @@ class Authenticator(Lifecycle[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            principal = self._ports.run(self._resume(peppers, reference))
+            now = self.clock.now()
+            principal = self._verifier.resume(references.read(peppers, reference), now)
         except Problem as problem:
             self._report(problem)
             raise
         except Exception as error:
             raise self._report(error) from error
+        if principal.key_id is not None:
+            self._usage.note(principal.key_id, now, None)
         self._emit(CredentialUsed(self.clock.now(), principal))
         return principal
 
@@ -253,7 +259,7 @@ class Authenticator(Lifecycle[UserT]):
         Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
-        self._ports.await_lease_expiry()
+        self._ports.run(steps.await_lease_expiry())
 
     def create_key(
         self,
@@ -466,7 +472,7 @@ class Authenticator(Lifecycle[UserT]):
             KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        flow = revocation.revoke_presented_key(self.rules, key, self.clock.now())
+        flow = revocation.revoke_presented_key(key, self.clock.now())
         return (self._end(flow))[0]
 
     def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
@@ -482,7 +488,7 @@ class Authenticator(Lifecycle[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return self._end(revocation.revoke_leaked(self.rules, leaked, self.clock.now()))
+        return self._end(revocation.revoke_leaked(leaked, self.clock.now()))
 
     def forget_owner(self, owner_id: str) -> int:
         """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
@@ -610,6 +616,34 @@ class Authenticator(Lifecycle[UserT]):
                 self._ports.store.replace_digest(key_id, old=old, new=new)
         if self.activity is not None:
             self._ports.run(self.activity.flush(self.clock.now()))
+
+    def _verify(
+        self,
+        presented: Presented | RequestLogins,
+        request: RequestSession | None,
+        address: str | None,
+    ) -> Principal[UserT]:
+        """The principal of what a request presents: under a lease what was verified before, otherwise by the store.
+
+        A lease covers a credential, whichever requests present it. The address is each request's own.
+        """
+        verifier = self._verifier
+        # A session answers with what it has read before, which can be older than a lease, and other requests would get it.
+        if request is not None and self._cache is None:
+            verifier = Verifier(self.rules, self._look_ups.in_session(request))
+        attempt = self._leases.begin(presented)
+        try:
+            if attempt.principal is not None:
+                return authentication.at_address(attempt.principal, address)
+            now = self.clock.now()
+            outcome = verifier.authenticate(presented, now)
+            self._leases.keep(attempt, outcome)
+            principal = authentication.at_address(outcome.principal, address)
+            if principal.key_id is not None:
+                self._usage.note(principal.key_id, now, outcome.upgrade)
+            return principal
+        finally:
+            self._leases.end(attempt)
 
     def _change(self, flow: Flow[Changed[T]]) -> T:
         changed = self._ports.run(flow)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 from msk_auth.authenticator.base import FLUSH_SECONDS, BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import UserT
-
-if TYPE_CHECKING:
-    from msk_auth._async.authenticator import AsyncAuthenticator
-
-    from .off_loop import RunInThread
-    from .ports import Ports
 
 
 def check_kind(name: str, authenticator: object) -> None:
@@ -34,9 +28,6 @@ def check_kind(name: str, authenticator: object) -> None:
 class Lifecycle(BaseAuthenticator[UserT]):
     """What an authenticator does between its opening and its closing: an adapter flushes it after responses."""
 
-    _ports: Ports[UserT]
-    _watch_interval: float
-
     @property
     def is_flush_due(self) -> bool:
         """True if the last :meth:`flush` was a minute ago."""
@@ -50,22 +41,6 @@ class Lifecycle(BaseAuthenticator[UserT]):
     @abstractmethod
     def flush(self) -> None:
         """See :class:`Authenticator`."""
-
-    def off_loop(self, run: RunInThread) -> AsyncAuthenticator[UserT]:
-        """This authenticator for an event loop, which it does not block: what waits runs in threads.
-
-        The adapters for FastAPI, Starlette and Litestar call it.
-
-        Args:
-            run: Runs a function in a thread, such as `anyio.to_thread.run_sync` or `asyncio.to_thread`.
-        """
-        # `asyncio` takes as long to load as the rest of the library, and this class does not need it.
-        from .off_loop import OffLoopAuthenticator
-
-        blocking: Any = self
-        return OffLoopAuthenticator(
-            blocking, self._ports, watch_interval=self._watch_interval, run=run
-        )
 
     def __enter__(self) -> Self:
         self._open_issuers()

@@ -70,12 +70,9 @@ class KeyReader:
         return [self._store.find(key_id) for key_id in key_ids]
 
 
-class SlowWork:
-    """Runs what takes a core for long, in the thread of the request."""
-
-    def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """The result of a function."""
-        return work(*arguments)
+def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
+    """The result of a function that takes a core for long: in the thread of the request."""
+    return work(*arguments)
 
 
 def holding(lock: threading.Lock) -> threading.Lock:

@@ -5,10 +5,9 @@ from the header to the principal, in one direction:
 
 1. `authenticate` (`authenticator` of either half) looks for the header in the cache of leased verifications.
 2. `core.authentication.read_credential` reads the header and checks the form of the credential. Garbage ends here.
-3. `run` (`ports`) drives the flow: it makes each look-up of the flow, and sends the result back.
-4. `_verify` (`base`) is the flow.
-5. `Leases.begin` (`leases.cache`) finds an entry of the cache, or waits for another request with the same credential.
-6. `core.authentication.authenticate` finds the record, compares the digest, finds the owner, and returns the principal.
+3. `_verify` looks for a lease, or waits for another request with the same credential (`leases`).
+4. `AsyncVerifier.authenticate` (`verification`) finds the record, compares the digest, finds the owner, and returns the
+   principal. `look_ups` checks that each record has the id that was asked for.
 
 Before it comes an adapter: its guard, `admit`, `_verify` and the flow `http.admission.admit`, which verifies a request once.
 `tests/integrations/test_way.py` lists the functions, and fails where one is added.

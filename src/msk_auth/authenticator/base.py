@@ -1,4 +1,4 @@
-"""What the two authenticators have in common: their configuration, and the flow from a credential to its principal."""
+"""What the two authenticators have in common: their configuration."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, cast
 
 from msk_auth.clock import Clock, SystemClock
-from msk_auth.core import authentication, references
+from msk_auth.core import references
 from msk_auth.core.activity import ActivitySettings
-from msk_auth.core.authentication import Presented, Rules
+from msk_auth.core.authentication import Rules
 from msk_auth.core.digest import KeyHasher, PepperRing
 from msk_auth.core.errors import (
     AddressNotAllowed,
@@ -19,11 +19,9 @@ from msk_auth.core.errors import (
 )
 from msk_auth.core.events import Refusal
 from msk_auth.core.keys import KeyFormat
-from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.core.steps import Flow
-from msk_auth.leases.cache import LeaseCache, Leases
+from msk_auth.leases.cache import LeaseCache
 from msk_auth.tokens.external import ExternalIssuer, share_keys
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import AnyUsers, users_in
@@ -43,7 +41,7 @@ FLUSH_SECONDS: Final = 60.0
 
 
 class BaseAuthenticator(Generic[UserT]):
-    """Holds the configuration of an authenticator. It neither blocks nor awaits: the subclasses run the flows.
+    """Holds the configuration of an authenticator. It neither blocks nor awaits.
 
     Args:
         awaits: Whether the subclass awaits the store and the look-ups.
@@ -53,8 +51,6 @@ class BaseAuthenticator(Generic[UserT]):
 
     The other arguments are those of :class:`Authenticator`.
     """
-
-    _leases: Leases[UserT]
 
     cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
     """The principal of these header values, if a lease on it has not ended; None if `authenticate` has to decide.
@@ -199,36 +195,6 @@ class BaseAuthenticator(Generic[UserT]):
     def _close_issuers(self) -> None:
         for issuer in self.issuers:
             issuer.close()
-
-    def _verify(
-        self, presented: Presented | RequestLogins, address: str | None
-    ) -> Flow[Principal[UserT]]:
-        """The principal of what a request presents: under a lease what was verified before, otherwise by the store.
-
-        A lease covers a credential, whichever requests present it. The address is each request's own.
-        """
-        attempt = yield from self._leases.begin(presented)
-        try:
-            if attempt.principal is not None:
-                return authentication.at_address(attempt.principal, address)
-            now = self.clock.now()
-            outcome = yield from authentication.authenticate(self.rules, presented, now)
-            self._leases.keep(attempt, outcome)
-            principal = authentication.at_address(outcome.principal, address)
-            if principal.key_id is not None:
-                self._usage.note(principal.key_id, now, outcome.upgrade)
-            return principal
-        finally:
-            self._leases.end(attempt)
-
-    def _resume(self, peppers: PepperRing, text: object) -> Flow[Principal[UserT]]:
-        """The principal of a reference, by the store: no lease covers it."""
-        reference = references.read(peppers, text)
-        now = self.clock.now()
-        principal = yield from authentication.resume(self.rules, reference, now)
-        if principal.key_id is not None:
-            self._usage.note(principal.key_id, now, None)
-        return principal
 
 
 def _no_principal(_authorization: Sequence[str | bytes]) -> None:

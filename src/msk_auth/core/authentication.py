@@ -1,4 +1,4 @@
-"""Authentication, from the credential to the principal, written once for both authenticators.
+"""Authentication, from the credential to the principal: what decides it. `_async.verification` looks up what it needs.
 
 Authentication takes these steps in this order. A failed check ends the request:
 
@@ -18,11 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard
+from datetime import datetime
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
-from . import issuer as issuing
-from . import steps
 from .compact import ParsedToken, check_opaque
 from .credentials import read_bearer
 from .digest import KeyHasher
@@ -30,34 +28,21 @@ from .errors import (
     AddressNotAllowed,
     ConfigurationError,
     CredentialsMissing,
-    CrossOriginRefused,
-    KeyExpired,
     KeyMalformed,
-    KeyRevoked,
-    KeyUnknown,
     OwnerDisabled,
-    TokenExpired,
     TokenInvalid,
     TokenRevoked,
 )
 from .immutability import check_shareable
-from .issuer import TokenIssuer, VerifiedToken
+from .issuer import TokenIssuer
 from .keys import KeyFormat, KeyValue
-from .logins import OpaqueToken, RequestLogins, first_login, questions_about
+from .logins import OpaqueToken, RequestLogins
 from .model import (
-    ApiKey,
     CredentialKind,
-    ExternalIdentity,
-    KeyStatus,
     Owner,
     Principal,
-    Session,
 )
 from .networks import contain
-from .references import Reference
-from .steps import Flow
-
-_REST_OF_SECOND: Final = timedelta(microseconds=999_999)
 
 
 class Rules(NamedTuple):
@@ -164,49 +149,6 @@ def read_credential(
         return OpaqueToken(credential)
 
 
-def authenticate(
-    rules: Rules, presented: Presented | RequestLogins, now: datetime
-) -> Flow[Authenticated]:
-    """Turn what a request presents into a principal (steps 3 to 5)."""
-    match presented:
-        case ParsedToken():
-            return (yield from _authenticate_token(rules, presented, now))
-        case OpaqueToken():
-            return (yield from _authenticate_login(rules, presented, now))
-        case RequestLogins():
-            return (yield from _authenticate_request(rules, presented, now))
-        case key:
-            record = yield from verify_key(rules, key)
-    # From here on the caller holds the right secret and may learn why it does not work.
-    principal = yield from _act_by_key(rules, record, now)
-    upgrade: tuple[str, str] | None = None
-    if rules.hasher.needs_rehash(record.digest):
-        upgrade = (record.digest, rules.hasher.digest(key.reveal()))
-    return Authenticated(principal, record.expires_at, upgrade=upgrade)
-
-
-def _act_by_key(rules: Rules, record: ApiKey, now: datetime) -> Flow[Principal[Any]]:
-    """The principal of a key whose secret was presented."""
-    status = record.status(now)
-    if status is KeyStatus.REVOKED:
-        raise KeyRevoked(key_id=record.id)
-    if status is not KeyStatus.ACTIVE:
-        raise KeyExpired(key_id=record.id)
-    owner = yield from steps.find_owner(record.owner_id)
-    if not _stands(owner, rules, record.created_at):
-        raise OwnerDisabled(key_id=record.id)
-    return Principal(
-        owner,
-        CredentialKind.API_KEY,
-        _within(owner, record.scopes),
-        authenticated_at=now,
-        key_id=record.id,
-        expires_at=record.expires_at,
-        scopes=record.scopes,
-        networks=record.networks,
-    )
-
-
 def at_address(principal: Principal[Any], address: str | None) -> Principal[Any]:
     """The principal of a request that comes from an address (step 6).
 
@@ -224,228 +166,7 @@ def at_address(principal: Principal[Any], address: str | None) -> Principal[Any]
     return replace(principal, address=address)
 
 
-def find_presented(rules: Rules, credential: str) -> Flow[ApiKey]:
-    """The record of a presented key with the right secret, in any state.
-
-    Raises:
-        KeyMalformed: The form or the checksum is wrong; the store was not read.
-        KeyUnknown: There is no such key, or the secret is wrong.
-    """
-    return (yield from verify_key(rules, rules.key_format.parse(credential)))
-
-
-def verify_key(rules: Rules, presented: KeyValue) -> Flow[ApiKey]:
-    """As :func:`find_presented`, for a key that was parsed already.
-
-    An unknown id and a wrong secret take the same path, which branches only at its end. So neither the answer nor its time
-    reveals which of the two it was.
-    """
-    credential = presented.reveal()
-    record = yield from steps.find_key(presented.id)
-    digest = rules.hasher.decoy if record is None else record.digest
-    if rules.hasher.is_slow(digest):
-        matches = yield from steps.verify_off_loop(credential, digest)
-    else:
-        matches = rules.hasher.verify(credential, digest)
-    if record is None or matches is not True:
-        raise KeyUnknown(key_id=presented.id)
-    return record
-
-
-def _authenticate_token(rules: Rules, token: ParsedToken, now: datetime) -> Flow[Authenticated]:
-    refusals: list[TokenExpired | TokenInvalid] = []
-    for issuer in rules.issuers:
-        try:
-            pending = issuer.pending(token)
-            if pending is not None:
-                yield from steps.wait_for_future(pending, issuing.PENDING_SECONDS)
-            verified = issuer.authenticate(token, now)
-        except (TokenExpired, TokenInvalid) as refusal:
-            # It may be of another kind, or for another audience, that the application configured for the same issuer.
-            refusals.append(refusal)
-        else:
-            if verified is not None:
-                return (yield from _principal_of_login(rules, verified, now))
-    if refusals:
-        raise min(refusals, key=lambda refusal: isinstance(refusal, TokenInvalid))
-    return (yield from _authenticate_login(rules, token, now))
-
-
-def _authenticate_login(
-    rules: Rules, presented: ParsedToken | OpaqueToken, now: datetime
-) -> Flow[Authenticated]:
-    verified = yield from first_login(questions_about(presented.reveal(), rules.logins), now)
-    if verified is None:
-        raise TokenInvalid
-    outcome = yield from _principal_of_login(rules, verified, now)
-    return outcome._replace(has_spellings=True)
-
-
-def _authenticate_request(
-    rules: Rules, presented: RequestLogins, now: datetime
-) -> Flow[Authenticated]:
-    verified = yield from first_login(presented.questions, now)
-    if verified is None:
-        raise CredentialsMissing
-    if presented.is_foreign:
-        raise CrossOriginRefused
-    return (yield from _principal_of_login(rules, verified, now))
-
-
-def _principal_of_login(
-    rules: Rules, verified: VerifiedToken, now: datetime
-) -> Flow[Authenticated]:
-    """The principal of a verified token or a login (steps 3 to 5, from the session on)."""
-    valid_until = verified.expires_at
-    if rules.checks_sessions and verified.has_session:
-        # Another issuer has no sessions here, so this subject is the id of an owner.
-        if verified.session_id is None or not isinstance(verified.subject, str):
-            raise TokenInvalid
-        session = yield from _find_open_session(verified.session_id, verified.subject, now)
-        if valid_until is not None and session.expires_at is not None:
-            valid_until = min(valid_until, session.expires_at)
-    owner = yield from _find_owner_of_login(rules, verified.subject, verified.authenticated_at)
-    principal = Principal(
-        owner,
-        CredentialKind.INTERACTIVE if verified.interactive else CredentialKind.TOKEN,
-        _within(owner, verified.scopes),
-        authenticated_at=verified.authenticated_at,
-        session_id=verified.session_id,
-        expires_at=verified.expires_at,
-        identity=None if isinstance(verified.subject, str) else verified.subject,
-        scopes=verified.scopes,
-    )
-    return Authenticated(principal, valid_until, reusable=valid_until is not None)
-
-
-def _find_open_session(session_id: str, owner_id: str, now: datetime) -> Flow[Session]:
-    session = yield from steps.find_session(session_id)
-    if session is None or session.owner_id != owner_id or session.ended_at is not None:
-        raise TokenRevoked
-    if session.expires_at is not None and now >= session.expires_at:
-        raise TokenRevoked(
-            "This login was idle for too long or has reached its longest time. Log in again."
-        )
-    return session
-
-
-def verify_again(rules: Rules, principal: Principal[Any], now: datetime) -> Flow[Principal[Any]]:
-    """The principal, now, of a credential that was verified before (steps 3 to 5).
-
-    This needs no secret: it was right, and the public ids find all that has changed since.
-
-    Raises:
-        CredentialRefused, AddressNotAllowed: A request with the same credential would be refused now.
-    """
-    if principal.key_id is not None:
-        again = yield from _act_by_key_again(rules, principal.key_id, principal.owner.id, now)
-        # Work that outlives its request has no address: the key was presented at one when the reference was made.
-        return (
-            replace(again, resumed=True)
-            if principal.resumed
-            else at_address(again, principal.address)
-        )
-    subject = principal.owner.id if principal.identity is None else principal.identity
-    owner = yield from _find_owner_of_login_again(
-        rules,
-        subject,
-        owner_id=principal.owner.id,
-        session_id=principal.session_id,
-        authenticated_at=principal.authenticated_at,
-        expires_at=principal.expires_at,
-        now=now,
-    )
-    return replace(principal, owner=owner, permissions=_within(owner, principal.scopes))
-
-
-def resume(rules: Rules, reference: Reference, now: datetime) -> Flow[Principal[Any]]:
-    """The principal, now, of a reference with the right signature (steps 3 to 5). It is never interactive.
-
-    Raises:
-        CredentialRefused: The key or the login has ended, or the owner is gone.
-        ConfigurationError: The login ends with its session, and sessions cannot be looked up here.
-    """
-    if reference.session_id is not None and not rules.checks_sessions:
-        raise ConfigurationError(
-            "The reference ends with a session, and this authenticator looks none up. Give it the find_session of the"
-            " application that made the reference."
-        )
-    if reference.key_id is not None:
-        principal = yield from _act_by_key_again(rules, reference.key_id, reference.owner_id, now)
-        return replace(principal, resumed=True)
-    owner = yield from _find_owner_of_login_again(
-        rules,
-        reference.owner_id,
-        owner_id=reference.owner_id,
-        session_id=reference.session_id,
-        authenticated_at=reference.made_at,
-        expires_at=reference.ends_at,
-        now=now,
-    )
-    return Principal(
-        owner,
-        CredentialKind.TOKEN,
-        _within(owner, reference.scopes),
-        authenticated_at=reference.made_at,
-        session_id=reference.session_id,
-        expires_at=reference.ends_at,
-        scopes=reference.scopes,
-        resumed=True,
-    )
-
-
-def _act_by_key_again(
-    rules: Rules, key_id: str, owner_id: str, now: datetime
-) -> Flow[Principal[Any]]:
-    """The principal of a key whose secret was presented before."""
-    record = yield from steps.find_key(key_id)
-    if record is None or record.owner_id != owner_id:
-        raise KeyUnknown(key_id=key_id)
-    return (yield from _act_by_key(rules, record, now))
-
-
-def _find_owner_of_login_again(
-    rules: Rules,
-    subject: str | ExternalIdentity,
-    *,
-    owner_id: str,
-    session_id: str | None,
-    authenticated_at: datetime | None,
-    expires_at: datetime | None,
-    now: datetime,
-) -> Flow[Owner[Any]]:
-    """The owner of a login that was verified before, if it has not ended."""
-    if expires_at is not None and now >= expires_at:
-        raise TokenExpired
-    if rules.checks_sessions and session_id is not None:
-        yield from _find_open_session(session_id, owner_id, now)
-    owner = yield from _find_owner_of_login(rules, subject, authenticated_at)
-    # The application may have given an external identity to another owner since.
-    if owner.id != owner_id:
-        raise TokenRevoked
-    return owner
-
-
-def _find_owner_of_login(
-    rules: Rules, subject: str | ExternalIdentity, authenticated_at: datetime | None
-) -> Flow[Owner[Any]]:
-    made_at: datetime | None = None
-    if isinstance(subject, str):
-        owner = yield from steps.find_owner(subject)
-        if authenticated_at is not None:
-            # A token's times are whole seconds: the login was within the one that follows, and the owner may have begun
-            # in it.
-            made_at = authenticated_at + _REST_OF_SECOND
-    else:
-        # No issuer gives a subject to another person later (OpenID Connect Core, section 2), and the owner may have been
-        # made by this very look-up, after the login.
-        owner = yield from steps.find_external_owner(subject)
-    if not _stands(owner, rules, made_at):
-        raise TokenRevoked
-    return owner
-
-
-def _stands(
+def stands(
     owner: Owner[Any] | None, rules: Rules, made_at: datetime | None
 ) -> TypeGuard[Owner[Any]]:
     """Whether there is an owner, who is not disabled and was there when the credential was made.
@@ -467,7 +188,7 @@ def _stands(
     return True
 
 
-def _within(owner: Owner[Any], scopes: frozenset[str] | None) -> frozenset[str]:
+def within(owner: Owner[Any], scopes: frozenset[str] | None) -> frozenset[str]:
     """The owner's permissions now, cut down to scopes (step 5)."""
     return owner.permissions if scopes is None else owner.permissions & scopes
 

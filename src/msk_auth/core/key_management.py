@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar,
 
 from . import steps
 from .activity import KeyActivity
-from .authentication import Rules, verify_again
+from .authentication import Rules
 from .cursor import PageCursor
 from .errors import (
     ConfigurationError,
@@ -350,7 +350,7 @@ def _authority(
             "on_behalf_of needs the rule of your application: give the authenticator may_act_for=…, a function that returns"
             " the permissions that a person may hand out for an owner, or None."
         )
-    acting = yield from verify_again(rules, principal, now)
+    acting = yield from steps.verify_again(principal, now)
     owner = None
     # A text that cannot be an id reaches no look-up: it may have a NUL, or a megabyte.
     if 0 < len(on_behalf_of) <= MAX_OWNER_ID_LENGTH and on_behalf_of.isprintable():

@@ -11,11 +11,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
-from . import steps
-from .errors import ConfigurationError, MskAuthError, Problem, TokenExpired
+from .errors import ConfigurationError, MskAuthError, TokenExpired
 from .issuer import VerifiedToken
 from .model import Login
-from .steps import Flow
 
 # A login is in the past. Two machines' clocks may differ a little.
 _AHEAD: Final = timedelta(minutes=1)
@@ -104,31 +102,18 @@ def name_of(function: object) -> str:
     return name
 
 
-def first_login(questions: Iterable[LoginQuestion], now: datetime) -> Flow[VerifiedToken | None]:
-    """What the first login stands for that one of the functions returns; None if all say "not mine".
+def verified_login(name: str, answer: object, now: datetime) -> VerifiedToken:
+    """What the answer of a function stands for.
+
+    Args:
+        name: What to call the function in an error.
+        answer: What it returned, other than None.
+        now: The moment.
 
     Raises:
-        TokenExpired: It has ended.
-        LoginFailed: A function raised something else than a problem.
-        NotALogin: The result is of the wrong type, or lies in the future.
-        Problem: What a function raised.
+        TokenExpired: The login has ended.
+        NotALogin: The answer is of the wrong type, or lies in the future.
     """
-    for name, ask in questions:
-        try:
-            answer = yield from steps.find_login(ask)
-        except Problem:
-            raise
-        except ConfigurationError as error:
-            # Of the library, such as `Login(7)`: its messages show no values.
-            raise NotALogin(f"the login function {name}: {error}") from None
-        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
-            raise LoginFailed(name, error) from None
-        if answer is not None:
-            return _verified(name, answer, now)
-    return None
-
-
-def _verified(name: str, answer: object, now: datetime) -> VerifiedToken:
     kind = type(answer).__qualname__
     if not isinstance(answer, Login):
         if isinstance(answer, Coroutine):

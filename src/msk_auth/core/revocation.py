@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from . import steps
-from .authentication import Rules, find_presented
 from .errors import KeyMalformed, KeyUnknown
 from .events import (
     Event,
@@ -56,14 +55,14 @@ class Ended(NamedTuple):
     events: tuple[Event, ...]
 
 
-def revoke_presented_key(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
+def revoke_presented_key(key: str, now: datetime) -> Flow[Ended]:
     """Revoke a presented key.
 
     Raises:
         KeyMalformed: It is not a well-formed key; the store was not read.
     """
     try:
-        held = yield from find_presented(rules, key)
+        held = yield from steps.find_presented(key)
     except KeyUnknown:
         return Ended((None,), ())
 
@@ -74,12 +73,12 @@ def revoke_presented_key(rules: Rules, key: str, now: datetime) -> Flow[Ended]:
     return Ended((record,), events(record))
 
 
-def revoke_leaked(rules: Rules, leaked: Sequence[LeakedKey], now: datetime) -> Flow[Ended]:
+def revoke_leaked(leaked: Sequence[LeakedKey], now: datetime) -> Flow[Ended]:
     """Revoke the keys that were found. Malformed and unknown ones are skipped."""
     held: dict[str, ApiKey] = {}
     for key in dict.fromkeys(found.key for found in leaked):
         try:
-            held[key] = yield from find_presented(rules, key)
+            held[key] = yield from steps.find_presented(key)
         except (KeyMalformed, KeyUnknown):
             continue
 

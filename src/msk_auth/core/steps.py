@@ -7,7 +7,7 @@ step does not show its arguments, since some contain a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import date, datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -17,17 +17,14 @@ from .fields import KeyUpdate
 from .model import (
     ApiKey,
     ExpiryQuery,
-    ExternalIdentity,
     KeyLimits,
     KeyQuery,
     Owner,
     Principal,
-    Session,
 )
-from .store import KeyChange, RecordedLease
+from .store import KeyChange
 
 T = TypeVar("T")
-R = TypeVar("R", ApiKey, Owner[Any], Session)
 
 
 class StorePort(Protocol):
@@ -61,14 +58,6 @@ class StorePort(Protocol):
     def delete_activity(self, *, before: date, limit: int) -> Any: ...
 
 
-class RegisterPort(Protocol):
-    """A `LeaseRegister` or an `AsyncLeaseRegister`."""
-
-    def recorded_leases(self) -> Any: ...
-    def record_lease(self, lease: RecordedLease) -> Any: ...
-    def forget_lease(self, lease: RecordedLease) -> Any: ...
-
-
 class Ports(Protocol):
     """The store, the look-ups and the clock, as a flow reaches them."""
 
@@ -76,17 +65,10 @@ class Ports(Protocol):
     def store(self) -> StorePort: ...
     def find_key(self, key_id: str, /) -> Any: ...
     def find_owner(self, owner_id: str) -> Any: ...
-    def find_external_owner(self, identity: ExternalIdentity) -> Any: ...
-    def find_session(self, session_id: str) -> Any: ...
-    def find_login(self, ask: Callable[[], object]) -> Any: ...
     def may_act_for(self, principal: Principal[Any], owner: Owner[Any]) -> Any: ...
     def key_limits(self) -> Any: ...
-    def verify_off_loop(self, key: str, encoded: str) -> Any: ...
-    @property
-    def register(self) -> RegisterPort: ...
-    def sleep(self, seconds: float) -> Any: ...
-    def wait_for(self, flight: Any) -> Any: ...
-    def wait_for_future(self, future: Any, seconds: float) -> Any: ...
+    def verify_again(self, principal: Principal[Any], now: datetime) -> Any: ...
+    def find_presented(self, credential: str) -> Any: ...
     def await_lease_expiry(self) -> Any: ...
 
 
@@ -97,45 +79,26 @@ Flow: TypeAlias = Generator[Step, Any, T]
 """An operation: yields steps, receives their results, returns its own result."""
 
 
-class WrongRecord(Exception):
-    """A look-up by id returned the record of another id. It becomes a :class:`~msk_auth.StoreUnavailable`.
-
-    This happens if two programs share a database connection by mistake, for example behind a pooler in transaction mode,
-    and one reads the result of the other's statement. Such a result proves nothing about the credential.
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"Looking up {what} returned a record with another id. Check that the look-up returns the record with the"
-            " requested id, and that no pooler mixes the sessions of the database."
-        )
-
-
 # Each function types its result, so that the type checker checks the flows throughout.
 
 
 def find_key(key_id: str) -> Flow[ApiKey | None]:
     answer: ApiKey | None = yield lambda ports: ports.find_key(key_id)
-    return _requested("a key", answer, key_id)
+    return answer
 
 
 def find_owner(owner_id: str) -> Flow[Owner[Any] | None]:
     answer: Owner[Any] | None = yield lambda ports: ports.find_owner(owner_id)
-    return _requested("an owner", answer, owner_id)
-
-
-def find_external_owner(identity: ExternalIdentity) -> Flow[Owner[Any] | None]:
-    answer: Owner[Any] | None = yield lambda ports: ports.find_external_owner(identity)
     return answer
 
 
-def find_session(session_id: str) -> Flow[Session | None]:
-    answer: Session | None = yield lambda ports: ports.find_session(session_id)
-    return _requested("a session", answer, session_id)
+def verify_again(principal: Principal[Any], now: datetime) -> Flow[Principal[Any]]:
+    answer: Principal[Any] = yield lambda ports: ports.verify_again(principal, now)
+    return answer
 
 
-def find_login(ask: Callable[[], object]) -> Flow[object]:
-    answer: object = yield lambda ports: ports.find_login(ask)
+def find_presented(credential: str) -> Flow[ApiKey]:
+    answer: ApiKey = yield lambda ports: ports.find_presented(credential)
     return answer
 
 
@@ -144,20 +107,8 @@ def may_act_for(principal: Principal[Any], owner: Owner[Any]) -> Flow[frozenset[
     return answer
 
 
-def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
-    """The answer, if it has the requested id."""
-    if answer is not None and answer.id != requested_id:
-        raise WrongRecord(what)
-    return answer
-
-
 def find_key_limits() -> Flow[KeyLimits]:
     answer: KeyLimits = yield lambda ports: ports.key_limits()
-    return answer
-
-
-def verify_off_loop(key: str, encoded: str) -> Flow[bool]:
-    answer: bool = yield lambda ports: ports.verify_off_loop(key, encoded)
     return answer
 
 
@@ -222,31 +173,6 @@ def update_key(
         # Where it does not work from any more.
         yield _await_lease_expiry
     return answer
-
-
-def recorded_leases() -> Flow[Collection[RecordedLease]]:
-    answer: Collection[RecordedLease] = yield lambda ports: ports.register.recorded_leases()
-    return answer
-
-
-def record_lease(lease: RecordedLease) -> Flow[None]:
-    yield lambda ports: ports.register.record_lease(lease)
-
-
-def forget_lease(lease: RecordedLease) -> Flow[None]:
-    yield lambda ports: ports.register.forget_lease(lease)
-
-
-def wait_for(flight: Any) -> Flow[None]:
-    yield lambda ports: ports.wait_for(flight)
-
-
-def wait_for_future(future: Any, seconds: float) -> Flow[None]:
-    yield lambda ports: ports.wait_for_future(future, seconds)
-
-
-def sleep(seconds: float) -> Flow[None]:
-    yield lambda ports: ports.sleep(seconds)
 
 
 # What ends access commits first, and then waits until no process can still use what it read before. Each write carries

@@ -87,6 +87,20 @@ def call_on_change(
             )
 
 
+class WrongRecord(Exception):
+    """A look-up by id returned the record of another id. It becomes a :class:`~msk_auth.StoreUnavailable`.
+
+    This happens if two programs share a database connection by mistake, for example behind a pooler in transaction mode,
+    and one reads the result of the other's statement. Such a result proves nothing about the credential.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"Looking up {what} returned a record with another id. Check that the look-up returns the record with the"
+            " requested id, and that no pooler mixes the sessions of the database."
+        )
+
+
 class RecordedLease(NamedTuple):
     """What the register holds of one process that uses leases.
 

@@ -19,6 +19,8 @@ from anyio import to_thread
 from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._async.lifecycle import is_beside_loop
+from msk_auth._async.off_loop import OffLoopAuthenticator
+from msk_auth._async.watch import AsyncWatch
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
@@ -38,7 +40,6 @@ from msk_auth.http.admission import (
 from msk_auth.http.answers import Answer, close_reason
 from msk_auth.http.routes import Exchange, Route, broken_body, respond
 from msk_auth.users import RequestSession
-from msk_auth.watch import AsyncWatch
 
 from ._adapter import Adapter, GuardT
 
@@ -237,7 +238,9 @@ class AsgiAuth(
         if isinstance(given, Authenticator):
             self._login_sources.check_blocking()
             blocking = cast("Authenticator[UserT]", given)
-            self._authenticator = blocking.off_loop(to_thread.run_sync)
+            self._authenticator: AsyncAuthenticator[UserT] = OffLoopAuthenticator(
+                blocking, to_thread.run_sync
+            )
         elif isinstance(given, AsyncAuthenticator):
             self._authenticator = cast("AsyncAuthenticator[UserT]", given)
         else:

@@ -64,6 +64,7 @@ from msk_auth._route_audit.report import AuditedRoute, RouteKind
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.users import Users
+from msk_auth._sync.watch import Watch
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
@@ -87,7 +88,6 @@ from msk_auth.http.routes import Exchange, broken_body, check_path, respond
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.users import AnyUsers, RequestSession
-from msk_auth.watch import Watch
 
 from ._adapter import Adapter
 from ._flask_views import (

@@ -2,5 +2,5 @@
 
 One rule: a change that ends access waits until every lease that was granted before it has ended. `leases.cache` states
 this in detail, and `docs/explanation/lease.md` has the argument. Code in this folder neither blocks nor awaits: what has to
-wait is a flow, which `ports` runs.
+wait is in `_async`.
 """

@@ -18,7 +18,7 @@ The rules, each of which is needed (`docs/explanation/lease.md` has the argument
 8. A process is removed from the register, and not waited for, only after its mark was observed unchanged for twice as long as
    an entry is valid, and one lease more. Of the time between two reads no more counts than an entry is valid.
 
-Rules 5 and 8 are in `msk_auth.leases.register`.
+`msk_auth._async.leases` keeps rules 1, 4, 6 and 7, and `msk_auth._async.register` rules 5 and 8.
 
 Leases are an application of C. Gray and D. Cheriton, "Leases" (1989), with the writer waiting.
 """
@@ -27,30 +27,25 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import secrets
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, NamedTuple, cast
+from typing import Final, Generic, NamedTuple, cast
 
-from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
-from msk_auth.core import steps
-from msk_auth.core.authentication import Authenticated, Presented
+from msk_auth.core.authentication import Presented
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.steps import Flow
-
-from .register import DRIFT, LeaseRegisterView
-from .single_flight import Flight, SingleFlight
 
 MAX_LEASE: Final = timedelta(seconds=5)
 """The longest lease that can be configured, and the time to wait if the longest lease in use is unknown."""
 
 _MARGIN_SECONDS: Final = 0.005
+
+DRIFT: Final = 1.01
+"""Clocks may run at rates that differ by up to one percent."""
 
 # More than a person has sessions at a time, and too few to matter among all entries.
 _MAX_SPELLINGS: Final = 64
@@ -225,139 +220,6 @@ def _encoded(header: str) -> bytes:
 def usual_header(presented: Presented) -> str:
     """The header in the spelling under which a credential is kept: RFC 6750's own, with one space."""
     return f"Bearer {presented.reveal()}"
-
-
-class Attempt(NamedTuple, Generic[UserT]):
-    """How one request comes to a principal.
-
-    Attributes:
-        principal: What was verified before; None if this request has to verify.
-        flight: Requests with the same credential wait for its end.
-        fingerprint: Of the credential.
-        began: When a lease began, on the monotonic clock in seconds; None if none was granted.
-    """
-
-    principal: Principal[UserT] | None = None
-    flight: Flight | None = None
-    fingerprint: Fingerprint | None = None
-    began: float | None = None
-
-
-_WITHOUT_LEASE: Final[Attempt[Any]] = Attempt()
-
-
-class Leases(Generic[UserT]):
-    """The flows that keep the rules, written once for both authenticators.
-
-    Args:
-        cache: What was verified; None if this process uses no lease.
-        has_register: Whether the store has a register of leases.
-        clock: Where the time comes from.
-        single_flight: The verifications and reads that other requests may wait for.
-
-    Raises:
-        ConfigurationError: There is a cache, and the store has no register.
-    """
-
-    def __init__(
-        self,
-        cache: LeaseCache[UserT] | None,
-        *,
-        has_register: bool,
-        clock: Clock,
-        single_flight: SingleFlight,
-    ) -> None:
-        if cache is not None and not has_register:
-            raise ConfigurationError(
-                "This store cannot record leases. Give it recorded_leases(), record_lease() and"
-                " forget_lease(), or leave the lease out."
-            )
-        self.cache = cache
-        self._has_register = has_register
-        self._clock = clock
-        self._single_flight = single_flight
-        self._register = LeaseRegisterView(clock)
-
-    def begin(self, presented: Presented | RequestLogins) -> Flow[Attempt[UserT]]:
-        """Look for a credential in the cache, or wait for another request that verifies it.
-
-        If neither gives a principal, the caller verifies the credential and calls :meth:`keep`. In any case it calls
-        :meth:`end`.
-        """
-        cache = self.cache
-        # Nothing of a request identifies its login before the application was asked, so no lease covers it.
-        if cache is None or isinstance(presented, RequestLogins):
-            return _WITHOUT_LEASE
-        header = usual_header(presented)
-        usual = (header,)
-        # It may have been verified under another spelling of its header.
-        principal = cache.find(usual, checks_address=True)
-        if principal is not None:
-            return Attempt(principal)
-        fingerprint = cache.fingerprint(header)
-        flight = self._single_flight.join(fingerprint.digest)
-        try:
-            if not flight.leads:
-                yield from steps.wait_for(flight)
-                principal = cache.find(usual, checks_address=True)
-                if principal is not None:
-                    return Attempt(principal)
-            if not self._register.allows_leases(self._clock.monotonic()):
-                yield from self._confirm(cache.duration)
-        except BaseException:
-            self._single_flight.finish(flight)
-            raise
-        # Rule 1: before the first read, and after each wait. Rule 5: whether a lease may begin at this moment.
-        began = self._clock.monotonic()
-        is_granted = self._register.allows_leases(began)
-        return Attempt(None, flight, fingerprint, began if is_granted else None)
-
-    def keep(self, attempt: Attempt[UserT], outcome: Authenticated) -> None:
-        """Keep the outcome of a verification, if it may be reused."""
-        if attempt.began is not None and outcome.reusable:
-            cache = cast("LeaseCache[UserT]", self.cache)
-            fingerprint = cast("Fingerprint", attempt.fingerprint)
-            cache.fill(
-                fingerprint,
-                attempt.began,
-                outcome.principal,
-                outcome.valid_until,
-                has_spellings=outcome.has_spellings,
-            )
-
-    def end(self, attempt: Attempt[UserT]) -> None:
-        """Wake the requests that wait for this one, if it was to verify."""
-        if attempt.flight is not None:
-            self._single_flight.finish(attempt.flight)
-
-    def _confirm(self, duration: timedelta) -> Flow[None]:
-        flight = self._single_flight.join(LeaseRegisterView)
-        try:
-            if flight.leads:
-                yield from self._register.confirm(duration)
-            else:
-                yield from steps.wait_for(flight)
-        finally:
-            self._single_flight.finish(flight)
-
-    def await_expiry(self) -> Flow[None]:
-        """Wait until no process can use anything that it read before this call."""
-        if self.cache is not None:
-            self.cache.clear()
-        yield from steps.sleep(seconds_to_wait((yield from self._longest())))
-
-    def _longest(self) -> Flow[timedelta | None]:
-        own = timedelta(0) if self.cache is None else self.cache.duration
-        if not self._has_register:
-            return own
-        try:
-            in_use = yield from self._register.read()
-        except Exception as error:  # noqa: BLE001 - the change is committed, so wait for the longest possible lease
-            what = "could not read the longest lease; waiting for the allowed maximum"
-            log_failure(logging.WARNING, what, error)
-            return None
-        # Rule 7: at least its own, whether the register lists it or not.
-        return max(own, *(lease.duration for lease in in_use)) if in_use else own
 
 
 def seconds_to_wait(longest: timedelta | None) -> float:

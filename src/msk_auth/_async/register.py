@@ -30,9 +30,10 @@ from typing import Final, NamedTuple
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
-from msk_auth.core import steps
-from msk_auth.core.steps import Flow
 from msk_auth.core.store import RecordedLease
+from msk_auth.leases.cache import DRIFT
+
+from .store import AsyncLeaseRegister
 
 RECORD_SECONDS: Final = 60.0
 """How long a process may grant leases after it wrote its entry."""
@@ -42,9 +43,6 @@ LOOK_SECONDS: Final = 0.1
 
 # After a failure no lease is granted for this long, so that not every request waits for the register.
 _RETRY_SECONDS: Final = 1.0
-
-DRIFT: Final = 1.01
-"""Clocks may run at rates that differ by up to one percent."""
 
 
 class _Confirmation(NamedTuple):
@@ -71,10 +69,12 @@ class LeaseRegisterView:
     """The register as one process knows it; safe to use from several threads. A forked child begins without knowledge.
 
     Args:
+        register: The store's.
         clock: Where the time comes from.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, register: AsyncLeaseRegister, clock: Clock) -> None:
+        self._register = register
         self._clock = clock
         self._renew()
         after_fork_in_child(self._renew)
@@ -92,18 +92,18 @@ class LeaseRegisterView:
         _, recorded_at, seen_at = self._confirmation
         return at - recorded_at <= RECORD_SECONDS and at - seen_at <= LOOK_SECONDS
 
-    def confirm(self, duration: timedelta) -> Flow[None]:
+    async def confirm(self, duration: timedelta) -> None:
         """Make sure that the register lists this process, so that it may grant leases. A failure is logged."""
         if self._clock.monotonic() < self._retry_at:
             return
         try:
             recorded, recorded_at, _ = self._confirmation
             began = self._clock.monotonic()
-            in_use = yield from self.read()
+            in_use = await self.read()
             if recorded not in in_use or began - recorded_at > RECORD_SECONDS / 2:
                 recorded = RecordedLease(duration, self._holder, next(self._marks))
                 recorded_at = self._clock.monotonic()
-                yield from steps.record_lease(recorded)
+                await self._register.record_lease(recorded)
             self._confirmation = _Confirmation(recorded, recorded_at, began)
         except Exception as error:  # noqa: BLE001 - without a lease no verification is reused, which is safe
             self._retry_at = self._clock.monotonic() + _RETRY_SECONDS
@@ -113,10 +113,10 @@ class LeaseRegisterView:
                 error,
             )
 
-    def read(self) -> Flow[Collection[RecordedLease]]:
+    async def read(self) -> Collection[RecordedLease]:
         """The leases that may be in use in any process, as far as this one has seen them. Others are removed."""
         began = self._clock.monotonic()
-        leases = yield from steps.recorded_leases()
+        leases = await self._register.recorded_leases()
         ended = self._clock.monotonic()
         read_at, known = self._observation
         # From after the last read to before this one. It is less than zero if another thread has read meanwhile.
@@ -137,12 +137,12 @@ class LeaseRegisterView:
         )
         for lease in leases:
             if lease not in in_use:
-                yield from self._forget(lease)
+                await self._forget(lease)
         return in_use
 
-    def _forget(self, lease: RecordedLease) -> Flow[None]:
+    async def _forget(self, lease: RecordedLease) -> None:
         try:
-            yield from steps.forget_lease(lease)
+            await self._register.forget_lease(lease)
         except Exception as error:  # noqa: BLE001 - no call waits for this lease, removed or not
             log_failure(logging.WARNING, "could not remove a lease that is not in use", error)
 

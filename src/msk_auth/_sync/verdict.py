@@ -1,17 +1,38 @@
-"""Decides from the records that were read whether access has ended. It neither blocks nor awaits."""
+"""Watches: verify open connections, such as websockets and event streams, as long as they last.
+
+One rule: an open connection ends as soon as a new request with its credential would be refused, within two seconds.
+
+A request is verified once, but a websocket or an event stream stays open. A watch verifies its principal again, by the
+public ids of key, session and owner, for as long as it is used. In detail:
+
+1. A watch is verified when it begins, since its principal may have been admitted long before, and then at least once in each
+   interval, which is at most a second, by records that were read less than two intervals before. So a revocation that
+   has returned takes effect within two seconds.
+2. Each key, session and owner is read once in an interval, however many watches of the process depend on it. On an event
+   loop, watches that begin read beside that, and share their reads for a tenth of an interval.
+3. A refusal ends a watch for good. A failed look-up does not, but a watch that could not be verified for
+   :data:`MAX_UNVERIFIED` ends with :class:`~msk_auth.StoreUnavailable`: fail closed. A look-up that hangs counts as
+   failed, and delays no watch that does not depend on it, except for those that begin together, by one interval. On an
+   event loop neither a block nor a stream begins before it was verified.
+
+Leases are not used here: watches read the records themselves.
+
+This module decides from the records that were read whether access has ended, for `_sync.watch` and `_async.watch`. These two are
+written by hand: threads verify their own watches, an event loop makes rounds.
+"""
 
 from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Protocol, cast
+from typing import Final, Generic
 
-from msk_auth.core import authentication
 from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import ConfigurationError, PermissionDenied, Problem
-from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
+from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.core.steps import Ports
+
+from .verification import Reads, Verifier
 
 MAX_INTERVAL: Final = timedelta(seconds=1)
 """The longest time between two verifications of a watch."""
@@ -32,15 +53,6 @@ def check_interval(interval: timedelta) -> float:
             f" {MAX_INTERVAL.total_seconds():g} second, such as timedelta(milliseconds=500)."
         )
     return interval.total_seconds()
-
-
-class WatchedReads(Protocol):
-    """The look-ups that the verification of a watch may make."""
-
-    def find_key(self, key_id: str, /) -> ApiKey | None: ...
-    def find_session(self, session_id: str) -> Session | None: ...
-    def find_owner(self, owner_id: str) -> Owner[Any] | None: ...
-    def find_external_owner(self, identity: ExternalIdentity) -> Owner[Any] | None: ...
 
 
 class Watched(Generic[UserT]):
@@ -94,23 +106,14 @@ class Watched(Generic[UserT]):
         """End access. Called once."""
         self.refusal = refusal
 
-    def verdict(self, rules: Rules, reads: WatchedReads, now: datetime) -> Problem | None:
+    def verdict(self, rules: Rules, reads: Reads, now: datetime) -> Problem | None:
         """The refusal that a new request with the same credential would get now; None if it would be admitted.
 
         Raises:
             Exception: Any error of `reads` other than a problem: the result is unknown.
         """
-        flow = authentication.verify_again(rules, self.principal, now)
-        ports = cast("Ports", reads)
-        answer: Any = None
         try:
-            while True:
-                try:
-                    step = flow.send(answer)
-                except StopIteration as stop:
-                    principal: Principal[UserT] = stop.value
-                    break
-                answer = step(ports)
+            principal: Principal[UserT] = Verifier(rules, reads).verify_again(self.principal, now)
             if self.policy is not None:
                 self.policy.check(principal, now)
                 return None

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import iscoroutinefunction, unwrap
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._async.lifecycle import is_beside_loop
 from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth._sync.authenticator import Authenticator
+from msk_auth._sync.verification import Reads
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
-from msk_auth.watch import LOOK_UPS_AT_ONCE, AsyncWatches, WatchedReads
 
-if TYPE_CHECKING:
-    from .authenticator import Authenticator
+from .authenticator import AsyncAuthenticator
+from .lifecycle import is_beside_loop
+from .watch import LOOK_UPS_AT_ONCE, AsyncWatches
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,34 +49,26 @@ _IN_THREAD: Final = tuple(
 
 
 class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
-    """An `Authenticator` for an event loop. Made by :meth:`Authenticator.off_loop`.
+    """An `Authenticator` for an event loop. What an adapter for an event loop makes of it.
 
     Each operation is one call of the blocking authenticator in one thread, whatever a subclass of the application has made
     of it. Verifications under a lease, and malformed headers, need no thread.
 
     Args:
         blocking: Does the work.
-        ports: Those of `blocking`, for watches.
-        watch_interval: In seconds.
         run: Runs it in a thread.
     """
 
     # It has no ports of its own, so the initializer of the base class has nothing to do here.
-    def __init__(
-        self,
-        blocking: Authenticator[UserT],
-        ports: WatchedReads,
-        *,
-        watch_interval: float,
-        run: RunInThread,
-    ) -> None:
+    def __init__(self, blocking: Authenticator[UserT], run: RunInThread) -> None:
         vars(self).update((name, getattr(blocking, name)) for name in _SHARED)
         vars(self).update((name, partial(self._call, name)) for name in _IN_THREAD)
         self._blocking = blocking
         self._run = run
         self._begin_closed()
+        reads, interval = blocking._look_ups, blocking._watch_interval  # noqa: SLF001 - its counterpart's
         self._watches: AsyncWatches[UserT] = AsyncWatches(
-            self.rules, _OffLoopReads(ports), self.clock, watch_interval
+            self.rules, _OffLoopReads(reads), self.clock, interval
         )
 
     async def authenticate(
@@ -106,26 +98,26 @@ class _OffLoopReads:
 
     keys_at_once: int = 1
 
-    def __init__(self, ports: WatchedReads) -> None:
+    def __init__(self, reads: Reads) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        self._ports = ports
+        self._reads = reads
         # It starts threads on first use, and serves every event loop.
         self._make_threads = partial(ThreadPoolExecutor, LOOK_UPS_AT_ONCE, "msk_auth watch")
         self._threads = self._make_threads()
         after_fork_in_child(self._renew)
 
     async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
-        return [await self._call(self._ports.find_key, key_id) for key_id in key_ids]
+        return [await self._call(self._reads.find_key, key_id) for key_id in key_ids]
 
     def find_session(self, session_id: str) -> Awaitable[Session | None]:
-        return self._call(self._ports.find_session, session_id)
+        return self._call(self._reads.find_session, session_id)
 
     def find_owner(self, owner_id: str) -> Awaitable[Owner[Any] | None]:
-        return self._call(self._ports.find_owner, owner_id)
+        return self._call(self._reads.find_owner, owner_id)
 
     def find_external_owner(self, identity: ExternalIdentity) -> Awaitable[Owner[Any] | None]:
-        return self._call(self._ports.find_external_owner, identity)
+        return self._call(self._reads.find_external_owner, identity)
 
     def _call(self, look_up: Callable[[T], R], name: T) -> Awaitable[R]:
         import asyncio

@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msk_auth._failures import log_failure
+from msk_auth._sync.verdict import Watched
 from msk_auth.clock import Clock
 from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import StoreUnavailable
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
-
-from ._verdict import Watched
 
 T = TypeVar("T")
 NameT = TypeVar("NameT", bound=Hashable)
@@ -23,7 +22,7 @@ Record: TypeAlias = tuple[str, Hashable]
 
 
 class AwaitedReads(Protocol):
-    """The look-ups of a round: those of `AsyncPorts`.
+    """The look-ups of a round: those of `AsyncLookUps`.
 
     Attributes:
         keys_at_once: How many keys one call of :meth:`find_keys` may look up.
@@ -32,9 +31,11 @@ class AwaitedReads(Protocol):
     keys_at_once: int
 
     def find_keys(self, key_ids: Sequence[str]) -> Awaitable[Sequence[ApiKey | None]]: ...
-    def find_session(self, session_id: str) -> Awaitable[Session | None]: ...
-    def find_owner(self, owner_id: str) -> Awaitable[Owner[Any] | None]: ...
-    def find_external_owner(self, identity: ExternalIdentity) -> Awaitable[Owner[Any] | None]: ...
+    def find_session(self, session_id: str, /) -> Awaitable[Session | None]: ...
+    def find_owner(self, owner_id: str, /) -> Awaitable[Owner[Any] | None]: ...
+    def find_external_owner(
+        self, identity: ExternalIdentity, /
+    ) -> Awaitable[Owner[Any] | None]: ...
 
 
 class LookUp(NamedTuple):

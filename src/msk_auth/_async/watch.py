@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
+from msk_auth._sync.verdict import Watched
 from msk_auth.clock import Clock
 from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
 
-from ._rounds import AwaitedReads, LookUp, Round
-from ._verdict import Watched
+from .rounds import AwaitedReads, LookUp, Round
 
 # The functions below import it, where an event loop runs: it takes as long to load as the rest of the library.
 if TYPE_CHECKING:

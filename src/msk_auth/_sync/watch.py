@@ -15,7 +15,8 @@ from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 
-from ._verdict import Watched, WatchedReads
+from .verdict import Watched
+from .verification import Reads
 
 T = TypeVar("T")
 NameT = TypeVar("NameT", bound=Hashable)
@@ -77,7 +78,7 @@ class Watches(Generic[UserT]):
         interval: How long a record counts as fresh, in seconds.
     """
 
-    def __init__(self, rules: Rules, ports: WatchedReads, clock: Clock, interval: float) -> None:
+    def __init__(self, rules: Rules, ports: Reads, clock: Clock, interval: float) -> None:
         self._rules = rules
         self._clock = clock
         self._interval = interval
@@ -132,7 +133,7 @@ class _SharedReads(Generic[UserT]):
 
     _forgot_at: float
 
-    def __init__(self, ports: WatchedReads, clock: Clock, interval: float) -> None:
+    def __init__(self, ports: Reads, clock: Clock, interval: float) -> None:
         self.ports = ports
         self._clock = clock
         self._interval = interval

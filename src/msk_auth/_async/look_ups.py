@@ -1,0 +1,79 @@
+"""The store and the look-ups of the application, as a verification reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from typing import Any, Generic, TypeVar
+
+from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Session, UserT
+from msk_auth.core.store import WrongRecord
+from msk_auth.users import RequestSession, in_session_of
+
+from . import primitives
+from .store import AsyncKeyStore
+
+R = TypeVar("R", ApiKey, Owner[Any], Session)
+
+
+class AsyncLookUps(Generic[UserT]):
+    """Looks up keys, owners and sessions. Each result has the id that was asked for: no caller has to check it.
+
+    Args:
+        store: Has the keys.
+        find_owner: The application's function, as the others are.
+        find_external_owner: None if there is none.
+        find_session: None if there is none.
+
+    Attributes:
+        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
+    """
+
+    def __init__(
+        self,
+        store: AsyncKeyStore,
+        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]] | None,
+        find_session: Callable[[str], Awaitable[Session | None]] | None,
+    ) -> None:
+        self._keys = primitives.KeyReader(store)
+        self.keys_at_once: int = self._keys.at_once
+        self._find_owner = find_owner
+        self._find_external_owner = find_external_owner
+        self._find_session = find_session
+
+    def in_session(self, request: RequestSession) -> AsyncLookUps[UserT]:
+        """These look-ups for one request: they read the owner in its session."""
+        there = copy(self)
+        there._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
+        there._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
+        return there
+
+    async def find_key(self, key_id: str, /) -> ApiKey | None:
+        """The record of a key."""
+        return _requested("a key", await self._keys.find(key_id), key_id)
+
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
+        """The records of several keys, in any order; those that do not exist may be left out."""
+        return await self._keys.find_many(key_ids)
+
+    async def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
+        """The application's user with an id."""
+        return _requested("an owner", await self._find_owner(owner_id), owner_id)
+
+    async def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
+        """The application's user for the subject of an issuer."""
+        find = self._find_external_owner
+        return None if find is None else await find(identity)
+
+    async def find_session(self, session_id: str, /) -> Session | None:
+        """The login session with an id."""
+        find = self._find_session
+        return None if find is None else _requested("a session", await find(session_id), session_id)
+
+
+def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
+    """The answer, if it has the requested id."""
+    if answer is not None and answer.id != requested_id:
+        raise WrongRecord(what)
+    return answer

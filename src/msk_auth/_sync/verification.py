@@ -1,0 +1,341 @@
+# Generated from src/msk_auth/_async/verification.py by tools/generate_sync.py: change that, and run this.
+"""From a credential to its principal: the look-ups, and between them the decisions of `core.authentication`, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+from msk_auth.core import issuer as issuing
+from msk_auth.core.authentication import Authenticated, Presented, Rules, at_address, stands, within
+from msk_auth.core.compact import ParsedToken
+from msk_auth.core.errors import (
+    ConfigurationError,
+    CredentialsMissing,
+    CrossOriginRefused,
+    KeyExpired,
+    KeyRevoked,
+    KeyUnknown,
+    OwnerDisabled,
+    Problem,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+)
+from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.keys import KeyValue
+from msk_auth.core.logins import (
+    LoginFailed,
+    LoginQuestion,
+    NotALogin,
+    OpaqueToken,
+    RequestLogins,
+    questions_about,
+    verified_login,
+)
+from msk_auth.core.model import (
+    ApiKey,
+    CredentialKind,
+    ExternalIdentity,
+    KeyStatus,
+    Owner,
+    Principal,
+    Session,
+)
+from msk_auth.core.references import Reference
+
+from . import primitives
+
+_REST_OF_SECOND: Final = timedelta(microseconds=999_999)
+
+
+class Reads(Protocol):
+    """What a verification looks up. Each result has the id that was asked for."""
+
+    def find_key(self, key_id: str, /) -> ApiKey | None: ...
+    def find_session(self, session_id: str, /) -> Session | None: ...
+    def find_owner(self, owner_id: str, /) -> Owner[Any] | None: ...
+    def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[Any] | None: ...
+
+
+class Verifier:
+    """Verifies credentials (steps 3 to 5 of `core.authentication`).
+
+    What a look-up raises goes through: the caller makes a refusal of it.
+
+    Args:
+        rules: What the application configured.
+        reads: Its look-ups.
+    """
+
+    def __init__(self, rules: Rules, reads: Reads) -> None:
+        self._rules = rules
+        self._reads = reads
+
+    def authenticate(self, presented: Presented | RequestLogins, now: datetime) -> Authenticated:
+        """Turn what a request presents into a principal (steps 3 to 5)."""
+        match presented:
+            case ParsedToken():
+                return self._authenticate_token(presented, now)
+            case OpaqueToken():
+                return self._authenticate_login(presented, now)
+            case RequestLogins():
+                return self._authenticate_request(presented, now)
+            case key:
+                record = self.verify_key(key)
+        # From here on the caller holds the right secret and may learn why it does not work.
+        principal = self._act_by_key(record, now)
+        upgrade: tuple[str, str] | None = None
+        if self._rules.hasher.needs_rehash(record.digest):
+            upgrade = (record.digest, self._rules.hasher.digest(key.reveal()))
+        return Authenticated(principal, record.expires_at, upgrade=upgrade)
+
+    def _act_by_key(self, record: ApiKey, now: datetime) -> Principal[Any]:
+        """The principal of a key whose secret was presented."""
+        status = record.status(now)
+        if status is KeyStatus.REVOKED:
+            raise KeyRevoked(key_id=record.id)
+        if status is not KeyStatus.ACTIVE:
+            raise KeyExpired(key_id=record.id)
+        owner = self._reads.find_owner(record.owner_id)
+        if not stands(owner, self._rules, record.created_at):
+            raise OwnerDisabled(key_id=record.id)
+        return Principal(
+            owner,
+            CredentialKind.API_KEY,
+            within(owner, record.scopes),
+            authenticated_at=now,
+            key_id=record.id,
+            expires_at=record.expires_at,
+            scopes=record.scopes,
+            networks=record.networks,
+        )
+
+    def find_presented(self, credential: str) -> ApiKey:
+        """The record of a presented key with the right secret, in any state.
+
+        Raises:
+            KeyMalformed: The form or the checksum is wrong; the store was not read.
+            KeyUnknown: There is no such key, or the secret is wrong.
+        """
+        return self.verify_key(self._rules.key_format.parse(credential))
+
+    def verify_key(self, presented: KeyValue) -> ApiKey:
+        """As :meth:`find_presented`, for a key that was parsed already.
+
+        An unknown id and a wrong secret take the same path, which branches only at its end. So neither the answer nor its time
+        reveals which of the two it was.
+        """
+        credential = presented.reveal()
+        record = self._reads.find_key(presented.id)
+        hasher = self._rules.hasher
+        digest = hasher.decoy if record is None else record.digest
+        if hasher.is_slow(digest):
+            matches = primitives.run_slowly(hasher.verify, credential, digest)
+        else:
+            matches = hasher.verify(credential, digest)
+        if record is None or matches is not True:
+            raise KeyUnknown(key_id=presented.id)
+        return record
+
+    def _authenticate_token(self, token: ParsedToken, now: datetime) -> Authenticated:
+        refusals: list[TokenExpired | TokenInvalid] = []
+        for issuer in self._rules.issuers:
+            try:
+                pending = issuer.pending(token)
+                if pending is not None:
+                    primitives.wait_for_future(pending, issuing.PENDING_SECONDS)
+                verified = issuer.authenticate(token, now)
+            except (TokenExpired, TokenInvalid) as refusal:
+                # It may be of another kind, or for another audience, that the application configured for the same issuer.
+                refusals.append(refusal)
+            else:
+                if verified is not None:
+                    return self._principal_of_login(verified, now)
+        if refusals:
+            raise min(refusals, key=lambda refusal: isinstance(refusal, TokenInvalid))
+        return self._authenticate_login(token, now)
+
+    def _authenticate_login(
+        self, presented: ParsedToken | OpaqueToken, now: datetime
+    ) -> Authenticated:
+        verified = self._first_login(questions_about(presented.reveal(), self._rules.logins), now)
+        if verified is None:
+            raise TokenInvalid
+        outcome = self._principal_of_login(verified, now)
+        return outcome._replace(has_spellings=True)
+
+    def _authenticate_request(self, presented: RequestLogins, now: datetime) -> Authenticated:
+        verified = self._first_login(presented.questions, now)
+        if verified is None:
+            raise CredentialsMissing
+        if presented.is_foreign:
+            raise CrossOriginRefused
+        return self._principal_of_login(verified, now)
+
+    def _principal_of_login(self, verified: VerifiedToken, now: datetime) -> Authenticated:
+        """The principal of a verified token or a login (steps 3 to 5, from the session on)."""
+        valid_until = verified.expires_at
+        if self._rules.checks_sessions and verified.has_session:
+            # Another issuer has no sessions here, so this subject is the id of an owner.
+            if verified.session_id is None or not isinstance(verified.subject, str):
+                raise TokenInvalid
+            session = self._find_open_session(verified.session_id, verified.subject, now)
+            if valid_until is not None and session.expires_at is not None:
+                valid_until = min(valid_until, session.expires_at)
+        owner = self._find_owner_of_login(verified.subject, verified.authenticated_at)
+        principal = Principal(
+            owner,
+            CredentialKind.INTERACTIVE if verified.interactive else CredentialKind.TOKEN,
+            within(owner, verified.scopes),
+            authenticated_at=verified.authenticated_at,
+            session_id=verified.session_id,
+            expires_at=verified.expires_at,
+            identity=None if isinstance(verified.subject, str) else verified.subject,
+            scopes=verified.scopes,
+        )
+        return Authenticated(principal, valid_until, reusable=valid_until is not None)
+
+    def _find_open_session(self, session_id: str, owner_id: str, now: datetime) -> Session:
+        session = self._reads.find_session(session_id)
+        if session is None or session.owner_id != owner_id or session.ended_at is not None:
+            raise TokenRevoked
+        if session.expires_at is not None and now >= session.expires_at:
+            raise TokenRevoked(
+                "This login was idle for too long or has reached its longest time. Log in again."
+            )
+        return session
+
+    def verify_again(self, principal: Principal[Any], now: datetime) -> Principal[Any]:
+        """The principal, now, of a credential that was verified before (steps 3 to 5).
+
+        This needs no secret: it was right, and the public ids find all that has changed since.
+
+        Raises:
+            CredentialRefused, AddressNotAllowed: A request with the same credential would be refused now.
+        """
+        if principal.key_id is not None:
+            again = self._act_by_key_again(principal.key_id, principal.owner.id, now)
+            # Work that outlives its request has no address: the key was presented at one when the reference was made.
+            return (
+                replace(again, resumed=True)
+                if principal.resumed
+                else at_address(again, principal.address)
+            )
+        subject = principal.owner.id if principal.identity is None else principal.identity
+        owner = self._find_owner_of_login_again(
+            subject,
+            owner_id=principal.owner.id,
+            session_id=principal.session_id,
+            authenticated_at=principal.authenticated_at,
+            expires_at=principal.expires_at,
+            now=now,
+        )
+        return replace(principal, owner=owner, permissions=within(owner, principal.scopes))
+
+    def resume(self, reference: Reference, now: datetime) -> Principal[Any]:
+        """The principal, now, of a reference with the right signature (steps 3 to 5). It is never interactive.
+
+        Raises:
+            CredentialRefused: The key or the login has ended, or the owner is gone.
+            ConfigurationError: The login ends with its session, and sessions cannot be looked up here.
+        """
+        if reference.session_id is not None and not self._rules.checks_sessions:
+            raise ConfigurationError(
+                "The reference ends with a session, and this authenticator looks none up. Give it the find_session of the"
+                " application that made the reference."
+            )
+        if reference.key_id is not None:
+            principal = self._act_by_key_again(reference.key_id, reference.owner_id, now)
+            return replace(principal, resumed=True)
+        owner = self._find_owner_of_login_again(
+            reference.owner_id,
+            owner_id=reference.owner_id,
+            session_id=reference.session_id,
+            authenticated_at=reference.made_at,
+            expires_at=reference.ends_at,
+            now=now,
+        )
+        return Principal(
+            owner,
+            CredentialKind.TOKEN,
+            within(owner, reference.scopes),
+            authenticated_at=reference.made_at,
+            session_id=reference.session_id,
+            expires_at=reference.ends_at,
+            scopes=reference.scopes,
+            resumed=True,
+        )
+
+    def _act_by_key_again(self, key_id: str, owner_id: str, now: datetime) -> Principal[Any]:
+        """The principal of a key whose secret was presented before."""
+        record = self._reads.find_key(key_id)
+        if record is None or record.owner_id != owner_id:
+            raise KeyUnknown(key_id=key_id)
+        return self._act_by_key(record, now)
+
+    def _find_owner_of_login_again(
+        self,
+        subject: str | ExternalIdentity,
+        *,
+        owner_id: str,
+        session_id: str | None,
+        authenticated_at: datetime | None,
+        expires_at: datetime | None,
+        now: datetime,
+    ) -> Owner[Any]:
+        """The owner of a login that was verified before, if it has not ended."""
+        if expires_at is not None and now >= expires_at:
+            raise TokenExpired
+        if self._rules.checks_sessions and session_id is not None:
+            self._find_open_session(session_id, owner_id, now)
+        owner = self._find_owner_of_login(subject, authenticated_at)
+        # The application may have given an external identity to another owner since.
+        if owner.id != owner_id:
+            raise TokenRevoked
+        return owner
+
+    def _find_owner_of_login(
+        self, subject: str | ExternalIdentity, authenticated_at: datetime | None
+    ) -> Owner[Any]:
+        made_at: datetime | None = None
+        if isinstance(subject, str):
+            owner = self._reads.find_owner(subject)
+            if authenticated_at is not None:
+                # A token's times are whole seconds: the login was within the one that follows, and the owner may have begun
+                # in it.
+                made_at = authenticated_at + _REST_OF_SECOND
+        else:
+            # No issuer gives a subject to another person later (OpenID Connect Core, section 2), and the owner may have been
+            # made by this very look-up, after the login.
+            owner = self._reads.find_external_owner(subject)
+        if not stands(owner, self._rules, made_at):
+            raise TokenRevoked
+        return owner
+
+    def _first_login(
+        self, questions: Iterable[LoginQuestion], now: datetime
+    ) -> VerifiedToken | None:
+        """What the first login stands for that one of the functions returns; None if all say "not mine".
+
+        Raises:
+            TokenExpired: It has ended.
+            LoginFailed: A function raised something else than a problem.
+            NotALogin: The result is of the wrong type, or lies in the future.
+            Problem: What a function raised.
+        """
+        for name, ask in questions:
+            try:
+                answer = primitives.result_of(ask())
+            except Problem:
+                raise
+            except ConfigurationError as error:
+                # Of the library, such as `Login(7)`: its messages show no values.
+                raise NotALogin(f"the login function {name}: {error}") from None
+            except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+                raise LoginFailed(name, error) from None
+            if answer is not None:
+                return verified_login(name, answer, now)
+        return None
