@@ -19,6 +19,7 @@ from tests.core.support import (
     NOW,
     SECOND,
     World,
+    b64,
     profile,
     sign,
     token,
@@ -207,6 +208,15 @@ def test_a_credential_that_is_nested_deep_is_handed_to_no_function(
         with pytest.raises(TokenInvalid):
             world.enter(sign(*parts))
     assert (known.asked, caplog.records) == ([], [])
+
+
+@pytest.mark.parametrize("raw", [b"{" * 40, b"[]" * 20, b'{"iss": ' + b"[" * 40, b'["iss"]'])
+def test_what_only_resembles_a_nested_token_is_handed_to_the_functions(
+    world: World, logins: Logins, raw: bytes
+) -> None:
+    credential = f"{b64(raw)}.{b64(raw)}"
+    logins.known[credential] = Login("ann")
+    assert world.enter(credential).owner.id == "ann"
 
 
 def test_without_a_bearer_credential_no_function_is_asked(world: World, logins: Logins) -> None:
