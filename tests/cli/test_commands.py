@@ -1,11 +1,10 @@
-"""`msk-auth`: generate, inspect, rules, routes, completion, and what holds for all of them."""
+"""`msk-auth`: generate, inspect, rules, routes, and what holds for all of them."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -26,7 +25,7 @@ VECTORS = re.findall(
     (ROOT / "docs/reference/key-format.md").read_text("utf-8"),
     re.MULTILINE,
 )
-COMMANDS = ["generate", "inspect", "rules", "routes", "completion"]
+COMMANDS = ["generate", "inspect", "rules", "routes"]
 
 
 # generate
@@ -294,38 +293,6 @@ def test_an_application_that_does_not_load_is_reported_in_one_line(
     assert (ran.code, ran.out) == (2, "")
     assert line.startswith("msk-auth: ")
     assert message in line
-
-
-# completion
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_names_every_command_and_option(run: Run, shell: str) -> None:
-    script = run("completion", shell).out
-    for command in COMMANDS:
-        assert command in script
-    for option in ("count", "gitleaks", "factory"):
-        assert option in script
-    installed = shutil.which(shell)
-    if installed is not None:
-        subprocess.run([installed, "-n"], input=script, text=True, check=True)
-
-
-def test_completion_completes_in_bash(run: Run, tmp_path: Path) -> None:
-    script = tmp_path / "completion.bash"
-    script.write_text(run("completion", "bash").out)
-
-    def complete(*words: str) -> set[str]:
-        asked = (
-            f"source {script}; COMP_WORDS=(msk-auth {' '.join(words)} ''); "
-            f'COMP_CWORD={len(words) + 1}; _msk_auth; echo "${{COMPREPLY[@]}}"'
-        )
-        ran = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
-        return set(ran.stdout.split())
-
-    assert complete() >= set(COMMANDS)
-    assert complete("rules") >= {"gitleaks", "trufflehog", "github", "--prefix"}
-    assert complete("inspect") >= {"--prefix", "--format", "json"}
 
 
 # all of them

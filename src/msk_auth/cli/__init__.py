@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from msk_auth import ConfigurationError, __version__, redact
 
-from ._completion import add_completion
 from ._keys import add_keys
 from ._routes import add_routes
 from ._rules import add_rules
@@ -47,7 +46,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_keys(commands)
     add_rules(commands)
     add_routes(commands)
-    add_completion(commands)
     return parser
 
 

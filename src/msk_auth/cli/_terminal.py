@@ -32,15 +32,10 @@ def shown(text: str) -> str:
 
 
 class Commands:
-    """The commands of the command line.
-
-    Attributes:
-        added: From a command's name to its summary and its parser.
-    """
+    """The commands of the command line."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._subparsers: Any = parser.add_subparsers(metavar="COMMAND", required=True)
-        self.added: dict[str, tuple[str, argparse.ArgumentParser]] = {}
 
     def add(self, name: str, *, summary: str, examples: str) -> argparse.ArgumentParser:
         """Add a command whose help ends with examples."""
@@ -52,5 +47,4 @@ class Commands:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.added[name] = summary, parser
         return parser
