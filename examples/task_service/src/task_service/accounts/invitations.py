@@ -166,9 +166,26 @@ class Invitations:
             PasswordLoginOff: Users have no passwords here.
             LinkInvalid: It is unknown, spent or expired, or its user is disabled.
         """
-        return await self._find_user(token)
+        if not self._passwords_on:
+            raise PasswordLoginOff
+        if _TOKEN.fullmatch(token) is None:
+            raise LinkInvalid
+        async with self._db.read() as connection:
+            user_id = await connection.scalar(
+                select(_LINKS.user_id).where(
+                    _LINKS.token_digest == _digest(token),
+                    _LINKS.used_at.is_(None),
+                    _LINKS.expires_at > self._clock.now(),
+                )
+            )
+        if user_id is None:
+            raise LinkInvalid
+        user = await self._users.get(user_id)
+        if user.disabled:
+            raise LinkInvalid
+        return user
 
-    async def redeem(self, token: str, password: str) -> User:
+    async def redeem(self, token: str, password: str) -> None:
         """Set a user's password, spend the link, void the user's other links and end their login sessions.
 
         When this returns, no process accepts the earlier sessions.
@@ -184,7 +201,7 @@ class Invitations:
             TooManyAttempts: Too many passwords are being hashed; the link stays valid.
         """
         # The service spends time on hashing only for a valid link.
-        user = await self._find_user(token)
+        user = await self.check(token)
         password_hash = await self._passwords.hash(check_password(password, user.username))
         now = self._clock.now()
         async with self._db.write() as connection:
@@ -210,27 +227,6 @@ class Invitations:
                 "user.password_set", anonymous=True, target=user.id, connection=connection
             )
         await self._await_lease_expiry()
-        return await self._users.get(user.id)
-
-    async def _find_user(self, token: str) -> User:
-        if not self._passwords_on:
-            raise PasswordLoginOff
-        if _TOKEN.fullmatch(token) is None:
-            raise LinkInvalid
-        async with self._db.read() as connection:
-            user_id = await connection.scalar(
-                select(_LINKS.user_id).where(
-                    _LINKS.token_digest == _digest(token),
-                    _LINKS.used_at.is_(None),
-                    _LINKS.expires_at > self._clock.now(),
-                )
-            )
-        if user_id is None:
-            raise LinkInvalid
-        user = await self._users.get(user_id)
-        if user.disabled:
-            raise LinkInvalid
-        return user
 
     async def _add_link(
         self, connection: AsyncConnection, user: User, now: datetime, *, by: Principal[Any] | None
