@@ -116,7 +116,7 @@ async def test_a_change_needs_its_session_to_be_open_still(
 
     async def end() -> None:
         if how == "logged out":
-            await it.login.log_out(attacker)
+            await it.sessions.end(attacker.session_id or "", by=attacker)
         elif how == "ended elsewhere":
             await it.sessions.end_all(user.id, by=owner, keep=owner.session_id)
         elif how == "outlived a limit that was shortened":
@@ -210,7 +210,7 @@ async def test_a_confirmed_password_does_not_outlive_a_reset(it: World, during: 
 async def test_a_session_that_has_ended_is_not_replaced(it: World, during: During) -> None:
     user = await it.user("ann")
     attacker = await it.logged_in(user)
-    during("verify", lambda: it.login.log_out(attacker))
+    during("verify", lambda: it.sessions.end(attacker.session_id or "", by=attacker))
     with pytest.raises(TokenRevoked):
         await it.login.reauthenticate(attacker, PASSWORD)
 
@@ -287,7 +287,7 @@ async def test_a_link_of_a_user_who_becomes_administrator_meanwhile_voids_the_pr
 
 
 async def log_out(it: World, admin: Principal[User]) -> None:
-    await it.login.log_out(admin)
+    await it.sessions.end(admin.session_id or "", by=admin)
 
 
 async def demote(it: World, admin: Principal[User]) -> None:

@@ -1,4 +1,4 @@
-"""Logging in and out, confirming and changing a password.
+"""Logging in, confirming and changing a password.
 
 Neither the response nor its timing reveals whether a user name exists: every attempt is counted alike, costs one hash,
 leaves one audit entry and gets the same refusal (ASVS 5.0, sections 6.3.1 and 6.3.8).
@@ -52,13 +52,13 @@ class LoggedIn:
 
 
 class Login:
-    """Logs users in and out, and changes their passwords.
+    """Logs users in, and changes their passwords.
 
     Args:
         db: Holds users and sessions.
         clock: Where the time comes from.
         users: The users.
-        sessions: Starts and ends sessions.
+        sessions: Starts sessions.
         passwords: Verifies and hashes passwords.
         config: Limits sessions.
         audit: Records every attempt.
@@ -144,14 +144,6 @@ class Login:
             raise InputInvalid.of("password", "This is not your password.")
         await self._await_lease_expiry()
         return logged_in
-
-    async def log_out(self, principal: Principal[User]) -> None:
-        """End the principal's session. When this returns, no process accepts its token.
-
-        Raises:
-            SessionNotFound: It is over already, or the principal has no session.
-        """
-        await self._sessions.end(principal.session_id or "", by=principal)
 
     async def change_password(self, principal: Principal[User], current: str, new: str) -> None:
         """Replace the password and end the principal's other sessions.

@@ -166,7 +166,7 @@ def auth_router(
     @router.post("/logout", status_code=204)
     async def log_out(principal: Annotated[Principal[User], interactive]) -> None:
         """Log out: end the session of this request."""
-        await login.log_out(principal)
+        await sessions.end(principal.session_id or "", by=principal)
 
     @router.get("/me")
     async def get_me(principal: Annotated[Principal[User], any_credential]) -> Me:

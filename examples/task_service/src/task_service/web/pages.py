@@ -110,8 +110,8 @@ class PageLogins:
 
     Args:
         auth: Authenticates requests.
-        login: Starts and ends sessions.
-        sessions: The sessions.
+        login: Starts sessions.
+        sessions: Ends them.
         oidc: Starts sessions for people who come from the identity provider, if there is one.
     """
 
@@ -139,13 +139,13 @@ class PageLogins:
             Where the browser ends the session at the identity provider, if it began there.
         """
         principal = await self._principal(request)
-        if principal is None:
+        if principal is None or principal.session_id is None:
             return None
         id_token = None
-        if self._oidc is not None and principal.session_id is not None:
+        if self._oidc is not None:
             id_token = await self._sessions.find_id_token(principal.session_id)
         try:
-            await self._login.log_out(principal)
+            await self._sessions.end(principal.session_id, by=principal)
         except SessionNotFound:
             return None
         if self._oidc is None or id_token is None:
