@@ -502,9 +502,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     def answer(self, problem: Problem) -> Response:
         """The response to a problem: that of the application's error handler for it, or the problem document.
 
-        Guards and the routes of the library return it, and a guarded view that raises a problem is answered with it. Flask-RESTful
-        and Flask-RESTX handle the exceptions of their own classes in place of Flask, so that problems raised in a class without a
-        guard do not reach the error handlers. There, catch the problem and return `auth.answer(problem)`.
+        Guards and the routes of the library return it, and a view with a guard of its own that raises a problem is answered with
+        it. Flask-RESTful and Flask-RESTX handle the exceptions of their own classes in place of Flask, so that problems of other
+        views in a class do not reach the error handlers. There, catch the problem and return `auth.answer(problem)`.
 
         Args:
             problem: What a request is refused with.
