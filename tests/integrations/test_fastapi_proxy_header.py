@@ -59,7 +59,7 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[str, Shape, TestCl
         )
 
     authenticator = Authenticator(MemoryKeyStore(), find_owner=owner_of, clock=clock)
-    auth = FastAPIAuth(authenticator, logins=[login_at_proxy], check_origin=True)
+    auth = FastAPIAuth(authenticator, logins=[login_at_proxy])
     app = auth.install(FastAPI())
     app.include_router(auth.key_routes(prefix="/api/keys"))
     with TestClient(app) as client:

@@ -24,7 +24,7 @@ from msk_auth import (
     RecordedLease,
     local_principal,
 )
-from msk_auth.leases import register as register_module
+from msk_auth._async import register as register_module
 from msk_auth.leases.single_flight import Flight
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
