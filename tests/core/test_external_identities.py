@@ -237,6 +237,10 @@ def test_a_person_cannot_give_a_key_more_than_their_token_was_granted(
         wider = world.create(scopes=scopes).record
         with pytest.raises(PermissionDenied):
             world.call("rotate_key", principal, wider.id)
+        # Without its networks it could be used from everywhere.
+        with pytest.raises(PermissionDenied):
+            world.call("update_key", principal, wider.id, networks=None)
+        assert world.call("update_key", principal, wider.id, name="renamed").name == "renamed"
     assert world.call("rotate_key", principal, created.record.id).record.scopes == {"tasks:read"}
 
 

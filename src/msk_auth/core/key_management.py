@@ -143,8 +143,7 @@ def create_key(
     limits = yield from steps.find_key_limits()
     made_at = _made_at(owner, now)
     wrong: list[FieldError] = []
-    if scopes is None and (on_behalf_of is not None or principal.scopes is not None):
-        # The key must not have more than the person may hand out, nor more than the person's token was granted.
+    if scopes is None and _is_limited(principal, on_behalf_of):
         scopes = permissions
     fields = clean_new({"name": name, "scopes": scopes, **details}, wrong)
     clean_scopes: frozenset[str] | None = fields["scopes"]
@@ -180,8 +179,9 @@ def rotate_key(
     record = yield from _find_key_of(authority.owner, key_id)
     if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
         raise KeyNotActive
-    is_limited = on_behalf_of is not None or principal.scopes is not None
-    scopes = _scopes_of_successor(record, authority) if is_limited else record.scopes
+    scopes = record.scopes
+    if _is_limited(principal, on_behalf_of):
+        scopes = _scopes_of_successor(record, authority)
     made_at = _made_at(authority.owner, now)
     successor_ends = _end_of_successor(record, limits, made_at)
     fields = {name: getattr(record, name) for name in EDITABLE}
@@ -271,7 +271,7 @@ def update_key(
         wrong.append(FieldError("", f"Nothing to change. Give one of: {', '.join(EDITABLE)}."))
     if wrong:
         raise InputInvalid(wrong)
-    if on_behalf_of is not None and "networks" in update:
+    if "networks" in update and _is_limited(principal, on_behalf_of):
         edited = yield from _find_key_of(owner, key_id)
         yield from _confirm_wider_use(rules, principal, on_behalf_of, edited.scopes, now)
     ours = _checked_id(key_id), owner.id
@@ -343,7 +343,8 @@ def _authority(
             owners cannot be found out.
     """
     if on_behalf_of is None:
-        return _Authority(principal.owner, principal.permissions, principal.permissions)
+        granted = principal.permissions if principal.scopes is None else principal.scopes
+        return _Authority(principal.owner, principal.permissions, granted)
     _MANAGE.check(principal, now)
     if not rules.delegates:
         raise ConfigurationError(
@@ -359,6 +360,14 @@ def _authority(
     if owner is None or handed is None:
         raise PermissionDenied((), "You may not act on behalf of this owner.")
     return _Authority(owner, owner.permissions & handed, handed)
+
+
+def _is_limited(principal: Principal[Any], on_behalf_of: str | None) -> bool:
+    """Whether a principal may hand out less than all that the owner of the keys may do, now and later.
+
+    On behalf of another owner the application's rule limits it, else what its own token was granted.
+    """
+    return on_behalf_of is not None or principal.scopes is not None
 
 
 def _authority_to_give(
@@ -398,11 +407,11 @@ def _confirm_authority(
 def _confirm_wider_use(
     rules: Rules,
     principal: Principal[Any],
-    on_behalf_of: str,
+    on_behalf_of: str | None,
     scopes: frozenset[str] | None,
     now: datetime,
 ) -> Flow[None]:
-    """Before the networks of a key of another owner are written: the principal may hand out all of its scopes.
+    """Before the networks of a key are written: the principal may hand out all of its scopes.
 
     Also those that the owner does not have now: the owner may get them again, and so would the key.
     """
