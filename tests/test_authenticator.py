@@ -816,6 +816,27 @@ def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(
     assert "could not read the longest lease" in caplog.text
 
 
+def test_a_clock_that_fails_is_a_503(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    created = world.create()
+
+    def fail(*_: object) -> Any:
+        raise OSError("no such clock")
+
+    for name in ("sleep", "async_sleep"):
+        monkeypatch.setattr(world.clock, name, fail)
+    revoke = ["revoke_key", world.login(), created.record.id]
+    for operation in (revoke, ["await_lease_expiry"]):
+        with pytest.raises(StoreUnavailable):
+            world.call(*operation)
+    monkeypatch.setattr(world.clock, "now", fail)
+    for operation in (revoke, ["authenticate", [f"Bearer {created.value.reveal()}"]]):
+        with pytest.raises(StoreUnavailable):
+            world.call(*operation)
+
+
 @pytest.mark.parametrize("step", ["recorded_leases", "record_lease"])
 def test_a_lease_that_cannot_be_recorded_is_not_used(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture, step: str

@@ -28,7 +28,6 @@ WORDS = {
     r"\b_async\b": "_sync",
     r"\basync_(?=[a-z])": "",
     r"\bAbstractAsync(?=[A-Z])": "Abstract",
-    r"\brun_awaiting\b": "run_blocking",
 }
 # In docstrings and comments, besides the words.
 PHRASES = {

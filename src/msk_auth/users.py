@@ -82,7 +82,8 @@ AnyUsers: TypeAlias = BaseUsers[Any, Any]
 
 def users_in(look_up: object) -> AnyUsers | None:
     """The users that a `find_owner` or `find_external_owner` is, or None if it is another function."""
-    return look_up if isinstance(look_up, BaseUsers) else None
+    found: Any = look_up
+    return found if isinstance(look_up, BaseUsers) else None
 
 
 def in_session_of(request: RequestSession, look_up: T) -> T:

@@ -203,7 +203,7 @@ class World:
 
     def verify_again(self, principal: Principal[Any]) -> Principal[Any]:
         """As an open connection is verified again, now."""
-        result = self.auth._verifier.verify_again(principal, self.clock.moment)
+        result = self.auth._ports.verifier.verify_again(principal, self.clock.moment)
         again: Principal[Any] = result if self._runner is None else self._runner.run(result)
         return again
 

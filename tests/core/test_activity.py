@@ -12,6 +12,8 @@ import pytest
 from tests.core.support import NOW, SECOND, ScriptedStore, World
 from tests.forked import in_child
 
+import msk_auth._async.activity
+import msk_auth._sync.activity
 from msk_auth import (
     ActivityEntry,
     ActivitySettings,
@@ -52,6 +54,7 @@ from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
 TODAY = NOW.date()
+HALVES = (msk_auth._async.activity, msk_auth._sync.activity)
 EVERYTHING = ActivitySettings(addresses=True, user_agents=True)
 
 
@@ -452,7 +455,8 @@ def test_a_flush_that_fails_is_logged_and_tried_again(
 def test_what_a_failed_flush_has_written_is_not_written_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "ACTIVITY_BATCH", 2)
+    for half in HALVES:
+        monkeypatch.setattr(half, "ACTIVITY_BATCH", 2)
     log = site.world.auth.activity
     for number in reversed(range(5)):
         log.count(f"k{number}", NOW, is_accepted=True, route=None, address=None, user_agent=None)
@@ -549,8 +553,9 @@ def test_what_is_older_than_it_is_kept_is_deleted_once_a_day(make_world: MakeWor
 def test_a_flush_deletes_a_part_and_the_next_one_goes_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "DELETED_AT_ONCE", 2)
-    monkeypatch.setattr(collecting, "MAX_DELETIONS", 3)
+    for half in HALVES:
+        monkeypatch.setattr(half, "DELETED_AT_ONCE", 2)
+        monkeypatch.setattr(half, "MAX_DELETIONS", 3)
     recorded_days(site, *(TODAY - (100 + number) * DAY for number in range(7)))
     left = []
     for _ in range(3):

@@ -889,7 +889,7 @@ def test_a_change_that_ends_access_waits_for_leases_after_its_commit(
 ) -> None:
     created = world.create()
     order: list[str] = []
-    world.auth._ports.await_lease_expiry = (
+    world.auth._ports.leases.await_expiry = (
         (lambda: order.append(f"waited after {world.store.calls[-1]}"))
         if world.driver == "sync"
         else _async_append(order, world)

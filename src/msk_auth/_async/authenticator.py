@@ -1,25 +1,49 @@
-"""Authenticates requests and manages keys: it runs the flows of the core, and decides nothing itself."""
+"""Authenticates requests and manages keys: what waits is here, what decides is in the core."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
-from typing import Any, TypeVar, Unpack
+from functools import partial
+from typing import Any, Unpack, cast
 
-from msk_auth._failures import log_failure, unavailable_because
+from msk_auth._failures import unavailable_because
 from msk_auth._sync.verdict import MAX_INTERVAL, check_interval
-from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, refusal
+from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, not_counted, refusal
 from msk_auth.authenticator.validation import not_a_list_of_values, takes
 from msk_auth.clock import Clock
-from msk_auth.core import authentication, key_management, references, revocation, steps
+from msk_auth.core import authentication, key_management, references, revocation
 from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.authentication import Presented
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import Problem
-from msk_auth.core.events import CredentialUsed, Event
+from msk_auth.core.errors import (
+    InputInvalid,
+    KeyMalformed,
+    KeyUnknown,
+    Problem,
+)
+from msk_auth.core.events import (
+    CredentialUsed,
+    Event,
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyLeaked,
+    KeyRevocation,
+    KeyRotated,
+    KeyUpdated,
+    RevocationCause,
+)
 from msk_auth.core.fields import KeyDetails, KeyEdit
-from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
+from msk_auth.core.key_management import (
+    MANAGE,
+    MAX_PAGE,
+    Authority,
+    CreatedKey,
+    Lifetime,
+    checked_id,
+)
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
@@ -27,6 +51,7 @@ from msk_auth.core.model import (
     ExternalIdentity,
     KeyLimits,
     KeyPage,
+    KeyQuery,
     KeyStatus,
     Login,
     Owner,
@@ -35,22 +60,21 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.policy import Policy
-from msk_auth.core.revocation import Ended, LeakedKey
-from msk_auth.core.steps import Flow
+from msk_auth.core.revocation import LeakedKey
+from msk_auth.core.store import KeyChange
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
 
+from .activity import flush_activity
 from .leases import Leases
 from .lifecycle import AsyncLifecycle, awaited
 from .look_ups import AsyncLookUps
 from .ports import AsyncPorts
-from .primitives import AWAITS, MaybeAwaitable, result_of
-from .store import AsyncKeyStore
+from .primitives import AWAITS, MaybeAwaitable
+from .store import AsyncActivityStore, AsyncKeyStore
 from .verification import AsyncVerifier
 from .watch import AsyncWatch, AsyncWatches
-
-T = TypeVar("T")
 
 
 class AsyncAuthenticator(AsyncLifecycle[UserT]):
@@ -150,16 +174,18 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             is not AsyncAuthenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
         )
+        self._store = store
         self._look_ups = AsyncLookUps(store, find_owner, find_external_owner, find_session)
-        self._verifier = AsyncVerifier(self.rules, self._look_ups)
         self._leases: Leases[UserT] = Leases(self._cache, store, self.clock)
         self._ports = AsyncPorts(
             store,
             self._look_ups,
-            self._verifier,
+            AsyncVerifier(self.rules, self._look_ups),
             self._leases,
+            self.clock,
             key_limits=key_limits,
             may_act_for=may_act_for,
+            on_event=on_event,
         )
         self._watch_interval = check_interval(watch_interval)
         self._watches: AsyncWatches[UserT] = AsyncWatches(
@@ -207,7 +233,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             except Exception as error:
                 raise await self._report(error) from error
         if self._on_event is not None:
-            await self._emit(CredentialUsed(self.clock.now(), principal))
+            await self._ports.emit(CredentialUsed(self._ports.now(), principal))
         return principal
 
     async def resume(self, reference: str) -> Principal[UserT]:
@@ -233,8 +259,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            now = self.clock.now()
-            principal = await self._verifier.resume(references.read(peppers, reference), now)
+            read = references.read(peppers, reference)
+            now = self._ports.now()
+            principal = await AsyncVerifier(self.rules, self._look_ups).resume(read, now)
         except Problem as problem:
             await self._report(problem)
             raise
@@ -242,7 +269,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             raise await self._report(error) from error
         if principal.key_id is not None:
             self._usage.note(principal.key_id, now, None)
-        await self._emit(CredentialUsed(self.clock.now(), principal))
+        await self._ports.emit(CredentialUsed(self._ports.now(), principal))
         return principal
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
@@ -267,7 +294,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
-        await self._ports.run(steps.await_lease_expiry())
+        await self._ports.leases.await_expiry()
 
     async def create_key(
         self,
@@ -301,19 +328,28 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             KeyLimitReached: The owner has as many active keys as allowed.
             StoreUnavailable: The store did not answer. The key may exist.
         """
-        now = self.clock.now()
-        return await self._change(
-            key_management.create_key(
-                self.rules,
-                principal,
-                name=name,
-                scopes=scopes,
-                lifetime=lifetime,
-                details=details,
-                on_behalf_of=on_behalf_of,
-                now=now,
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        authority = await self._authority_to_give(principal, on_behalf_of, now)
+        limits = await self._ports.key_limits()
+        created = key_management.new_key(
+            self.rules,
+            authority,
+            limits,
+            name=name,
+            scopes=scopes,
+            lifetime=lifetime,
+            details=details,
+            now=now,
         )
+        record = created.record
+        event = KeyCreated(now, principal, record)
+        await self._confirm_authority(principal, on_behalf_of, record.scopes, now)
+        await self._ports.store.insert(
+            record, max_active=limits.max_active, now=now, change=lambda _: (event,)
+        )
+        await self._ports.emit(event)
+        return created
 
     async def rotate_key(
         self,
@@ -340,12 +376,28 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             KeyNotFound: The owner has no such key.
             KeyNotActive: The key is revoked, expired or already rotated.
         """
-        now = self.clock.now()
-        return await self._change(
-            key_management.rotate_key(
-                self.rules, principal, key_id, overlap=overlap, on_behalf_of=on_behalf_of, now=now
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        authority = await self._authority_to_give(principal, on_behalf_of, now)
+        key_management.check_overlap(overlap)
+        limits = await self._ports.key_limits()
+        record = await self._find_key_of(authority.owner, key_id)
+        created = key_management.successor_of(self.rules, record, authority, limits, now)
+        ends_at = now + overlap
+        if record.expires_at is not None:
+            ends_at = min(ends_at, record.expires_at)
+        event = partial(KeyRotated, now, principal, successor=created.record)
+        await self._confirm_authority(principal, on_behalf_of, created.record.scopes, now)
+        rotated = await self._ports.store.rotate(
+            record.id,
+            successor=created.record,
+            ends_at=ends_at,
+            max_active=limits.max_active,
+            now=now,
+            change=lambda after: (event(after),),
         )
+        await self._access_ended(event, rotated)
+        return created
 
     @awaited  # async only
     async def revoke_key(
@@ -364,11 +416,10 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        return await self._change(
-            key_management.revoke_key(
-                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
-            )
-        )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        owner = (await self._authority(principal, on_behalf_of, now)).owner
+        return await self._revoke(principal, key_id, owner, on_behalf_of, now)
 
     @awaited  # async only
     async def delete_key(
@@ -387,11 +438,14 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be gone; try again.
         """
-        await self._change(
-            key_management.delete_key(
-                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        owner = (await self._authority(principal, on_behalf_of, now)).owner
+        event = partial(KeyDeleted, now, principal)
+        deleted = await self._ports.store.delete(
+            checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
         )
+        await self._access_ended(event, deleted)
 
     @awaited  # async only
     async def expire_key(
@@ -418,16 +472,19 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may expire then; try again.
         """
-        return await self._change(
-            key_management.expire_key(
-                self.rules,
-                principal,
-                key_id,
-                at=at,
-                on_behalf_of=on_behalf_of,
-                now=self.clock.now(),
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        owner = (await self._authority(principal, on_behalf_of, now)).owner
+        if at.utcoffset() is None:
+            raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
+        if at <= now:
+            # Another process's clock may be behind this one's, and would accept the key for as long. Revoking reads no clock.
+            return await self._revoke(principal, key_id, owner, on_behalf_of, now)
+        event = partial(KeyExpirySet, now, principal)
+        expiring = await self._ports.store.expire(
+            checked_id(key_id), owner_id=owner.id, at=at, change=lambda after: (event(after),)
         )
+        return await self._access_ended(event, expiring)
 
     @awaited  # async only
     async def update_key(
@@ -457,16 +514,25 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
-        return await self._change(
-            key_management.update_key(
-                self.rules,
-                principal,
-                key_id,
-                changes=changes,
-                on_behalf_of=on_behalf_of,
-                now=self.clock.now(),
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        authority = await self._authority_to_give(principal, on_behalf_of, now)
+        update = key_management.update_of(changes)
+        if "networks" in update and authority.handed is not None:
+            edited = await self._find_key_of(authority.owner, key_id)
+            authority = await self._authority_to_give(principal, on_behalf_of, now)
+            authority.check_handed(edited.scopes)
+        event = partial(KeyUpdated, now, principal, fields=tuple(update))
+        updated = await self._ports.store.update(
+            checked_id(key_id),
+            owner_id=authority.owner.id,
+            fields=update,
+            change=lambda after: (event(after),),
         )
+        if "networks" in update:
+            # Where it does not work from any more.
+            await self._ports.leases.await_expiry()
+        return await self._changed(event, updated)
 
     @awaited  # async only
     async def revoke_presented_key(self, key: str) -> ApiKey | None:
@@ -485,8 +551,16 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        flow = revocation.revoke_presented_key(key, self.clock.now())
-        return (await self._end(flow))[0]
+        now = self._ports.now()
+        try:
+            held = await self._ports.verifier.find_presented(key)
+        except KeyUnknown:
+            return None
+        event = partial(KeyRevocation, now, None, cause=RevocationCause.POSSESSION)
+        (revoked,) = await self._ports.revoke_all([held], now, lambda after: (event(after),))
+        record = held if revoked is None else revoked
+        await self._ports.emit(event(record))
+        return record
 
     @awaited  # async only
     async def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
@@ -502,7 +576,25 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return await self._end(revocation.revoke_leaked(leaked, self.clock.now()))
+        now = self._ports.now()
+        held: dict[str, ApiKey] = {}
+        for key in dict.fromkeys(found.key for found in leaked):
+            # Malformed and unknown ones are skipped.
+            with suppress(KeyMalformed, KeyUnknown):
+                held[key] = await self._ports.verifier.find_presented(key)
+        revoked = await self._ports.revoke_all(
+            list(held.values()),
+            now,
+            lambda after: revocation.leaks_of(after, leaked, held, now),
+        )
+        records = {
+            key: before if after is None else after
+            for (key, before), after in zip(held.items(), revoked, strict=True)
+        }
+        for found in leaked:
+            if found.key in records:
+                await self._ports.emit(KeyLeaked(now, records[found.key], found.location))
+        return tuple(records.get(found.key) for found in leaked)
 
     @awaited  # async only
     async def forget_owner(self, owner_id: str) -> int:
@@ -521,7 +613,16 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return len(await self._end(revocation.forget_owner(owner_id, self.clock.now())))
+        now = self._ports.now()
+        events = await self._delete_all(owner_id, now)
+        await self._ports.leases.await_expiry()
+        # Until now a request may have had the owner's login under a lease, and made another key.
+        while late := await self._delete_all(owner_id, now):
+            events += late
+            await self._ports.leases.await_expiry()
+        for event in events:
+            await self._ports.emit(event)
+        return sum(isinstance(event, KeyRevocation) for event in events)
 
     async def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
@@ -539,11 +640,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        return await self._ports.run(
-            key_management.get_key(
-                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
-            )
-        )
+        authority = await self._authority(principal, on_behalf_of, self._ports.now())
+        return await self._find_key_of(authority.owner, key_id)
 
     async def key_activity(
         self,
@@ -566,17 +664,14 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
-        self._activity_log()
-        return await self._ports.run(
-            key_management.key_activity(
-                self.rules,
-                principal,
-                key_id,
-                since=since,
-                on_behalf_of=on_behalf_of,
-                now=self.clock.now(),
-            )
-        )
+        if self.activity is None:
+            raise not_counted()
+        now = self._ports.now()
+        # It has addresses of people, so no API key reads it.
+        MANAGE.check(principal, now)
+        authority = await self._authority(principal, on_behalf_of, now)
+        record = await self._find_key_of(authority.owner, key_id)
+        return await cast("AsyncActivityStore", self._ports.store).activity(record.id, since=since)
 
     async def list_keys(
         self,
@@ -604,19 +699,12 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        now = self.clock.now()
-        return await self._ports.run(
-            key_management.list_keys(
-                self.rules,
-                principal,
-                status=status,
-                cursor=cursor,
-                limit=limit,
-                label=label,
-                on_behalf_of=on_behalf_of,
-                now=now,
-            )
+        now = self._ports.now()
+        owner = (await self._authority(principal, on_behalf_of, now)).owner
+        query = key_management.page_query(
+            owner, now, status=status, cursor=cursor, limit=limit, label=label
         )
+        return key_management.page_of(await self._ports.store.list(query), limit)
 
     @awaited  # async only
     async def flush(self) -> None:
@@ -627,11 +715,11 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         self._note_flush()
         with self._usage.batch() as batch:
             if batch.last_used:
-                await self._ports.store.touch(batch.last_used)
+                await self._store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
-                await self._ports.store.replace_digest(key_id, old=old, new=new)
+                await self._store.replace_digest(key_id, old=old, new=new)
         if self.activity is not None:
-            await self._ports.run(self.activity.flush(self.clock.now()))
+            await flush_activity(self.activity, self._store, self._ports.now())
 
     async def _verify(
         self,
@@ -643,16 +731,16 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
         A lease covers a credential, whichever requests present it. The address is each request's own.
         """
-        verifier = self._verifier
+        look_ups = self._look_ups
         # A session answers with what it has read before, which can be older than a lease, and other requests would get it.
         if request is not None and self._cache is None:
-            verifier = AsyncVerifier(self.rules, self._look_ups.in_session(request))
+            look_ups = look_ups.in_session(request)
         attempt = await self._leases.begin(presented)
         try:
             if attempt.principal is not None:
                 return authentication.at_address(attempt.principal, address)
             now = self.clock.now()
-            outcome = await verifier.authenticate(presented, now)
+            outcome = await AsyncVerifier(self.rules, look_ups).authenticate(presented, now)
             self._leases.keep(attempt, outcome)
             principal = authentication.at_address(outcome.principal, address)
             if principal.key_id is not None:
@@ -661,29 +749,100 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         finally:
             self._leases.end(attempt)
 
-    async def _change(self, flow: Flow[Changed[T]]) -> T:
-        changed = await self._ports.run(flow)
-        await self._emit(changed.event)
-        return changed.value
+    async def _authority(
+        self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
+    ) -> Authority:
+        """Whose keys a principal manages: its own owner's, or another owner's if the application lets it act for them.
 
-    async def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
-        ended = await self._ports.run(flow)
-        for event in ended.events:
-            await self._emit(event)
-        return ended.records
+        Raises:
+            ConfigurationError: The application has no `may_act_for`.
+            InteractiveRequired: The principal is no interactive login.
+            TokenExpired, TokenRevoked: The login of the principal would be refused now.
+            PermissionDenied: There is no such owner, or the principal may not act for them. One answer for both: the ids of
+                owners cannot be found out.
+        """
+        if on_behalf_of is None:
+            return key_management.own_authority(principal)
+        key_management.check_delegation(self.rules, principal, now)
+        acting = await self._ports.verifier.verify_again(principal, now)
+        owner = None
+        if key_management.can_be_owner_id(on_behalf_of):
+            owner = await self._ports.look_ups.find_owner(on_behalf_of)
+        handed = None if owner is None else await self._ports.may_act_for(acting, owner)
+        return key_management.delegated_authority(owner, handed)
+
+    async def _authority_to_give(
+        self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
+    ) -> Authority:
+        """As :meth:`_authority`, for a principal that makes or edits a key."""
+        authority = await self._authority(principal, on_behalf_of, now)
+        if on_behalf_of is not None:
+            key_management.check_gives(authority)
+        return authority
+
+    async def _confirm_authority(
+        self,
+        principal: Principal[UserT],
+        on_behalf_of: str | None,
+        scopes: frozenset[str] | None,
+        now: datetime,
+    ) -> None:
+        if on_behalf_of is not None:
+            authority = await self._authority_to_give(principal, on_behalf_of, now)
+            key_management.confirm_authority(authority, scopes)
+
+    async def _revoke(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        owner: Owner[Any],
+        on_behalf_of: str | None,
+        now: datetime,
+    ) -> ApiKey:
+        cause = RevocationCause.OWNER if on_behalf_of is None else RevocationCause.DELEGATE
+        event = partial(KeyRevocation, now, principal, cause=cause)
+        revoked = await self._ports.store.revoke(
+            checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
+        )
+        return await self._access_ended(event, revoked)
+
+    async def _find_key_of(self, owner: Owner[Any], key_id: str) -> ApiKey:
+        found = await self._ports.look_ups.find_key(checked_id(key_id))
+        return key_management.of_owner(found, owner)
+
+    async def _access_ended(
+        self, event: Callable[[ApiKey], Event], record: ApiKey | None
+    ) -> ApiKey:
+        """Wait, after the commit, until no process can still use what it read before."""
+        await self._ports.leases.await_expiry()
+        return await self._changed(event, record)
+
+    async def _changed(self, event: Callable[[ApiKey], Event], record: ApiKey | None) -> ApiKey:
+        changed = key_management.present(record)
+        await self._ports.emit(event(changed))
+        return changed
+
+    async def _delete_all(self, owner_id: str, now: datetime) -> list[KeyRevocation | KeyDeleted]:
+        """What happened to each key that was on the owner's list."""
+
+        def change_of(before: ApiKey) -> KeyChange:
+            return lambda after: (revocation.forgotten(before, after, now),)
+
+        events: list[KeyRevocation | KeyDeleted] = []
+        query = KeyQuery(owner_id, now, limit=MAX_PAGE)
+        # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
+        while page := await self._ports.store.list(query):
+            for before in page:
+                after = await self._ports.store.delete(
+                    before.id, owner_id=before.owner_id, at=now, change=change_of(before)
+                )
+                if after is not None:
+                    events.append(revocation.forgotten(before, after, now))
+        return events
 
     async def _report(self, error: Exception) -> Problem:
         """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
         problem = error if isinstance(error, Problem) else unavailable_because(error)
         if self._on_event is not None:
-            await self._emit(refusal(problem, self.clock.now()))
+            await self._ports.emit(refusal(problem, self._ports.now()))
         return problem
-
-    async def _emit(self, event: Event) -> None:
-        if self._on_event is None:
-            return
-        try:
-            await result_of(self._on_event(event))
-        except Exception as error:  # noqa: BLE001 - a hook never breaks a request
-            what = f"the on_event hook failed on {type(event).__name__}"
-            log_failure(logging.ERROR, what, error)

@@ -69,7 +69,7 @@ def check_kind(name: str, authenticator: object) -> None:
         ConfigurationError: It is no `AsyncAuthenticator` with ports of its own. What an adapter makes of an `Authenticator`
             has none.
     """
-    if not isinstance(authenticator, AsyncLifecycle) or not hasattr(authenticator, "_ports"):
+    if not hasattr(authenticator, "_ports") or not isinstance(authenticator, AsyncLifecycle):
         raise ConfigurationError(
             f"{name} takes an AsyncAuthenticator. Give an Authenticator to {name.removeprefix('Async')}, and call that in a"
             " thread."

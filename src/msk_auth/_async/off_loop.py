@@ -66,7 +66,8 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
         self._blocking = blocking
         self._run = run
         self._begin_closed()
-        reads, interval = blocking._look_ups, blocking._watch_interval  # noqa: SLF001 - its counterpart's
+        parts: Any = blocking
+        reads, interval = parts._look_ups, parts._watch_interval  # noqa: SLF001 - its counterpart's
         self._watches: AsyncWatches[UserT] = AsyncWatches(
             self.rules, _OffLoopReads(reads), self.clock, interval
         )

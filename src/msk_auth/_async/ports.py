@@ -1,30 +1,66 @@
-"""The store, the look-ups and the hooks of the application, as the flows of the core reach them."""
+"""The store, the look-ups, the hooks and the clock of the application, as the operations on keys reach them.
+
+Whatever these raise but a :class:`~msk_auth.Problem` becomes :class:`~msk_auth.StoreUnavailable`: fail closed. It does so here and
+nowhere else, so that no operation can forget it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from msk_auth.core.model import (
-    KeyLimits,
-    Owner,
-    Principal,
-    UserT,
-    freeze_permissions,
-)
-from msk_auth.core.steps import Flow
-from msk_auth.flows import fail_closed, run_awaiting
+from msk_auth._failures import log_failure, unavailable_because
+from msk_auth.clock import Clock
+from msk_auth.core.errors import Problem
+from msk_auth.core.events import Event
+from msk_auth.core.model import ApiKey, KeyLimits, Owner, Principal, UserT, freeze_permissions
+from msk_auth.core.store import KeyChange
 
 from .leases import Leases
 from .look_ups import AsyncLookUps
+from .primitives import MaybeAwaitable, result_of
 from .store import AsyncKeyStore
 from .verification import AsyncVerifier
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+async def _fail_closed(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return await function(*args, **kwargs)
+    except Problem:
+        raise
+    except Exception as error:
+        raise unavailable_because(error) from error
+
+
+class _FailsClosed:
+    """An object whose methods raise problems only."""
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(_fail_closed, getattr(self._inner, name))
+
+
+def _failing_closed(inner: T) -> T:
+    return cast("T", _FailsClosed(inner))
 
 
 class AsyncPorts(Generic[UserT]):
-    """What a flow reaches through `AsyncAuthenticator`."""
+    """What the operations on keys reach.
+
+    Attributes:
+        store: The application's, as the others are.
+        look_ups: See there.
+        verifier: See there.
+        leases: See there.
+    """
 
     def __init__(
         self,
@@ -32,35 +68,68 @@ class AsyncPorts(Generic[UserT]):
         look_ups: AsyncLookUps[UserT],
         verifier: AsyncVerifier,
         leases: Leases[UserT],
+        clock: Clock,
         *,
         key_limits: KeyLimits | Callable[[], Awaitable[KeyLimits]],
         may_act_for: Callable[[Principal[UserT], Owner[UserT]], Awaitable[Iterable[str] | None]]
         | None,
+        on_event: Callable[[Event], MaybeAwaitable[None]] | None,
     ) -> None:
-        self.store = store
-        self.find_key = look_ups.find_key
-        self.find_owner = look_ups.find_owner
-        self.verify_again = verifier.verify_again
-        self.find_presented = verifier.find_presented
-        self.await_lease_expiry = leases.await_expiry
+        self.store = _failing_closed(store)
+        self.look_ups = _failing_closed(look_ups)
+        self.verifier = _failing_closed(verifier)
+        self.leases = _failing_closed(leases)
+        self._clock = clock
         self._key_limits = key_limits
         self._may_act_for = may_act_for
+        self._on_event = on_event
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a flow of the core to its end and return its result. What a step raises is a refusal: fail closed."""
-        return await run_awaiting(flow, self, fail_closed)
+    def now(self) -> datetime:
+        """The moment."""
+        try:
+            return self._clock.now()
+        except Exception as error:
+            raise unavailable_because(error) from error
+
+    async def key_limits(self) -> KeyLimits:
+        limits = self._key_limits
+        return limits if isinstance(limits, KeyLimits) else await _fail_closed(limits)
 
     async def may_act_for(
         self, principal: Principal[UserT], owner: Owner[UserT]
     ) -> frozenset[str] | None:
+        return await _fail_closed(self._permissions_for, principal, owner)
+
+    async def revoke_all(
+        self, records: Sequence[ApiKey], at: datetime, change: KeyChange
+    ) -> list[ApiKey | None]:
+        """Revoke keys at the price of one wait. The result is None for a key that its owner has deleted, which revoked it.
+
+        Also those that are revoked already: the call that revoked them may still wait for leases to end, and this one must
+        not return earlier.
+        """
+        revoked = [
+            await self.store.revoke(record.id, owner_id=record.owner_id, at=at, change=change)
+            for record in records
+        ]
+        if records:
+            await self.leases.await_expiry()
+        return revoked
+
+    async def emit(self, event: Event) -> None:
+        """Call the hook `on_event`."""
+        if self._on_event is None:
+            return
+        try:
+            await result_of(self._on_event(event))
+        except Exception as error:  # noqa: BLE001 - a hook never breaks a request
+            what = f"the on_event hook failed on {type(event).__name__}"
+            log_failure(logging.ERROR, what, error)
+
+    async def _permissions_for(
+        self, principal: Principal[UserT], owner: Owner[UserT]
+    ) -> frozenset[str] | None:
         ask = self._may_act_for
         given = None if ask is None else await ask(principal, owner)
-        # Inside the step a value of another type refuses the operation.
+        # A value of another type refuses the operation.
         return None if given is None else freeze_permissions(given, "may_act_for")
-
-    async def key_limits(self) -> KeyLimits:
-        return (
-            self._key_limits
-            if isinstance(self._key_limits, KeyLimits)
-            else await self._key_limits()
-        )

@@ -1,26 +1,50 @@
 # Generated from src/msk_auth/_async/authenticator.py by tools/generate_sync.py: change that, and run this.
-"""Authenticates requests and manages keys: it runs the flows of the core, and decides nothing itself."""
+"""Authenticates requests and manages keys: what waits is here, what decides is in the core."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
-from typing import Any, TypeVar, Unpack
+from functools import partial
+from typing import Any, Unpack, cast
 
-from msk_auth._failures import log_failure, unavailable_because
+from msk_auth._failures import unavailable_because
 from msk_auth._sync.verdict import MAX_INTERVAL, check_interval
-from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, refusal
+from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, not_counted, refusal
 from msk_auth.authenticator.validation import not_a_list_of_values, takes
 from msk_auth.clock import Clock
-from msk_auth.core import authentication, key_management, references, revocation, steps
+from msk_auth.core import authentication, key_management, references, revocation
 from msk_auth.core.activity import ActivitySettings, KeyActivity
 from msk_auth.core.authentication import Presented
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import Problem
-from msk_auth.core.events import CredentialUsed, Event
+from msk_auth.core.errors import (
+    InputInvalid,
+    KeyMalformed,
+    KeyUnknown,
+    Problem,
+)
+from msk_auth.core.events import (
+    CredentialUsed,
+    Event,
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyLeaked,
+    KeyRevocation,
+    KeyRotated,
+    KeyUpdated,
+    RevocationCause,
+)
 from msk_auth.core.fields import KeyDetails, KeyEdit
-from msk_auth.core.key_management import Changed, CreatedKey, Lifetime
+from msk_auth.core.key_management import (
+    MANAGE,
+    MAX_PAGE,
+    Authority,
+    CreatedKey,
+    Lifetime,
+    checked_id,
+)
 from msk_auth.core.keys import KeyFormat
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
@@ -28,6 +52,7 @@ from msk_auth.core.model import (
     ExternalIdentity,
     KeyLimits,
     KeyPage,
+    KeyQuery,
     KeyStatus,
     Login,
     Owner,
@@ -36,22 +61,21 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.policy import Policy
-from msk_auth.core.revocation import Ended, LeakedKey
-from msk_auth.core.steps import Flow
+from msk_auth.core.revocation import LeakedKey
+from msk_auth.core.store import KeyChange
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
 
+from .activity import flush_activity
 from .leases import Leases
 from .lifecycle import Lifecycle
 from .look_ups import LookUps
 from .ports import Ports
-from .primitives import AWAITS, result_of
-from .store import KeyStore
+from .primitives import AWAITS
+from .store import ActivityStore, KeyStore
 from .verification import Verifier
 from .watch import Watch, Watches
-
-T = TypeVar("T")
 
 
 class Authenticator(Lifecycle[UserT]):
@@ -144,16 +168,18 @@ class Authenticator(Lifecycle[UserT]):
             overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
             takes_address=takes(type(self).authenticate, "address"),
         )
+        self._store = store
         self._look_ups = LookUps(store, find_owner, find_external_owner, find_session)
-        self._verifier = Verifier(self.rules, self._look_ups)
         self._leases: Leases[UserT] = Leases(self._cache, store, self.clock)
         self._ports = Ports(
             store,
             self._look_ups,
-            self._verifier,
+            Verifier(self.rules, self._look_ups),
             self._leases,
+            self.clock,
             key_limits=key_limits,
             may_act_for=may_act_for,
+            on_event=on_event,
         )
         self._watch_interval = check_interval(watch_interval)
         self._watches: Watches[UserT] = Watches(
@@ -201,7 +227,7 @@ class Authenticator(Lifecycle[UserT]):
             except Exception as error:
                 raise self._report(error) from error
         if self._on_event is not None:
-            self._emit(CredentialUsed(self.clock.now(), principal))
+            self._ports.emit(CredentialUsed(self._ports.now(), principal))
         return principal
 
     def resume(self, reference: str) -> Principal[UserT]:
@@ -227,8 +253,9 @@ class Authenticator(Lifecycle[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            now = self.clock.now()
-            principal = self._verifier.resume(references.read(peppers, reference), now)
+            read = references.read(peppers, reference)
+            now = self._ports.now()
+            principal = Verifier(self.rules, self._look_ups).resume(read, now)
         except Problem as problem:
             self._report(problem)
             raise
@@ -236,7 +263,7 @@ class Authenticator(Lifecycle[UserT]):
             raise self._report(error) from error
         if principal.key_id is not None:
             self._usage.note(principal.key_id, now, None)
-        self._emit(CredentialUsed(self.clock.now(), principal))
+        self._ports.emit(CredentialUsed(self._ports.now(), principal))
         return principal
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
@@ -259,7 +286,7 @@ class Authenticator(Lifecycle[UserT]):
         Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
         session. The key operations of this class call it themselves.
         """
-        self._ports.run(steps.await_lease_expiry())
+        self._ports.leases.await_expiry()
 
     def create_key(
         self,
@@ -293,19 +320,28 @@ class Authenticator(Lifecycle[UserT]):
             KeyLimitReached: The owner has as many active keys as allowed.
             StoreUnavailable: The store did not answer. The key may exist.
         """
-        now = self.clock.now()
-        return self._change(
-            key_management.create_key(
-                self.rules,
-                principal,
-                name=name,
-                scopes=scopes,
-                lifetime=lifetime,
-                details=details,
-                on_behalf_of=on_behalf_of,
-                now=now,
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        authority = self._authority_to_give(principal, on_behalf_of, now)
+        limits = self._ports.key_limits()
+        created = key_management.new_key(
+            self.rules,
+            authority,
+            limits,
+            name=name,
+            scopes=scopes,
+            lifetime=lifetime,
+            details=details,
+            now=now,
         )
+        record = created.record
+        event = KeyCreated(now, principal, record)
+        self._confirm_authority(principal, on_behalf_of, record.scopes, now)
+        self._ports.store.insert(
+            record, max_active=limits.max_active, now=now, change=lambda _: (event,)
+        )
+        self._ports.emit(event)
+        return created
 
     def rotate_key(
         self,
@@ -332,12 +368,28 @@ class Authenticator(Lifecycle[UserT]):
             KeyNotFound: The owner has no such key.
             KeyNotActive: The key is revoked, expired or already rotated.
         """
-        now = self.clock.now()
-        return self._change(
-            key_management.rotate_key(
-                self.rules, principal, key_id, overlap=overlap, on_behalf_of=on_behalf_of, now=now
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        authority = self._authority_to_give(principal, on_behalf_of, now)
+        key_management.check_overlap(overlap)
+        limits = self._ports.key_limits()
+        record = self._find_key_of(authority.owner, key_id)
+        created = key_management.successor_of(self.rules, record, authority, limits, now)
+        ends_at = now + overlap
+        if record.expires_at is not None:
+            ends_at = min(ends_at, record.expires_at)
+        event = partial(KeyRotated, now, principal, successor=created.record)
+        self._confirm_authority(principal, on_behalf_of, created.record.scopes, now)
+        rotated = self._ports.store.rotate(
+            record.id,
+            successor=created.record,
+            ends_at=ends_at,
+            max_active=limits.max_active,
+            now=now,
+            change=lambda after: (event(after),),
         )
+        self._access_ended(event, rotated)
+        return created
 
     def revoke_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
@@ -355,11 +407,10 @@ class Authenticator(Lifecycle[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        return self._change(
-            key_management.revoke_key(
-                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
-            )
-        )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        owner = (self._authority(principal, on_behalf_of, now)).owner
+        return self._revoke(principal, key_id, owner, on_behalf_of, now)
 
     def delete_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
@@ -377,11 +428,14 @@ class Authenticator(Lifecycle[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be gone; try again.
         """
-        self._change(
-            key_management.delete_key(
-                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        owner = (self._authority(principal, on_behalf_of, now)).owner
+        event = partial(KeyDeleted, now, principal)
+        deleted = self._ports.store.delete(
+            checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
         )
+        self._access_ended(event, deleted)
 
     def expire_key(
         self,
@@ -407,16 +461,19 @@ class Authenticator(Lifecycle[UserT]):
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may expire then; try again.
         """
-        return self._change(
-            key_management.expire_key(
-                self.rules,
-                principal,
-                key_id,
-                at=at,
-                on_behalf_of=on_behalf_of,
-                now=self.clock.now(),
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        owner = (self._authority(principal, on_behalf_of, now)).owner
+        if at.utcoffset() is None:
+            raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
+        if at <= now:
+            # Another process's clock may be behind this one's, and would accept the key for as long. Revoking reads no clock.
+            return self._revoke(principal, key_id, owner, on_behalf_of, now)
+        event = partial(KeyExpirySet, now, principal)
+        expiring = self._ports.store.expire(
+            checked_id(key_id), owner_id=owner.id, at=at, change=lambda after: (event(after),)
         )
+        return self._access_ended(event, expiring)
 
     def update_key(
         self,
@@ -445,16 +502,25 @@ class Authenticator(Lifecycle[UserT]):
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
-        return self._change(
-            key_management.update_key(
-                self.rules,
-                principal,
-                key_id,
-                changes=changes,
-                on_behalf_of=on_behalf_of,
-                now=self.clock.now(),
-            )
+        now = self._ports.now()
+        MANAGE.check(principal, now)
+        authority = self._authority_to_give(principal, on_behalf_of, now)
+        update = key_management.update_of(changes)
+        if "networks" in update and authority.handed is not None:
+            edited = self._find_key_of(authority.owner, key_id)
+            authority = self._authority_to_give(principal, on_behalf_of, now)
+            authority.check_handed(edited.scopes)
+        event = partial(KeyUpdated, now, principal, fields=tuple(update))
+        updated = self._ports.store.update(
+            checked_id(key_id),
+            owner_id=authority.owner.id,
+            fields=update,
+            change=lambda after: (event(after),),
         )
+        if "networks" in update:
+            # Where it does not work from any more.
+            self._ports.leases.await_expiry()
+        return self._changed(event, updated)
 
     def revoke_presented_key(self, key: str) -> ApiKey | None:
         """Revoke a key for a client that presents it. The key itself is the proof; no login is needed.
@@ -472,8 +538,16 @@ class Authenticator(Lifecycle[UserT]):
             KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
-        flow = revocation.revoke_presented_key(key, self.clock.now())
-        return (self._end(flow))[0]
+        now = self._ports.now()
+        try:
+            held = self._ports.verifier.find_presented(key)
+        except KeyUnknown:
+            return None
+        event = partial(KeyRevocation, now, None, cause=RevocationCause.POSSESSION)
+        (revoked,) = self._ports.revoke_all([held], now, lambda after: (event(after),))
+        record = held if revoked is None else revoked
+        self._ports.emit(event(record))
+        return record
 
     def revoke_leaked(self, leaked: Sequence[LeakedKey]) -> tuple[ApiKey | None, ...]:
         """Revoke keys that were found in public. Safe to repeat; waits for leases once.
@@ -488,7 +562,25 @@ class Authenticator(Lifecycle[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return self._end(revocation.revoke_leaked(leaked, self.clock.now()))
+        now = self._ports.now()
+        held: dict[str, ApiKey] = {}
+        for key in dict.fromkeys(found.key for found in leaked):
+            # Malformed and unknown ones are skipped.
+            with suppress(KeyMalformed, KeyUnknown):
+                held[key] = self._ports.verifier.find_presented(key)
+        revoked = self._ports.revoke_all(
+            list(held.values()),
+            now,
+            lambda after: revocation.leaks_of(after, leaked, held, now),
+        )
+        records = {
+            key: before if after is None else after
+            for (key, before), after in zip(held.items(), revoked, strict=True)
+        }
+        for found in leaked:
+            if found.key in records:
+                self._ports.emit(KeyLeaked(now, records[found.key], found.location))
+        return tuple(records.get(found.key) for found in leaked)
 
     def forget_owner(self, owner_id: str) -> int:
         """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
@@ -506,7 +598,16 @@ class Authenticator(Lifecycle[UserT]):
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
-        return len(self._end(revocation.forget_owner(owner_id, self.clock.now())))
+        now = self._ports.now()
+        events = self._delete_all(owner_id, now)
+        self._ports.leases.await_expiry()
+        # Until now a request may have had the owner's login under a lease, and made another key.
+        while late := self._delete_all(owner_id, now):
+            events += late
+            self._ports.leases.await_expiry()
+        for event in events:
+            self._ports.emit(event)
+        return sum(isinstance(event, KeyRevocation) for event in events)
 
     def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
@@ -524,11 +625,8 @@ class Authenticator(Lifecycle[UserT]):
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        return self._ports.run(
-            key_management.get_key(
-                self.rules, principal, key_id, on_behalf_of=on_behalf_of, now=self.clock.now()
-            )
-        )
+        authority = self._authority(principal, on_behalf_of, self._ports.now())
+        return self._find_key_of(authority.owner, key_id)
 
     def key_activity(
         self,
@@ -551,17 +649,14 @@ class Authenticator(Lifecycle[UserT]):
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
         """
-        self._activity_log()
-        return self._ports.run(
-            key_management.key_activity(
-                self.rules,
-                principal,
-                key_id,
-                since=since,
-                on_behalf_of=on_behalf_of,
-                now=self.clock.now(),
-            )
-        )
+        if self.activity is None:
+            raise not_counted()
+        now = self._ports.now()
+        # It has addresses of people, so no API key reads it.
+        MANAGE.check(principal, now)
+        authority = self._authority(principal, on_behalf_of, now)
+        record = self._find_key_of(authority.owner, key_id)
+        return cast("ActivityStore", self._ports.store).activity(record.id, since=since)
 
     def list_keys(
         self,
@@ -589,19 +684,12 @@ class Authenticator(Lifecycle[UserT]):
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
-        now = self.clock.now()
-        return self._ports.run(
-            key_management.list_keys(
-                self.rules,
-                principal,
-                status=status,
-                cursor=cursor,
-                limit=limit,
-                label=label,
-                on_behalf_of=on_behalf_of,
-                now=now,
-            )
+        now = self._ports.now()
+        owner = (self._authority(principal, on_behalf_of, now)).owner
+        query = key_management.page_query(
+            owner, now, status=status, cursor=cursor, limit=limit, label=label
         )
+        return key_management.page_of(self._ports.store.list(query), limit)
 
     def flush(self) -> None:
         """Write the collected times of last use, upgraded digests and counts of activity, and delete activity that is too old.
@@ -611,11 +699,11 @@ class Authenticator(Lifecycle[UserT]):
         self._note_flush()
         with self._usage.batch() as batch:
             if batch.last_used:
-                self._ports.store.touch(batch.last_used)
+                self._store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
-                self._ports.store.replace_digest(key_id, old=old, new=new)
+                self._store.replace_digest(key_id, old=old, new=new)
         if self.activity is not None:
-            self._ports.run(self.activity.flush(self.clock.now()))
+            flush_activity(self.activity, self._store, self._ports.now())
 
     def _verify(
         self,
@@ -627,16 +715,16 @@ class Authenticator(Lifecycle[UserT]):
 
         A lease covers a credential, whichever requests present it. The address is each request's own.
         """
-        verifier = self._verifier
+        look_ups = self._look_ups
         # A session answers with what it has read before, which can be older than a lease, and other requests would get it.
         if request is not None and self._cache is None:
-            verifier = Verifier(self.rules, self._look_ups.in_session(request))
+            look_ups = look_ups.in_session(request)
         attempt = self._leases.begin(presented)
         try:
             if attempt.principal is not None:
                 return authentication.at_address(attempt.principal, address)
             now = self.clock.now()
-            outcome = verifier.authenticate(presented, now)
+            outcome = Verifier(self.rules, look_ups).authenticate(presented, now)
             self._leases.keep(attempt, outcome)
             principal = authentication.at_address(outcome.principal, address)
             if principal.key_id is not None:
@@ -645,29 +733,98 @@ class Authenticator(Lifecycle[UserT]):
         finally:
             self._leases.end(attempt)
 
-    def _change(self, flow: Flow[Changed[T]]) -> T:
-        changed = self._ports.run(flow)
-        self._emit(changed.event)
-        return changed.value
+    def _authority(
+        self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
+    ) -> Authority:
+        """Whose keys a principal manages: its own owner's, or another owner's if the application lets it act for them.
 
-    def _end(self, flow: Flow[Ended]) -> tuple[ApiKey | None, ...]:
-        ended = self._ports.run(flow)
-        for event in ended.events:
-            self._emit(event)
-        return ended.records
+        Raises:
+            ConfigurationError: The application has no `may_act_for`.
+            InteractiveRequired: The principal is no interactive login.
+            TokenExpired, TokenRevoked: The login of the principal would be refused now.
+            PermissionDenied: There is no such owner, or the principal may not act for them. One answer for both: the ids of
+                owners cannot be found out.
+        """
+        if on_behalf_of is None:
+            return key_management.own_authority(principal)
+        key_management.check_delegation(self.rules, principal, now)
+        acting = self._ports.verifier.verify_again(principal, now)
+        owner = None
+        if key_management.can_be_owner_id(on_behalf_of):
+            owner = self._ports.look_ups.find_owner(on_behalf_of)
+        handed = None if owner is None else self._ports.may_act_for(acting, owner)
+        return key_management.delegated_authority(owner, handed)
+
+    def _authority_to_give(
+        self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
+    ) -> Authority:
+        """As :meth:`_authority`, for a principal that makes or edits a key."""
+        authority = self._authority(principal, on_behalf_of, now)
+        if on_behalf_of is not None:
+            key_management.check_gives(authority)
+        return authority
+
+    def _confirm_authority(
+        self,
+        principal: Principal[UserT],
+        on_behalf_of: str | None,
+        scopes: frozenset[str] | None,
+        now: datetime,
+    ) -> None:
+        if on_behalf_of is not None:
+            authority = self._authority_to_give(principal, on_behalf_of, now)
+            key_management.confirm_authority(authority, scopes)
+
+    def _revoke(
+        self,
+        principal: Principal[UserT],
+        key_id: str,
+        owner: Owner[Any],
+        on_behalf_of: str | None,
+        now: datetime,
+    ) -> ApiKey:
+        cause = RevocationCause.OWNER if on_behalf_of is None else RevocationCause.DELEGATE
+        event = partial(KeyRevocation, now, principal, cause=cause)
+        revoked = self._ports.store.revoke(
+            checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
+        )
+        return self._access_ended(event, revoked)
+
+    def _find_key_of(self, owner: Owner[Any], key_id: str) -> ApiKey:
+        found = self._ports.look_ups.find_key(checked_id(key_id))
+        return key_management.of_owner(found, owner)
+
+    def _access_ended(self, event: Callable[[ApiKey], Event], record: ApiKey | None) -> ApiKey:
+        """Wait, after the commit, until no process can still use what it read before."""
+        self._ports.leases.await_expiry()
+        return self._changed(event, record)
+
+    def _changed(self, event: Callable[[ApiKey], Event], record: ApiKey | None) -> ApiKey:
+        changed = key_management.present(record)
+        self._ports.emit(event(changed))
+        return changed
+
+    def _delete_all(self, owner_id: str, now: datetime) -> list[KeyRevocation | KeyDeleted]:
+        """What happened to each key that was on the owner's list."""
+
+        def change_of(before: ApiKey) -> KeyChange:
+            return lambda after: (revocation.forgotten(before, after, now),)
+
+        events: list[KeyRevocation | KeyDeleted] = []
+        query = KeyQuery(owner_id, now, limit=MAX_PAGE)
+        # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
+        while page := self._ports.store.list(query):
+            for before in page:
+                after = self._ports.store.delete(
+                    before.id, owner_id=before.owner_id, at=now, change=change_of(before)
+                )
+                if after is not None:
+                    events.append(revocation.forgotten(before, after, now))
+        return events
 
     def _report(self, error: Exception) -> Problem:
         """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
         problem = error if isinstance(error, Problem) else unavailable_because(error)
         if self._on_event is not None:
-            self._emit(refusal(problem, self.clock.now()))
+            self._ports.emit(refusal(problem, self._ports.now()))
         return problem
-
-    def _emit(self, event: Event) -> None:
-        if self._on_event is None:
-            return
-        try:
-            result_of(self._on_event(event))
-        except Exception as error:  # noqa: BLE001 - a hook never breaks a request
-            what = f"the on_event hook failed on {type(event).__name__}"
-            log_failure(logging.ERROR, what, error)

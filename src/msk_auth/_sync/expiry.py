@@ -6,16 +6,21 @@ In classes of their own, so that nothing that a request reaches through an authe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from msk_auth.core import expiry
+from msk_auth.core.cursor import PageCursor
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.model import KeyPage, UserT
+from msk_auth.core.events import KeyExpiring
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyPage, UserT
 from msk_auth.core.store import offered
 
 from .authenticator import Authenticator
 from .lifecycle import check_kind
+from .ports import Ports
+from .store import ExpiryStore
 
 
 class KeyExpiry(Generic[UserT]):
@@ -33,10 +38,11 @@ class KeyExpiry(Generic[UserT]):
     """
 
     def __init__(self, authenticator: Authenticator[UserT]) -> None:
-        parts: Any = authenticator
         check_kind("KeyExpiry", authenticator)
-        _check_store(parts._ports.store)  # noqa: SLF001
-        self._parts = parts
+        parts: Any = authenticator
+        _check_store(parts._store)  # noqa: SLF001 - these are its operations, in a class of their own
+        self._ports: Ports[UserT] = parts._ports  # noqa: SLF001
+        self._store = cast("ExpiryStore", self._ports.store)
 
     def expiring(
         self, *, before: datetime, cursor: str | None = None, limit: int = expiry.BATCH
@@ -52,10 +58,15 @@ class KeyExpiry(Generic[UserT]):
             InputInvalid: An argument is not acceptable.
             StoreUnavailable: The store did not answer.
         """
-        now = self._parts.clock.now()
-        flow = expiry.list_expiring(before=before, cursor=cursor, limit=limit, now=now)
-        page: KeyPage = self._parts._ports.run(flow)  # noqa: SLF001
-        return page
+        now = self._ports.now()
+        expiry.check_query(before, limit)
+        after = None if cursor is None else PageCursor.decode(cursor)
+        found: dict[str, ApiKey] = {}
+        # From one stretch to the next, as a key moves that is announced meanwhile: it may be met twice, and is not missed.
+        for announced in (None, *reversed(expiry.NOTICE_DAYS)):
+            query = ExpiryQuery(now, before, announced, after, limit + 1)
+            found.update((record.id, record) for record in self._store.list_expiring(query))
+        return expiry.page_of(found.values(), limit)
 
     def announce(self) -> int:
         """Send a :class:`KeyExpiring` for each key that ends within 30, 7 or 1 days and was not announced for that yet.
@@ -74,9 +85,24 @@ class KeyExpiry(Generic[UserT]):
             StoreUnavailable: The store did not answer, or `on_change` raised. What was sent before stays so; the next call
                 sends the rest.
         """
-        flow = expiry.announce(self._parts._emit, self._parts.clock.now())  # noqa: SLF001
-        count: int = self._parts._ports.run(flow)  # noqa: SLF001
+        count = 0
+        for days, stretch in expiry.stretches(self._ports.now()):
+            query = stretch
+            while batch := self._store.list_expiring(query):
+                for record in batch:
+                    count += self._announce(record.id, days, query.now)
+                query = replace(query, after=expiry.position(batch[-1]))
         return count
+
+    def _announce(self, key_id: str, days: int, now: datetime) -> bool:
+        def event(record: ApiKey) -> KeyExpiring:
+            return KeyExpiring(now, record, days)
+
+        # Of several processes the one whose write changed the key announces it.
+        noted = self._store.announce_expiry(key_id, days=days, change=lambda after: (event(after),))
+        if noted is not None:
+            self._ports.emit(event(noted))
+        return noted is not None
 
 
 def _check_store(store: Any) -> None:

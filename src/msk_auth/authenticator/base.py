@@ -181,13 +181,6 @@ class BaseAuthenticator(Generic[UserT]):
             )
         return peppers
 
-    def _activity_log(self) -> ActivityLog:
-        if self.activity is None:
-            raise ConfigurationError(
-                "This authenticator does not count what keys do. Give it activity=ActivitySettings()."
-            )
-        return self.activity
-
     def _open_issuers(self) -> None:
         for issuer in self.issuers:
             issuer.open()
@@ -199,6 +192,13 @@ class BaseAuthenticator(Generic[UserT]):
 
 def _no_principal(_authorization: Sequence[str | bytes]) -> None:
     """Nothing is cached."""
+
+
+def not_counted() -> ConfigurationError:
+    """The error for the activity of a key where none is counted."""
+    return ConfigurationError(
+        "This authenticator does not count what keys do. Give it activity=ActivitySettings()."
+    )
 
 
 def refusal(problem: Problem, now: datetime) -> Refusal:

@@ -1,7 +1,7 @@
-"""What an administrator does with the keys of all owners: list them, and revoke them. Written once for both authenticators.
+"""What an administrator does with the keys of all owners, list them and revoke them: what decides about it.
 
-There is no flow here that makes a key, extends one or shows its value: an administrator ends access and gives none (G3, G4).
-Each begins with the application's policy, an interactive login with a permission.
+No operation of `_async.administration` makes a key, extends one or shows its value: an administrator ends access and gives none
+(G3, G4). Each begins with the application's policy, an interactive login with a permission.
 
 A page reads a bounded number of records, also where few of ten million match: it may then hold fewer keys than asked for,
 or none, and has a cursor as long as there are more records.
@@ -13,20 +13,14 @@ import base64
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import date, datetime
-from typing import Any, Final, TypeAlias
+from datetime import datetime
+from typing import Final, TypeAlias
 
-from . import steps
-from .activity import KeyActivity
 from .cursor import PageCursor
-from .errors import FieldError, InputInvalid, KeyNotFound
-from .events import KeyRevocation, RevocationCause
+from .errors import FieldError, InputInvalid
 from .fields import MAX_OWNER_ID_LENGTH, is_label
-from .key_management import MAX_PAGE, is_key_id
-from .model import ApiKey, KeyFilter, KeyPage, KeyQuery, Principal
-from .policy import Policy
-from .revocation import Ended
-from .steps import Flow
+from .key_management import MAX_PAGE
+from .model import KeyFilter
 
 MAX_REVOKED: Final = 200
 """How many keys one call revokes."""
@@ -41,79 +35,12 @@ Position: TypeAlias = tuple[str, datetime, str]
 """Where a page ended: owner, time of creation and id of its last record."""
 
 
-def list_keys(
-    policy: Policy,
-    principal: Principal[Any],
-    wanted: KeyFilter,
-    *,
-    cursor: str | None,
-    limit: int,
-    now: datetime,
-) -> Flow[KeyPage]:
-    """A page of the keys of all owners that match, by owner, each owner's newest first. Deleted keys are not listed."""
-    policy.check(principal, now)
-    _check(wanted, limit)
-    position = None if cursor is None else _decode(cursor)
-    found: list[ApiKey] = []
-    for _ in range(MAX_READS):
-        batch = yield from _read(wanted, position, now)
-        for record in batch:
-            position = (record.owner_id, record.created_at, record.id)
-            if wanted.matches(record, now):
-                found.append(record)
-                if len(found) == limit:
-                    return KeyPage(tuple(found), _encode(position))
-        if len(batch) < BATCH:
-            return KeyPage(tuple(found), None)
-    return KeyPage(tuple(found), None if position is None else _encode(position))
+def check_filter(wanted: KeyFilter, limit: int) -> None:
+    """Refuse a filter or a limit that is not acceptable.
 
-
-def key_activity(
-    policy: Policy, principal: Principal[Any], key_id: str, since: date | None, now: datetime
-) -> Flow[KeyActivity]:
-    """What a key of any owner did, deleted ones included: its activity is kept as long as that of others."""
-    policy.check(principal, now)
-    record = (yield from steps.find_key(key_id)) if is_key_id(key_id) else None
-    if record is None:
-        raise KeyNotFound
-    return (yield from steps.find_activity(record.id, since))
-
-
-def revoke_keys(
-    policy: Policy, principal: Principal[Any], key_ids: Sequence[str], now: datetime
-) -> Flow[Ended]:
-    """Revoke keys of any owners, for good, at the price of one wait. What is no key is None in the result."""
-    policy.check(principal, now)
-    if isinstance(key_ids, str) or not 1 <= len(key_ids) <= MAX_REVOKED:
-        raise InputInvalid.of("ids", f"Give a list of 1 to {MAX_REVOKED} ids.")
-    held: dict[str, ApiKey] = {}
-    for key_id in dict.fromkeys(key_ids):
-        record = (yield from steps.find_key(key_id)) if is_key_id(key_id) else None
-        if record is not None:
-            held[key_id] = record
-
-    def event(record: ApiKey) -> KeyRevocation:
-        return KeyRevocation(now, principal, record, RevocationCause.ADMINISTRATOR)
-
-    # Also those that are revoked already: the call that revoked them may still wait for leases to end.
-    changed = yield from steps.revoke_keys(
-        tuple(held.values()), now, lambda record: (event(record),)
-    )
-    # A deleted one counts as none, as for its owner. It is revoked.
-    revoked = dict(zip(held, changed, strict=True))
-    events = tuple(event(record) for record in changed if record is not None)
-    return Ended(tuple(revoked.get(key_id) for key_id in key_ids), events)
-
-
-def _read(wanted: KeyFilter, after: Position | None, now: datetime) -> Flow[Sequence[ApiKey]]:
-    if wanted.owner_id is None:
-        return (yield from steps.list_all_keys(after, BATCH))
-    since = None if after is None else after[1:]
-    query = KeyQuery(wanted.owner_id, now, wanted.status, since, BATCH, wanted.label)
-    return (yield from steps.list_keys(query))
-
-
-def _check(wanted: KeyFilter, limit: int) -> None:
+    Raises:
+        InputInvalid: It is not.
+    """
     wrong = [
         FieldError(name, "Give the time with its offset from UTC.")
         for name in ("created_before", "unused_since", "expires_before")
@@ -129,17 +56,33 @@ def _check(wanted: KeyFilter, limit: int) -> None:
         raise InputInvalid(wrong)
 
 
+def check_ids(key_ids: Sequence[str]) -> None:
+    """Refuse too many ids, and none.
+
+    Raises:
+        InputInvalid: It is no list of 1 to :data:`MAX_REVOKED` ids.
+    """
+    if isinstance(key_ids, str) or not 1 <= len(key_ids) <= MAX_REVOKED:
+        raise InputInvalid.of("ids", f"Give a list of 1 to {MAX_REVOKED} ids.")
+
+
 def _is_owner_id(text: str) -> bool:
     return 0 < len(text) <= MAX_OWNER_ID_LENGTH and "\x00" not in text
 
 
-def _encode(position: Position) -> str:
+def encode(position: Position) -> str:
+    """The cursor of a page that ended there."""
     owner_id, created_at, key_id = position
     owner = base64.urlsafe_b64encode(owner_id.encode()).rstrip(b"=").decode()
     return f"{PageCursor.encode(created_at, key_id)}.{owner}"
 
 
-def _decode(cursor: str) -> Position:
+def decode(cursor: str) -> Position:
+    """Where the page before ended.
+
+    Raises:
+        InputInvalid: It is no cursor of this listing.
+    """
     where, _, owner = cursor.partition(".")
     created_at, key_id = PageCursor.decode(where)
     owner_id = ""

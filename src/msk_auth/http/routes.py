@@ -7,7 +7,7 @@ that each request runs. Its order is the same for all of them:
 2. Only then the body is read, up to the route's limit.
 3. The route parses it, calls the authenticator, and presents the answer.
 
-An adapter runs the flow with :func:`~msk_auth.ports.run_blocking` or :func:`~msk_auth.ports.run_awaiting` over its
+An adapter runs the flow with :func:`~msk_auth.flows.run_blocking` or :func:`~msk_auth.flows.run_awaiting` over its
 :class:`Exchange`.
 """
 
