@@ -416,6 +416,30 @@ async def test_closed_connections_of_mariadb_cost_an_awaited_read_one_retry(mysq
     await engine.dispose()
 
 
+def test_activity_around_midnight_changes_each_row_once(url: URL) -> None:
+    """Some drivers send all rows in one statement, and PostgreSQL refuses one that changes a row twice."""
+    before, after = NOW, NOW + timedelta(days=1)
+    entries = [
+        ActivityEntry("k", after.date(), 2, 0, LastRequest(after, "/after")),
+        ActivityEntry("k", before.date(), 1, 1, LastRequest(before, "/before")),
+        ActivityEntry("other", before.date(), 1, 0, LastRequest(before)),
+    ]
+    with engine_on(url) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
+        rows: list[Any] = []
+
+        @event.listens_for(engine, "before_execute")
+        def _note(_connection: Any, _statement: Any, many: Any, *_rest: Any) -> None:
+            rows.extend(row["key_id"] for row in many if "at" in row)
+
+        store.record_activity(entries)
+        event.remove(engine, "before_execute", _note)
+        assert sorted(rows) == ["k", "other"]
+        assert store.activity("k", since=None) == KeyActivity(
+            (DailyRequests(before.date(), 1, 1), DailyRequests(after.date(), 2, 0)),
+            LastRequest(after, "/after"),
+        )
+
+
 def test_a_request_that_comes_while_old_ones_are_deleted_is_kept(postgres_url: URL) -> None:
     day, later = NOW.date(), NOW + timedelta(days=10)
     other = create_engine(postgres_url)

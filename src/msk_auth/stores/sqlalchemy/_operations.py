@@ -319,6 +319,13 @@ class KeyOperations:
 
     def record_activity(self, connection: Connection, entries: Sequence[ActivityEntry]) -> None:
         days, last = self._activity.c, self._last_requests.c
+        # A key has an entry for each day, and one last request: some drivers send all rows in one statement, which may
+        # change a row only once.
+        newest: dict[str, ActivityEntry] = {}
+        for entry in entries:
+            known = newest.get(entry.key_id)
+            if known is None or known.last.at <= entry.last.at:
+                newest[entry.key_id] = entry
         self._upsert(
             connection,
             self._activity,
@@ -344,7 +351,7 @@ class KeyOperations:
                     "address": entry.last.address,
                     "user_agent": entry.last.user_agent,
                 }
-                for entry in entries
+                for entry in newest.values()
             ],
             # MariaDB and MySQL compare with a time that they may have replaced already. The outcome is the same.
             lambda new: {
