@@ -51,15 +51,18 @@ class BatchedReader(Generic[RecordT]):
     Args:
         find: Reads one record, in bounded time.
         find_many: Reads the records with these ids, without those that do not exist.
+        may_share: Returns whether a look-up may share a read with those of other requests; None means that it always may.
     """
 
     def __init__(
         self,
         find: Callable[[str], Awaitable[RecordT | None]],
         find_many: Callable[[Sequence[str]], Awaitable[Sequence[RecordT]]],
+        may_share: Callable[[], bool] | None = None,
     ) -> None:
         self._find = find
         self._find_many = find_many
+        self._may_share = may_share
         # A thread runs one loop at a time.
         self._here = threading.local()
 
@@ -70,6 +73,8 @@ class BatchedReader(Generic[RecordT]):
             TimeoutError: Waiting and reading took longer than :data:`~msk_auth.core.store.READ_SECONDS`.
             Exception: The error of the read, in each look-up that shared it.
         """
+        if self._may_share is not None and not self._may_share():
+            return await self._find(record_id)
         queue = self._queue()
         if queue.turn is not None:
             return await queue.join(record_id)

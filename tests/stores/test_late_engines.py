@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import METADATA, OnEngine, async_engine_on, engine_on, sqlite_url
 
 from msk_auth import Authenticator, ConfigurationError, Owner, RecordedLease, StoreUnavailable
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _stores
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _shared
 from msk_auth.testing import ChangeRecorder
 from msk_auth.testing._store_contract import NOW, OWNER, add, in_parallel, make_record
 
@@ -109,7 +109,7 @@ def test_threads_that_use_a_store_first_together_prepare_its_engine_once(
         prepared.append(engine)
         time.sleep(0.05)  # as long as the others need to arrive
 
-    monkeypatch.setattr(_stores, "note_file", prepare)
+    monkeypatch.setattr(_shared, "note_file", prepare)
     with (
         engine_on(sqlite_url(tmp_path)) as engine,
         closing(SQLAlchemyKeyStore(lambda: engine)) as store,

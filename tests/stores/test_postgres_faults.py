@@ -21,7 +21,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import METADATA, empty_tables
 
 from msk_auth.batching import BatchedReader
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
+from msk_auth.stores.sqlalchemy import (
+    AsyncSQLAlchemyKeyStore,
+    SQLAlchemyKeyStore,
+    prepare_postgresql,
+)
 from msk_auth.stores.sqlalchemy._standby import StandbyError
 from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
@@ -71,22 +75,24 @@ def cuttable(postgres_url: URL) -> Iterator[tuple[Wire, URL]]:
 
 
 @asynccontextmanager
-async def reader_on(url: URL) -> AsyncIterator[BatchedReader]:
-    engine = create_async_engine(url)
+async def reader_on(url: URL, **options: Any) -> AsyncIterator[BatchedReader]:
+    engine = create_async_engine(url, **options)
+    prepare_postgresql(engine)
     store = AsyncSQLAlchemyKeyStore(engine)
     yield BatchedReader(store.find, store.find_many)
     await store.aclose()
     await engine.dispose()
 
 
+@pytest.mark.parametrize("is_pinged", [False, True], ids=["plain", "pool_pre_ping"])
 @pytest.mark.parametrize("loses", [False, True], ids=["late", "lost"])
 async def test_after_a_cut_look_ups_are_answered_within_a_second(
-    postgres_url: URL, loses: bool
+    postgres_url: URL, loses: bool, is_pinged: bool
 ) -> None:
     """Late: what was sent meanwhile arrives in the end. Lost: no connection of before ever answers again."""
     history = History()
     with cuttable(postgres_url) as (cable, url):
-        async with reader_on(url) as reader:
+        async with reader_on(url, pool_pre_ping=is_pinged) as reader:
             done = asyncio.Event()
 
             async def look_up() -> None:
@@ -136,11 +142,15 @@ async def test_one_lost_connection_delays_only_its_own_look_ups(postgres_url: UR
             assert time.monotonic() - began < BOUND_SECONDS
 
 
+@pytest.mark.parametrize("is_pinged", [False, True], ids=["plain", "pool_pre_ping"])
 @pytest.mark.parametrize("loses", [False, True], ids=["late", "lost"])
-def test_after_a_cut_threads_are_answered_within_a_second(postgres_url: URL, loses: bool) -> None:
+def test_after_a_cut_threads_are_answered_within_a_second(
+    postgres_url: URL, loses: bool, is_pinged: bool
+) -> None:
     history = History()
     with cuttable(postgres_url) as (cable, url):
-        engine = create_engine(url, pool_timeout=1, pool_pre_ping=True)
+        engine = create_engine(url, pool_timeout=1, pool_pre_ping=is_pinged)
+        prepare_postgresql(engine)
         store = SQLAlchemyKeyStore(engine)
         done = threading.Event()
 

@@ -61,7 +61,6 @@ def standby(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         check(SimpleNamespace(info=Reported("on")) if "all" in known or driver in known else driver)
 
     monkeypatch.setattr(_standby, "check_primary", check_or_standby)
-    monkeypatch.setattr("msk_auth.stores.sqlalchemy._postgresql.check_primary", check_or_standby)
     return known
 
 
@@ -93,13 +92,15 @@ async def test_only_the_connections_that_lead_to_a_standby_are_given_up(
     store = AsyncSQLAlchemyKeyStore(engine)
     await store.insert(make_record("k1"), max_active=None, now=NOW)
     assert await store.find("k1") == make_record("k1")
-    assert store._postgres is not None
-    (here,) = store._postgres._loops.values()
-    held = here.idle[-1].driver
-    standby.append(held)
-    # The pool's still leads to the primary.
+    async with engine.connect() as connection:
+        pooled = await connection.get_raw_connection()
+        driver: Any = pooled.driver_connection
+    standby.append(driver)
+    with pytest.raises(StandbyError):
+        await store.find("k1")
+    assert driver.closed
+    # The next one leads to the primary.
     assert await store.find("k1") == make_record("k1")
-    assert held.closed
     await store.aclose()
     await engine.dispose()
 

@@ -49,8 +49,9 @@ from msk_auth import (
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
+    _async_store,
     _standby,
-    _stores,
+    _store,
     api_key_table,
     read_record,
 )
@@ -158,9 +159,9 @@ def test_a_refused_key_releases_the_lock(tmp_path: Path) -> None:
 
 
 def test_a_writer_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(_store, "WRITE_SECONDS", 0.01)
     with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
-        with store._turn, pytest.raises(TimeoutError):
+        with store._turns.take(True, 60), pytest.raises(TimeoutError):
             add(store, "k")
         add(store, "k")
 
@@ -169,10 +170,10 @@ def test_a_writer_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_an_asynchronous_writer_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_stores, "_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(_async_store, "WRITE_SECONDS", 0.01)
     engine = async_engine_on(sqlite_url(tmp_path))
     store = AsyncSQLAlchemyKeyStore(engine)
-    async with store._turns(True):
+    async with store._turns.take(True, 60):
         with pytest.raises(TimeoutError):
             await store.insert(make_record("k"), max_active=None, now=NOW)
     await store.insert(make_record("k"), max_active=None, now=NOW)

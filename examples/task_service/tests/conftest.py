@@ -49,7 +49,7 @@ def _patient_databases() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _patient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As :func:`_patient_databases`, for what the library reads; for each test, since the library's own tests are not patient."""
-    for module in ("stores.sqlalchemy._stores", "batching"):
+    for module in ("stores.sqlalchemy._async_store", "batching"):
         monkeypatch.setattr(f"msk_auth.{module}.READ_SECONDS", _PATIENCE)
 
 

@@ -93,7 +93,9 @@ class KeyReader:
         self._find_many: Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]] | None
         self._find_many = offered(store, "find_many")
         self._batches = (
-            None if self._find_many is None else BatchedReader(store.find, self._find_many)
+            None
+            if self._find_many is None
+            else BatchedReader(store.find, self._find_many, offered(store, "may_share_reads"))
         )
         self.at_once: int = 1 if self._find_many is None else MAX_BATCH
 

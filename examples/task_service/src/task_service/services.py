@@ -210,7 +210,11 @@ class Services:
             )
         key_audit = KeyAudit(db, audit)
         key_store = AsyncSQLAlchemyKeyStore(
-            db.engine, schema.api_keys, on_change=key_audit.on_change
+            db.engine,
+            schema.api_keys,
+            on_change=key_audit.on_change,
+            # What the engine does at a checkout is the same for every request.
+            shares_reads=True,
         )
         db.read_through(key_store)
         authenticator = AsyncAuthenticator(

@@ -82,7 +82,7 @@ class Worker:
         clock = SystemClock() if clock is None else clock
         db = Database.open(settings.database_url)
         # It holds no secret, and no key is presented to a worker: it only reads what is read again and again.
-        db.read_through(AsyncSQLAlchemyKeyStore(db.engine, api_keys))
+        db.read_through(AsyncSQLAlchemyKeyStore(db.engine, api_keys, shares_reads=True))
         config = ConfigStore(db, clock, audit=Audit(db, clock))
         sandbox = command_sandbox_of(settings)
         return cls.on(db, config, settings, clock, sandbox, serving=False, observer=observer)

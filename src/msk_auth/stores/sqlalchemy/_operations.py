@@ -19,13 +19,16 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    ARRAY,
     Column,
     ColumnElement,
     Connection,
     LargeBinary,
     Select,
+    String,
     Table,
     and_,
+    any_,
     bindparam,
     case,
     cast,
@@ -52,6 +55,7 @@ from ._rows import (
     first_record,
     from_microseconds,
     read_record,
+    records,
     select_from_id,
     to_columns,
     to_microseconds,
@@ -116,7 +120,10 @@ class KeyOperations:
         self._columns = [table.c[name] for name in FIELDS]
         self._find = select_from_id(table).limit(1)
         self._find_many = select(*self._columns).where(
-            table.c.id.in_(bindparam("key_ids", expanding=True))
+            # One text for any number of ids, which PostgreSQL prepares once.
+            table.c.id == any_(bindparam("key_ids", type_=ARRAY(String)))
+            if dialect == "postgresql"
+            else table.c.id.in_(bindparam("key_ids", expanding=True))
         )
 
     def find(self, connection: Connection, key_id: str) -> ApiKey | None:
@@ -124,7 +131,7 @@ class KeyOperations:
 
     def find_many(self, connection: Connection, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         rows = connection.execute(self._find_many, {"key_ids": list(key_ids)}).all()
-        return [read_record(row) for row in rows]
+        return records(rows, len(key_ids))
 
     def insert(
         self, connection: Connection, record: ApiKey, *, max_active: int | None, now: datetime

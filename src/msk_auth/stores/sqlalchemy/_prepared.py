@@ -72,7 +72,6 @@ class Statement:
                 "A prepared statement cannot have a list as a parameter. Use one parameter for each value."
             )
         self.text: str = compiled.string
-        self.encoded = self.text.encode()
         self._compiled = compiled
         self._positions: Sequence[str] | None = compiled.positiontup
         self._to_driver = {

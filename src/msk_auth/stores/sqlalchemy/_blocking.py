@@ -1,0 +1,146 @@
+"""What the blocking store does otherwise than the asynchronous one; :mod:`._awaiting` has the same names."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from sqlalchemy import Connection
+
+from msk_auth._fork import after_fork_in_child
+from msk_auth.clock import SystemClock
+from msk_auth.core.store import call_on_change
+
+from ._deadlines import CANCEL_SECONDS, CURRENT, Use, can_cancel, no_answer
+
+__all__ = ["Turns", "call_on_change", "run", "within"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CLOCK: Final = SystemClock()
+_TICK_SECONDS: Final = 0.25
+
+
+def run(
+    connection: Connection,
+    work: Callable[Concatenate[Connection, P], T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Call a function with the connection."""
+    return work(connection, *args, **kwargs)
+
+
+def within(seconds: float, work: Callable[[], T], *, ends_with_caller: bool) -> T:  # noqa: ARG001
+    """The result of `work`, which fails when it is late, where its connection can be shut down.
+
+    Args:
+        seconds: How long it may take, to a quarter of a second.
+        work: What to do. It gives its connection back when it fails.
+        ends_with_caller: A thread cannot leave what it waits for.
+
+    Raises:
+        TimeoutError: It was late, and failed.
+    """
+    use = Use()
+    token = CURRENT.set(use)
+    _watch.add(use, _CLOCK.monotonic() + seconds)
+    try:
+        return work()
+    except Exception as error:
+        if use.is_late:
+            raise no_answer() from error
+        raise
+    finally:
+        _watch.remove(use)
+        CURRENT.reset(token)
+
+
+class _Watch:
+    """Ends the uses that are late, from a thread that lives as long as there are any."""
+
+    def __init__(self) -> None:
+        self._begin()
+        after_fork_in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._deadlines: dict[Use, float] = {}
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def add(self, use: Use, deadline: float) -> None:
+        self._deadlines[use] = deadline
+        if self._is_running:
+            return
+        with self._lock:
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="msk_auth deadlines").start()
+
+    def remove(self, use: Use) -> None:
+        self._deadlines.pop(use, None)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_TICK_SECONDS)
+            self._end_late()
+            with self._lock:
+                # In this order: a use that comes now starts the next thread, or is seen by this one.
+                self._is_running = False
+                if not self._deadlines:
+                    return
+                self._is_running = True
+
+    def _end_late(self) -> None:
+        now = _CLOCK.monotonic()
+        can_wait = True
+        for use, deadline in list(self._deadlines.items()):
+            if deadline > now:
+                continue
+            if not use.is_late and can_wait and can_cancel(use.driver):
+                # What is cancelled has until the next look to end, and keeps its connection.
+                use.is_late = True
+                try:
+                    use.driver.cancel_safe(timeout=CANCEL_SECONDS)
+                except Exception:  # noqa: BLE001 - it is shut down instead
+                    # Nor does the server answer the other requests.
+                    can_wait = False
+                else:
+                    continue
+            use.is_late = True
+            use.shut_down()
+
+
+_watch: Final = _Watch()
+
+
+class Turns:
+    """Lets the writers of a process take turns."""
+
+    def __init__(self) -> None:
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def take(self, are_taken: bool, seconds: float) -> Generator[None]:
+        """Wait for a turn and have it for the length of a block, unless none are taken here.
+
+        Raises:
+            TimeoutError: It took longer than `seconds`.
+        """
+        if not are_taken:
+            yield
+            return
+        if not self._turn.acquire(timeout=seconds):
+            raise TimeoutError("the database is still busy with earlier writes")
+        try:
+            yield
+        finally:
+            self._turn.release()
