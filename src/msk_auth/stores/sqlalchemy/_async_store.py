@@ -95,7 +95,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.AsyncBatchStore`."""
-        return await self._read(self._operations.find_many, key_ids)
+        return await self._read(self._find_many, key_ids)
 
     def may_share_reads(self) -> bool:
         """Whether look-ups of several requests may share one read now: see `shares_reads`."""
@@ -335,7 +335,10 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         """Read with one statement; once more if the pool's connection turns out to be closed."""
 
         async def read() -> T:
-            async with self._connect(takes_turns=self._is_one_connection) as connection:
+            async with (
+                self._turns.take(self._is_one_connection, WRITE_SECONDS),
+                self._derived_engine.connect() as connection,
+            ):
                 return await run(connection, self._read_on, work, *args, **kwargs)
 
         async def read_again() -> T:
@@ -404,18 +407,14 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         return await within(seconds, work, ends_with_caller=ends_with_caller)
 
     @asynccontextmanager
-    async def _connect(self, *, takes_turns: bool) -> AsyncGenerator[AsyncConnection]:
+    async def _transaction(self) -> AsyncGenerator[AsyncConnection]:
         async with (
-            self._turns.take(takes_turns, WRITE_SECONDS),
+            self._turns.take(self._is_sqlite, WRITE_SECONDS),
             self._derived_engine.connect() as connection,
         ):
-            with in_use(connection):
-                yield connection
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncGenerator[AsyncConnection]:
-        async with self._connect(takes_turns=self._is_sqlite) as connection:
-            await run(connection, self._isolate, "READ COMMITTED")
-            async with connection.begin():
-                await run(connection, self._begin_write)
-                yield connection
+            # Until the commit has returned.
+            with await run(connection, in_use):
+                await run(connection, self._isolate, "READ COMMITTED")
+                async with connection.begin():
+                    await run(connection, self._begin_write)
+                    yield connection

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -112,16 +117,16 @@ class Turns:
             WeakKeyDictionary()
         )
 
-    @asynccontextmanager
-    async def take(self, are_taken: bool, seconds: float) -> AsyncGenerator[None]:
+    def take(self, are_taken: bool, seconds: float) -> AbstractAsyncContextManager[None]:
         """Wait for a turn and have it for the length of a block, unless none are taken here.
 
         Raises:
             TimeoutError: It took longer than `seconds`.
         """
-        if not are_taken:
-            yield
-            return
+        return self._take(seconds) if are_taken else nullcontext()
+
+    @asynccontextmanager
+    async def _take(self, seconds: float) -> AsyncGenerator[None]:
         turn = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with asyncio.timeout(seconds):
             await turn.acquire()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -128,16 +128,16 @@ class Turns:
     def _renew(self) -> None:
         self._turn = threading.Lock()
 
-    @contextmanager
-    def take(self, are_taken: bool, seconds: float) -> Generator[None]:
+    def take(self, are_taken: bool, seconds: float) -> AbstractContextManager[None]:
         """Wait for a turn and have it for the length of a block, unless none are taken here.
 
         Raises:
             TimeoutError: It took longer than `seconds`.
         """
-        if not are_taken:
-            yield
-            return
+        return self._take(seconds) if are_taken else nullcontext()
+
+    @contextmanager
+    def _take(self, seconds: float) -> Generator[None]:
         if not self._turn.acquire(timeout=seconds):
             raise TimeoutError("the database is still busy with earlier writes")
         try:

@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 CANCEL_SECONDS: Final = 0.25
 """How long a cancel request may take, and what it cancels afterwards."""
@@ -66,15 +65,26 @@ CURRENT: Final[ContextVar[Use | None]] = ContextVar("msk_auth_use", default=None
 
 
 @contextmanager
-def in_use(connection: Connection | AsyncConnection) -> Generator[None]:
-    """Make a connection that of the current use, if there is one."""
-    use = CURRENT.get()
-    sync = connection.sync_connection if isinstance(connection, AsyncConnection) else connection
-    if use is None or sync is None:
+def in_use(connection: Connection) -> Generator[None]:
+    """Make a connection that of the current use for the length of a block, if there is a use.
+
+    psycopg prepares nothing meanwhile. It numbers prepared statements on every connection alike, and behind a pooler that
+    mixes connections another one's statement would answer.
+    """
+    driver: Any = connection.connection.driver_connection
+    use, threshold = CURRENT.get(), getattr(driver, "prepare_threshold", None)
+    if use is None:
         yield
         return
-    with use.of(sync.connection.driver_connection):
-        yield
+    with use.of(driver):
+        if threshold is None:
+            yield
+            return
+        driver.prepare_threshold = None
+        try:
+            yield
+        finally:
+            driver.prepare_threshold = threshold
 
 
 def is_late() -> bool:

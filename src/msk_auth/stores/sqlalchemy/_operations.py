@@ -19,16 +19,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
-    ARRAY,
     Column,
     ColumnElement,
     Connection,
     LargeBinary,
     Select,
-    String,
     Table,
     and_,
-    any_,
     bindparam,
     case,
     cast,
@@ -120,10 +117,7 @@ class KeyOperations:
         self._columns = [table.c[name] for name in FIELDS]
         self._find = select_from_id(table).limit(1)
         self._find_many = select(*self._columns).where(
-            # One text for any number of ids, which PostgreSQL prepares once.
-            table.c.id == any_(bindparam("key_ids", type_=ARRAY(String)))
-            if dialect == "postgresql"
-            else table.c.id.in_(bindparam("key_ids", expanding=True))
+            table.c.id.in_(bindparam("key_ids", expanding=True))
         )
 
     def find(self, connection: Connection, key_id: str) -> ApiKey | None:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import InvalidRequestError
 
 from msk_auth.core.errors import ConfigurationError
 
+from ._deadlines import is_late
 from ._rows import FastPathUnavailable
 
 
@@ -65,6 +66,7 @@ class Statement:
 
     def __init__(self, select: Select[Any], dialect: Dialect) -> None:
         self._select = select
+        self._is_postgresql = dialect.name == "postgresql"
         # Annotations of SQLAlchemy leave out what its own dialects define.
         compiled = cast("Any", select.compile(dialect=dialect))
         if compiled.post_compile_params:
@@ -125,8 +127,39 @@ class Statement:
         return converted
 
     def read(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
-        """The rows, through SQLAlchemy."""
+        """The rows; on PostgreSQL by a cursor of the driver, which takes half of the time of SQLAlchemy's statements."""
+        if self._is_for_cursors_of(connection):
+            try:
+                return self.rows(_fetch(connection, self.text, self.parameters(values)))
+            except Exception:
+                # SQLAlchemy makes it one of its errors, and closes what has to be closed.
+                if is_late():
+                    raise
         return [self._make(row) for row in connection.execute(self._select, values)]
+
+    def _is_for_cursors_of(self, connection: Connection) -> bool:
+        # A listener of the application sees every statement, and may change it.
+        return (
+            self._is_postgresql
+            and "schema_translate_map" not in connection.get_execution_options()
+            and not connection.dispatch.before_execute
+            and not connection.dispatch.before_cursor_execute
+        )
+
+
+def _fetch(connection: Connection, text: str, parameters: Any) -> Sequence[Sequence[Any]]:
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(text, parameters)
+        return cursor.fetchall()
+    except Exception:
+        raise
+    except BaseException:
+        # Interrupted: an answer may be on its way, and it must not be the next one's.
+        connection.invalidate()
+        raise
+    finally:
+        cursor.close()
 
 
 def _check_text(value: str) -> None:

@@ -9,13 +9,19 @@ from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import (
+    ARRAY,
     Connection,
     Engine,
     MetaData,
     Select,
     SingletonThreadPool,
     StaticPool,
+    String,
     Table,
+    any_,
+    bindparam,
+    literal_column,
+    select,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,10 +30,11 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import ApiKey
 
-from ._deadlines import is_late
+from ._deadlines import in_use, is_late
 from ._durability import commit_durably
 from ._operations import KeyOperations
 from ._prepared import Statement
+from ._rows import first_record, records, select_from_id
 from ._schema import api_key_table
 from ._sqlite import (
     FORK_GATE,
@@ -105,6 +112,12 @@ class SharedStore:
         )
         self._outside_forks = FORK_GATE.inside if self._is_sqlite else nullcontext
         self._is_postgresql = engine.dialect.name == "postgresql"
+        first = select_from_id(self._table).limit(literal_column("1"))
+        self._first = Statement(first, engine.dialect)
+        if self._is_postgresql:
+            key_ids = bindparam("key_ids", type_=ARRAY(String))
+            among = select(*self._table.c).where(self._table.c.id == any_(key_ids))
+            self._among = Statement(among, engine.dialect)
         if self._is_sqlite:
             note_file(engine)
             choose_connection_class(engine)
@@ -144,13 +157,14 @@ class SharedStore:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        self._isolate(connection, "AUTOCOMMIT")
-        if self._is_sqlite:
-            check_file(connection)
-        answer = work(connection, *args, **kwargs)
-        # Afterwards, when whatever the server had to report has arrived.
-        check_primary_of(connection)
-        return answer
+        with in_use(connection):
+            self._isolate(connection, "AUTOCOMMIT")
+            if self._is_sqlite:
+                check_file(connection)
+            answer = work(connection, *args, **kwargs)
+            # Afterwards, when whatever the server had to report has arrived.
+            check_primary_of(connection)
+            return answer
 
     def _begin_write(self, connection: Connection) -> None:
         if self._is_sqlite:
@@ -172,7 +186,13 @@ class SharedStore:
 
     def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
         self._locate(connection)
-        return self._operations.find(connection, key_id)
+        return first_record(self._first.read(connection, {"key_id": key_id}), key_id)
+
+    def _find_many(self, connection: Connection, key_ids: Sequence[str]) -> Sequence[ApiKey]:
+        if not self._is_postgresql:
+            return self._operations.find_many(connection, key_ids)
+        rows = self._among.read(connection, {"key_ids": list(key_ids)})
+        return records(rows, len(key_ids))
 
     def _statement(self, select: Select[Any]) -> Callable[[], Statement]:
         """The statement for the engine of the moment, compiled when that changes."""

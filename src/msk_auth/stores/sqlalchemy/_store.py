@@ -269,7 +269,11 @@ class SQLAlchemyKeyStore(SharedStore):
         """Read with one statement; once more if the pool's connection turns out to be closed."""
 
         def read() -> T:
-            with self._connect(takes_turns=self._is_one_connection) as connection:
+            with (
+                self._turns.take(self._is_one_connection, WRITE_SECONDS),
+                self._outside_forks(),
+                self._derived_engine.connect() as connection,
+            ):
                 return run(connection, self._read_on, work, *args, **kwargs)
 
         def read_again() -> T:
@@ -338,19 +342,15 @@ class SQLAlchemyKeyStore(SharedStore):
         return within(seconds, work, ends_with_caller=ends_with_caller)
 
     @contextmanager
-    def _connect(self, *, takes_turns: bool) -> Generator[Connection]:
+    def _transaction(self) -> Generator[Connection]:
         with (  # noqa: SIM117 - as in the asynchronous store
-            self._turns.take(takes_turns, WRITE_SECONDS),
+            self._turns.take(self._is_sqlite, WRITE_SECONDS),
             self._outside_forks(),
             self._derived_engine.connect() as connection,
         ):
-            with in_use(connection):
-                yield connection
-
-    @contextmanager
-    def _transaction(self) -> Generator[Connection]:
-        with self._connect(takes_turns=self._is_sqlite) as connection:
-            run(connection, self._isolate, "READ COMMITTED")
-            with connection.begin():
-                run(connection, self._begin_write)
-                yield connection
+            # Until the commit has returned.
+            with run(connection, in_use):
+                run(connection, self._isolate, "READ COMMITTED")
+                with connection.begin():
+                    run(connection, self._begin_write)
+                    yield connection
