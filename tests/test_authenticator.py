@@ -1114,6 +1114,18 @@ async def test_closing_an_async_authenticator_flushes_and_leaves_no_task() -> No
     assert asyncio.all_tasks() <= before
 
 
+def test_an_authenticator_cannot_be_opened_on_another_event_loop_than_asyncio_s() -> None:
+    async def find_owner(owner_id: str) -> Owner[str]:
+        return Owner(owner_id, frozenset(), owner_id)
+
+    auth = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+    opening = auth.__aenter__()
+    # As trio runs it: no loop of asyncio is there.
+    with pytest.raises(ConfigurationError, match="runs on asyncio, and this event loop is another"):
+        opening.send(None)
+    assert not auth.is_open
+
+
 @ON_A_LOOP
 async def test_an_authenticator_that_is_opened_twice_has_one_flusher() -> None:
     here = Awaiting()

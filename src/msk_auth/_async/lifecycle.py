@@ -93,8 +93,14 @@ class AsyncLifecycle(BaseAuthenticator[UserT]):
     async def __aenter__(self) -> Self:
         import asyncio
 
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                "AsyncAuthenticator runs on asyncio, and this event loop is another one, such as trio's. Run the application"
+                " on asyncio: anyio.run(…, backend='asyncio'), or the worker class asyncio or uvloop of Hypercorn."
+            ) from error
         self._open_issuers()
-        loop = asyncio.get_running_loop()
         # An application and its adapter may both open it.
         if loop not in self._flushers:
             self._flushers[loop] = loop.create_task(self._flush_forever(), name="msk_auth flush")
