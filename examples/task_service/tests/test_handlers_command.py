@@ -537,6 +537,16 @@ async def test_the_supervisor_reports_a_program_that_cannot_be_started(tmp_path:
     assert (process.returncode, errors) == (126, b"none: No such file or directory\n")
 
 
+async def test_guard_and_supervisor_have_no_second_thread(tmp_path: Path) -> None:
+    """Their exit status is the command's, and an interpreter that exits beside a thread of its own can crash."""
+    process, hold = await supervised(tmp_path / "x", SH, "sh", "-c", "echo $PPID; exec sleep 600")
+    assert process.stdout is not None
+    guards = [int(await process.stdout.readline()), process.pid]
+    assert [len(entries(Path(f"/proc/{pid}/task"))) for pid in guards] == [1, 1]
+    os.close(hold)
+    assert await asyncio.wait_for(process.wait(), 60) == 143
+
+
 @pytest.mark.parametrize(
     ("written", "code"),
     [

@@ -45,9 +45,9 @@ import signal
 import struct
 import sys
 import time
-from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 GRACE_SECONDS = 3.0
@@ -61,14 +61,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _LANDLOCK_RESTRICT_SELF = 446  # on every architecture
 
-TYPE_CHECKING = False  # as `typing` has it
-if TYPE_CHECKING:
-    from typing import Literal
-
-    _Reason = Literal["input closed", "lease over", "guard killed"]
-
 # select() does not count the time in which the machine sleeps, so the clock is read this often.
 _CLOCK_SECONDS = 1.0
+# Orphans that end faster than they are reaped must not keep the supervisor from reading the clock.
+_REAPED_AT_ONCE = 1000
 
 
 def main(folder: str, until: float, rules: int | None, program: str, argv: list[str]) -> int:
@@ -107,17 +103,16 @@ def _supervise(
 ) -> int:
     _become_subreaper()
     parent = os.getpid()
+    child_ended = _pipe_of_ended_children()
     child = os.fork()
     if child == 0:  # pragma: no cover - what the child does is lost when it becomes the command
         _become(program, argv, rules, lambda: _die_with(parent))
     os.write(group, str(child).encode())
-    reasons: list[_Reason] = []
-    start_new_thread(_end_command, (child, until, guard_alive, reasons))
-    code = _wait_for(child)
+    code, is_lease_over = _wait_or_end(child, until, guard_alive, child_ended)
     _signal_group(child, signal.SIGKILL)
     _kill_children()
     _remove(folder)
-    if code != 0 and "lease over" in reasons:
+    if code != 0 and is_lease_over:
         signal.raise_signal(LEASE_OVER)
     return exit_status(code)
 
@@ -185,36 +180,69 @@ def _die_with(parent: int) -> None:  # pragma: no cover - as above
         os._exit(CANNOT_START)
 
 
-def _end_command(  # pragma: no cover - a thread that is not traced
-    child: int, until: float, guard_alive: int, reasons: list[_Reason]
-) -> None:
-    reason = _wait_for_reason(until, guard_alive)
-    reasons.append(reason)
-    if reason != "guard killed":
-        _signal_group(child, signal.SIGTERM)
-        time.sleep(GRACE_SECONDS)
-    _signal_group(child, signal.SIGKILL)
+def _pipe_of_ended_children() -> int:
+    """A file descriptor that becomes readable when a child ends."""
+    ended, end = os.pipe()
+    os.set_blocking(end, False)
+    signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+    # The number is written only for a signal with a handler.
+    signal.signal(signal.SIGCHLD, _ignore)
+    return ended
 
 
-def _wait_for_reason(until: float, guard_alive: int) -> _Reason:  # pragma: no cover - as above
-    """Return when the command must end."""
+def _ignore(_number: int, _frame: object) -> None:
+    pass
+
+
+def _wait_or_end(child: int, until: float, guard_alive: int, child_ended: int) -> tuple[int, bool]:
+    """Wait until the command has ended, and end it when it must. Its exit status, and whether the lease was over.
+
+    Without a thread: an interpreter that exits while it has another thread can crash, and its exit status is the command's.
+    """
     unread = b""
-    while True:
+    while (code := _reap(child)) is None:
         timeout = max(0.0, min(_CLOCK_SECONDS, until - _now()))
-        readable, _, _ = select.select([0, guard_alive], [], [], timeout)
-        if guard_alive in readable:
-            return "guard killed"
+        readable, _, _ = select.select([0, guard_alive, child_ended], [], [], timeout)
+        if guard_alive in readable:  # pragma: no cover - no test that measures kills the guard
+            _signal_group(child, signal.SIGKILL)
+            return _wait_for(child), False
+        if child_ended in readable:
+            os.read(child_ended, 4096)
         if 0 in readable:
             chunk = os.read(0, 65536)
             if not chunk:
-                return "input closed"
+                return _terminate(child, child_ended), False
             *lines, unread = (unread + chunk).split(b"\n")
             until = float(lines[-1]) if lines else until
         if _now() >= until:
-            return "lease over"
+            return _terminate(child, child_ended), True
+    return code, False
 
 
-def _now() -> float:  # pragma: no cover - as above
+def _terminate(child: int, child_ended: int) -> int:
+    """End the command, by SIGKILL if SIGTERM does not within the grace. Its exit status."""
+    _signal_group(child, signal.SIGTERM)
+    kill_at = _now() + GRACE_SECONDS
+    while (code := _reap(child)) is None:
+        left = kill_at - _now()
+        if left <= 0:
+            _signal_group(child, signal.SIGKILL)
+            return _wait_for(child)
+        if select.select([child_ended], [], [], left)[0]:
+            os.read(child_ended, 4096)
+    return code
+
+
+def _reap(child: int) -> int | None:
+    """As :func:`_wait_for`, but None if the child has not ended."""
+    ended = iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0))
+    for pid, status in islice(ended, _REAPED_AT_ONCE):
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+    return None
+
+
+def _now() -> float:  # pragma: no cover - each system executes one of the two
     # As the service's own clock does.
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
