@@ -28,11 +28,13 @@ import pytest
 from click.testing import CliRunner, Result
 from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_in
 from prometheus_client import CollectorRegistry
+from tests.databases import postgres_database
 
 from msk_auth import ConfigurationError
 from task_service.cli import _worker_metrics, main
 from task_service.server import Server
 from task_service.settings import Settings
+from task_service.worker import Worker
 
 pytestmark = pytest.mark.slow
 
@@ -264,6 +266,36 @@ def test_an_invalid_setting_has_no_traceback(
     done = run(tmp_path / "data", command, **({"PORT": "0"} | settings))
     assert done.exit_code == 1
     assert output in done.stderr
+
+
+def test_a_process_that_cannot_execute_commands_does_not_start(tmp_path: Path) -> None:
+    """The system refuses what a command is confined with, or Python is gone."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho cannot be confined >&2; exit 126\n")
+    python.chmod(0o755)
+    reasons = {str(python): "cannot be confined", str(tmp_path / "none"): "No such file"}
+    with (
+        postgres_database() as database,
+        mock.patch.object(Server, "run") as served,
+        mock.patch.object(Worker, "execute_runs") as executed,
+    ):
+        url = database.set(drivername="postgresql").render_as_string(hide_password=False)
+        for command in ("serve", "worker"):
+            for executable, reason in reasons.items():
+                with mock.patch("sys.executable", executable):
+                    done = run(tmp_path / "data", command, PORT="0", DATABASE_URL=url)
+                assert (done.exit_code, done.stdout) == (1, "")
+                assert "Commands of tasks cannot be executed" in done.stderr
+                assert reason in done.stderr
+        served.assert_not_called()
+        executed.assert_not_called()
+        # A process that executes none may start.
+        with (
+            mock.patch("sys.executable", str(python)),
+            mock.patch("task_service.cli.signal.signal"),
+        ):
+            run(tmp_path / "data", "serve", PORT="0", DATABASE_URL=url, EXECUTE_RUNS="never")
+        served.assert_called_once()
 
 
 def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:

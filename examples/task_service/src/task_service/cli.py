@@ -260,7 +260,7 @@ def doctor() -> None:
 
 async def _prepare(settings: Settings) -> None:
     async with _services(settings) as services:
-        await services.worker.check_commands()
+        await services.worker.check_commands(execute=True)
 
 
 async def _migrate_only(
@@ -335,7 +335,7 @@ async def _work(settings: Settings, grace: timedelta) -> None:
     worker = Worker.build(settings, observer=RunMetrics(registry))
     try:
         await migrate_database(worker.db)
-        await worker.check_commands()
+        await worker.check_commands(execute=True)
         logging.getLogger(__name__).info("executing runs as %s", worker.runner.worker_id)
         with _worker_metrics(settings, registry):
             await worker.execute_runs(stop, grace)

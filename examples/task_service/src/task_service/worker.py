@@ -24,7 +24,7 @@ from .accounts.config import ConfigStore
 from .db.engine import Database
 from .db.schema import api_keys
 from .handlers import HandlerEnvironment, HandlerRegistry
-from .handlers.command import refuse_unconfined
+from .handlers.command import explain_failure, refuse_unconfined
 from .handlers.sandbox import CommandSandbox
 from .settings import Settings
 from .tasks.interfaces import RunObserver
@@ -149,11 +149,14 @@ class Worker:
             serving=serving,
         )
 
-    async def check_commands(self) -> None:
-        """Refuse to start if an allowed command cannot be kept from the service's secrets on this machine.
+    async def check_commands(self, *, execute: bool = False) -> None:
+        """Refuse to start if allowed commands cannot be kept from the service's secrets on this machine, or not be executed.
+
+        Args:
+            execute: Execute a command that does nothing, to see whether that works.
 
         Raises:
-            ConfigurationError: There is one; the message names it, and states what to do.
+            ConfigurationError: There is one; the message states why, and what to do.
             StoreUnavailable: The database does not answer.
         """
         if self.serving and self.settings.execute_runs == "never":
@@ -162,6 +165,12 @@ class Worker:
         refusal = refuse_unconfined(allowed, self.command_sandbox)
         if refusal is not None:
             raise ConfigurationError(refusal)
+        failure = await explain_failure(self.command_sandbox) if execute and allowed else None
+        if failure is not None:
+            raise ConfigurationError(
+                f"Commands of tasks cannot be executed here: {failure}. Use this version's unit or container image, which"
+                " permit what commands need, or allow no commands."
+            )
 
     async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
         """Execute runs until `stop` is set; runs then get `grace`, :data:`RUN_GRACE` by default.

@@ -90,6 +90,33 @@ def refuse_unconfined(commands: Iterable[str], sandbox: CommandSandbox) -> str |
     )
 
 
+class _Output:
+    """What the command of :func:`explain_failure` prints."""
+
+    full = False
+    text = ""
+
+    def write(self, stream: Stream, text: str) -> None:
+        self.text += text
+
+
+async def explain_failure(sandbox: CommandSandbox) -> str | None:
+    """Execute a command that does nothing, as a run does. Why it failed, if it did; else None.
+
+    Args:
+        sandbox: The sandbox of this machine.
+    """
+    output = _Output()
+    context = RunContext("check", 1, _MACHINE, output)
+    # Not Python: commands may be kept from the folder that it is installed in.
+    program = shutil.which("true", path=COMMAND_PATH) or "/bin/true"
+    try:
+        code = await _run(program, ["true"], context, sandbox)
+    except OSError as error:
+        return str(error)
+    return f"exit status {code}: {output.text.strip()}" if code else None
+
+
 class CommandParams(HandlerParams):
     """The argument vector: the program as the administrator listed it, then its arguments, passed on unchanged."""
 
@@ -164,7 +191,8 @@ async def _run(program: str, argv: list[str], context: RunContext, sandbox: Comm
     rules: int | None = None
     try:
         try:
-            rules = sandbox.rules(Path(folder))
+            # Without Landlock only harmless commands get here: see refuse_unconfined().
+            rules = None if sandbox.is_missing else sandbox.rules(Path(folder))
             process = await asyncio.create_subprocess_exec(
                 # -I and -S: nothing of the environment or of installed packages runs before the supervisor.
                 *(sys.executable, "-I", "-S", supervisor.__file__),
