@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import sqlite3
@@ -13,8 +14,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import EntryPoint
@@ -278,6 +279,7 @@ def test_a_process_that_cannot_execute_commands_does_not_start(tmp_path: Path) -
         postgres_database() as database,
         mock.patch.object(Server, "run") as served,
         mock.patch.object(Worker, "execute_runs") as executed,
+        systemd(tmp_path / "notify") as notifications,
     ):
         url = database.set(drivername="postgresql").render_as_string(hide_password=False)
         for command in ("serve", "worker"):
@@ -289,6 +291,7 @@ def test_a_process_that_cannot_execute_commands_does_not_start(tmp_path: Path) -
                 assert reason in done.stderr
         served.assert_not_called()
         executed.assert_not_called()
+        assert notifications() == []
         # A process that executes none may start.
         with (
             mock.patch("sys.executable", str(python)),
@@ -296,6 +299,52 @@ def test_a_process_that_cannot_execute_commands_does_not_start(tmp_path: Path) -
         ):
             run(tmp_path / "data", "serve", PORT="0", DATABASE_URL=url, EXECUTE_RUNS="never")
         served.assert_called_once()
+
+
+@contextmanager
+def systemd(path: Path) -> Iterator[Callable[[], list[bytes]]]:
+    """The socket that systemd names to a service of Type=notify. Returns what was received since the last call."""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received,
+        mock.patch.dict(os.environ, NOTIFY_SOCKET=str(path)),
+    ):
+        received.bind(str(path).replace("@", "\0", 1))
+        received.setblocking(False)
+
+        def notifications() -> list[bytes]:
+            with suppress(BlockingIOError):
+                return [received.recv(100), *notifications()]
+            return []
+
+        yield notifications
+
+
+def test_systemd_is_notified_when_the_service_answers(tmp_path: Path) -> None:
+    with systemd(tmp_path / "notify") as notifications:
+        with serving(tmp_path / "data") as service:
+            deadline = time.monotonic() + 60
+            while not (notified := notifications()) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert notified == [b"READY=1"]
+            assert service.request("GET", "/readyz")[0] == 200
+            service.stop()
+        # A port that is taken: the unit fails, instead of being started.
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            run(tmp_path / "data", "serve", PORT=str(taken.getsockname()[1]))
+        assert notifications() == []
+
+
+@pytest.mark.parametrize("abstract", [True, False])
+def test_systemd_is_notified_when_a_worker_executes_runs(tmp_path: Path, abstract: bool) -> None:
+    path = Path(f"@{secrets.token_hex()}") if abstract else tmp_path / "notify"
+    with (
+        postgres_database() as database,
+        systemd(path) as notifications,
+        mock.patch.object(Worker, "execute_runs"),
+    ):
+        url = database.set(drivername="postgresql").render_as_string(hide_password=False)
+        done = run(tmp_path / "data", "worker", DATABASE_URL=url)
+        assert (done.exit_code, notifications()) == (0, [b"READY=1"])
 
 
 def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:

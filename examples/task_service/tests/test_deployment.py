@@ -302,12 +302,38 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
             assert service["StateDirectory"] == "task-service"
         for number in ("create_ruleset", "add_rule", "restrict_self"):
             assert f"landlock_{number}" in service["SystemCallFilter"].split()
+        assert service["Type"] == "notify"
+        # A migration may wait for long transactions before the process is ready, and gives up by itself.
+        assert service["TimeoutStartSec"] == "infinity"
         assert service["ProtectSystem"] == "strict"
         assert service["NoNewPrivileges"] == "yes"
         assert service["CapabilityBoundingSet"] == ""
         # The commands of tasks are ended by the service, each with its own grace.
         assert service["KillMode"] == "mixed"
     assert sorted(started) == ["serve", "serve", "worker"]
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.geteuid() != 0, reason="needs root on Linux"
+)
+def test_processes_in_the_units_have_the_metrics_of_the_dashboard() -> None:
+    """With /proc mounted as systemd does it for the units."""
+    named = set(re.findall(r"\bprocess_[a-z_]+", (DEPLOY / "grafana-dashboard.json").read_text()))
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= named
+    collect = (
+        "from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest;"
+        " registry = CollectorRegistry(); ProcessCollector(registry=registry);"
+        " print(generate_latest(registry).decode())"
+    )
+    for unit in units():
+        service = unit["Service"]
+        options = [f"hidepid={service['ProtectProc']}"]
+        if service.get("ProcSubset", "all") != "all":
+            options.append(f"subset={service['ProcSubset']}")
+        mounted = f'mount -t proc -o {",".join(options)} proc /proc && exec "$@"'
+        command = ["unshare", "--mount", "sh", "-c", mounted, "sh", sys.executable, "-c", collect]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert named <= set(re.findall(r"^process_[a-z_]+", done.stdout, re.MULTILINE))
 
 
 def test_the_time_that_a_process_gets_to_stop_is_the_same_everywhere(compose: Any) -> None:

@@ -276,6 +276,14 @@ async def _migrate_only(
 async def _start(services: Services) -> None:
     await _greet(services)
     keep_what_exists()
+    _notify_systemd()
+
+
+def _notify_systemd() -> None:
+    """Report that the process has started (sd_notify(3)), if systemd started it as Type=notify."""
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notification:
+            notification.sendto(b"READY=1", f"\0{address[1:]}" if address[0] == "@" else address)
 
 
 async def _greet(services: Services) -> None:
@@ -338,6 +346,7 @@ async def _work(settings: Settings, grace: timedelta) -> None:
         await worker.check_commands(execute=True)
         logging.getLogger(__name__).info("executing runs as %s", worker.runner.worker_id)
         with _worker_metrics(settings, registry):
+            _notify_systemd()
             await worker.execute_runs(stop, grace)
     finally:
         await worker.db.close()

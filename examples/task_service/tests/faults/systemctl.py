@@ -9,10 +9,12 @@ import os
 import pwd
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 UNITS = Path("/etc/systemd/system")
@@ -62,11 +64,15 @@ class Unit:
             path.mkdir(exist_ok=True)
             path.chmod(int(self.one("StateDirectoryMode", "0755"), 8))
             os.chown(path, owner, group)
+        notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notifications.bind(f"\0{self.name}{time.monotonic_ns()}")
+        notifications.settimeout(0.1)
+        named = {"NOTIFY_SOCKET": "@" + notifications.getsockname()[1:].decode()}
         with (STATE / f"{self.name}.log").open("ab") as log:
             process = subprocess.Popen(
                 shlex.split(self.one("ExecStart")),
                 cwd="/",
-                env=self.environment(),
+                env=self.environment() | (named if self.one("Type") == "notify" else {}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -80,8 +86,14 @@ class Unit:
             code = process.wait()
             if code:
                 sys.exit(f"{self.name} failed: {(STATE / f'{self.name}.log').read_text()}")
-        else:
-            self.pid_file.write_text(str(process.pid))
+            return
+        self.pid_file.write_text(str(process.pid))
+        while self.one("Type") == "notify":
+            with suppress(TimeoutError):
+                assert notifications.recv(100) == b"READY=1"
+                return
+            if process.poll() is not None:
+                sys.exit(f"{self.name} failed: {(STATE / f'{self.name}.log').read_text()}")
 
     def stop(self) -> None:
         pid = int(self.pid_file.read_text())
