@@ -15,13 +15,20 @@ from argon2.profiles import CHEAPEST
 from click.testing import CliRunner
 from examples.task_service.tests.accounts_support import KINDS, PASSWORD, principal
 from examples.task_service.tests.runs_support import migrated
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from msk_auth import ConfigurationError, KeyRevoked, OwnerDisabled, TokenRevoked
 from task_service.accounts.audit import AuditQuery
+from task_service.api.audit import audit_json
 from task_service.cli import main
 from task_service.db import schema
-from task_service.restore import RESTORED, AuditedChanges, Restoration, refuse_what_ended
+from task_service.restore import (
+    RESTORED,
+    AuditedChanges,
+    Restoration,
+    list_actions,
+    refuse_what_ended,
+)
 from task_service.services import Services
 from task_service.settings import Settings
 from task_service.tasks.models import NewTask, RunState
@@ -147,14 +154,64 @@ async def test_service_accounts_that_ended_since_are_disabled_again(services: Se
     assert await refuse_what_ended(services, changes) == Restoration(0, 0, 0, 0)
 
 
-def test_changes_that_are_not_made_again_are_listed_oldest_first() -> None:
-    changes = AuditedChanges.read(
-        [line(3, "config.changed", None), line(2, "user.roles_changed", "usr_1"), line(1, "x", "y")]
-    )
-    assert changes.not_repeated == (
-        "2026-01-01T00:00:02Z user.roles_changed usr_1",
-        "2026-01-01T00:00:03Z config.changed",
-    )
+async def exported(services: Services) -> list[str]:
+    """The audit log as its export has it: the newest entry first."""
+    pages = services.audit.pages(AuditQuery())
+    return [json.dumps(audit_json(entry)) async for page in pages for entry in page]
+
+
+async def test_only_changes_that_need_an_action_are_listed(services: Services) -> None:
+    # What the backup has.
+    await services.config.update({"run_retention_days": 7})
+    ann, bob = [
+        await services.users.create(name, ["user"], password=PASSWORD) for name in ("ann", "bob")
+    ]
+    acts = replace(principal(ann), authenticated_at=services.clock.now())
+    kept, revoked = [
+        (await services.authenticator.create_key(acts, name=name)).record.id
+        for name in ("kept", "revoked")
+    ]
+    account = await services.service_accounts.create("bot")
+    last = (await services.audit.list(AuditQuery())).items[0].id
+    # What happened since, oldest first.
+    since = [
+        ("user.roles_changed", ann.id, True),
+        ("user.roles_changed", "usr_0000000000000000", False),  # created since: that is listed
+        ("user.created", "usr_0000000000000000", True),
+        ("user.password_changed", bob.id, True),
+        ("config.changed", None, True),
+        ("key.rotated", kept, True),
+        ("key.updated", kept, True),
+        ("key.expiry_set", revoked, False),  # it is revoked again
+        ("key.revoked", revoked, False),
+        ("key.rotated", NEVER, False),  # created since
+        ("service_account.described", account.id, False),  # no right depends on it
+        ("service_account.deleted", account.id, False),  # it is disabled again
+        ("service_account.created", "svc_0000000000000000", True),
+    ]
+    lines = [
+        line(last + number, action, target) for number, (action, target, _) in enumerate(since, 1)
+    ]
+    changes = AuditedChanges.read([*reversed(lines), *await exported(services)])
+    expected = [
+        f"2026-01-01T00:00:{last + number:02}Z {action} {target or ''}".rstrip()
+        for number, (action, target, is_listed) in enumerate(since, 1)
+        if is_listed
+    ]
+    for _ in range(2):
+        await refuse_what_ended(services, changes)
+        assert await list_actions(services, changes) == expected
+
+
+async def test_a_change_whose_entry_was_purged_is_not_listed(services: Services) -> None:
+    await services.config.update({"run_retention_days": 7})
+    export = await exported(services)
+    await services.users.create("ann", ["user"], password=PASSWORD)
+    async with services.db.write() as connection:
+        await connection.execute(
+            delete(schema.audit).where(schema.audit.c.action == "config.changed")
+        )
+    assert await list_actions(services, AuditedChanges.read(export)) == []
 
 
 @pytest.mark.parametrize(
@@ -170,6 +227,7 @@ def test_changes_that_are_not_made_again_are_listed_oldest_first() -> None:
         line(1, "key.leaked", "k").replace("{}", "null"),
         line(1, "key.revoked", None),
         line(1, "key.revoked", "k").replace('"k"', "7"),
+        line(1, "x", None).replace("2026-01-01T", "yesterday "),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(wrong: str) -> None:
@@ -188,7 +246,7 @@ def test_the_command_reports_what_it_did_and_what_is_left(tmp_path: Path) -> Non
     )
     assert "run: task-service after-restore --audit FILE" in done.stdout
     done = CliRunner().invoke(
-        main, ["after-restore", "--audit", "-"], env=env, input=line(1, "config.changed", None)
+        main, ["after-restore", "--audit", "-"], env=env, input=line(9, "config.changed", None)
     )
-    assert "Not made again: 2026-01-01T00:00:01Z config.changed" in done.stdout
+    assert "To be done by you: 2026-01-01T00:00:09Z config.changed" in done.stdout
     assert "are active" not in done.stdout

@@ -33,7 +33,7 @@ from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine
 from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
-from .restore import AuditedChanges, refuse_what_ended
+from .restore import AuditedChanges, list_actions, refuse_what_ended
 from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
 from .services import Services
@@ -206,12 +206,11 @@ def after_restore(audit_log: TextIO | None) -> None:
     """End what a restored backup would bring back. Run it before any process starts on the database.
 
     Runs that were queued or running are cancelled and logins end. With an export of the audit log, keys that were
-    revoked since the backup are revoked again and users disabled again; other changes are listed, to be checked by you.
+    revoked since the backup are revoked again and users disabled again; other changes since then that you have to make
+    again are listed.
     """
     changes = AuditedChanges.read(() if audit_log is None else audit_log)
     asyncio.run(_after_restore(load_settings(), changes))
-    for line in changes.not_repeated:
-        click.echo(f"Not made again: {line}")
     if audit_log is None:
         click.echo(
             "Keys that were revoked and users who were disabled since the backup are active."
@@ -385,6 +384,8 @@ async def _after_restore(settings: Settings, changes: AuditedChanges) -> None:
         done = await refuse_what_ended(services, changes)
         click.echo(f"Runs cancelled: {done.runs}. Logins ended: {done.sessions}.")
         click.echo(f"Keys revoked: {done.keys}. Users disabled: {done.users}.")
+        for line in await list_actions(services, changes):
+            click.echo(f"To be done by you: {line}")
 
 
 async def _create_user(settings: Settings, name: str, role: str, password: str | None) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 
 from msk_auth import ConfigurationError, KeyStatus
 
 from .accounts.users import SERVICE_ACCOUNT
-from .db.schema import runs, sessions
+from .db.schema import audit, runs, sessions
 from .errors import ServiceAccountNotFound, UserNotFound
 from .ids import is_id
 from .services import Services
@@ -31,20 +32,29 @@ _DISABLED: Final = frozenset(
     {"user.disabled", "service_account.disabled", "service_account.deleted"}
 )
 _ENABLED: Final = frozenset({"user.enabled", "service_account.enabled"})
-_NOT_REPEATED: Final = frozenset(
-    {
-        "config.changed",
-        "key.expiry_set",
-        "key.rotated",
-        "key.updated",
-        "service_account.created",
-        "service_account.deleted",
-        "service_account.described",
-        "user.password_changed",
-        "user.password_set",
-        "user.roles_changed",
-    }
-)
+_CREATED: Final = frozenset({"user.created", "service_account.created"})
+_OF_KEYS: Final = frozenset({"key.expiry_set", "key.rotated", "key.updated"})
+_OF_USERS: Final = frozenset({"user.password_changed", "user.password_set", "user.roles_changed"})
+_NOT_REPEATED: Final = _CREATED | _OF_KEYS | _OF_USERS | {"config.changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedChange:
+    """An entry of an export of the audit log.
+
+    Attributes:
+        id: The entry's.
+        at: When.
+        action: What.
+        target: The id of what was changed, if it has one.
+        line: For the operator.
+    """
+
+    id: int
+    at: datetime
+    action: str
+    target: str | None
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,12 @@ class AuditedChanges:
     Attributes:
         revoked_keys: The ids of keys that were revoked or deleted.
         disabled_users: The ids of users and service accounts whom the last entry about them disabled, or deleted.
-        not_repeated: The entries of changes that are not made again, newest last.
+        not_repeated: Changes that are not made again, newest last. The backup may have them: see :func:`list_actions`.
     """
 
     revoked_keys: frozenset[str]
     disabled_users: frozenset[str]
-    not_repeated: tuple[str, ...]
+    not_repeated: tuple[AuditedChange, ...]
 
     @classmethod
     def read(cls, lines: Iterable[str]) -> AuditedChanges:
@@ -87,7 +97,13 @@ class AuditedChanges:
             frozenset(entry["target"] for entry in entries if _refuses_key(entry)),
             frozenset(user_id for user_id, is_disabled in disabled.items() if is_disabled),
             tuple(
-                f"{entry['at']} {entry['action']} {entry['target'] or ''}".rstrip()
+                AuditedChange(
+                    entry["id"],
+                    datetime.fromisoformat(entry["at"]),
+                    entry["action"],
+                    entry["target"],
+                    f"{entry['at']} {entry['action']} {entry['target'] or ''}".rstrip(),
+                )
                 for entry in entries
                 if entry["action"] in _NOT_REPEATED
             ),
@@ -110,6 +126,10 @@ def _read_entry(line: str) -> dict[str, Any] | None:
         and isinstance(found.get("target", 0), str | None)
         and isinstance(found.get("details"), dict)
     )
+    try:
+        datetime.fromisoformat(str(found.get("at")))
+    except ValueError:
+        return None
     if not is_whole or (found["target"] is None and _refuses_key(found)):
         return None
     return found
@@ -189,3 +209,46 @@ async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Rest
             }
             await services.audit.record("database.restored", details=details, connection=connection)
     return done
+
+
+async def list_actions(services: Services, changes: AuditedChanges) -> list[str]:
+    """The changes since the backup that the operator has to make again, oldest first; call it after :func:`refuse_what_ended`.
+
+    Without those that the backup has, and those of keys and users that the restored database does not have or refuses.
+
+    Args:
+        services: On the restored database.
+        changes: Since the backup, or also before.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    async with services.db.read() as connection:
+        # Entries before the oldest one were purged.
+        oldest = await connection.scalar(select(func.min(audit.c.id)))
+        found = await connection.execute(
+            select(audit.c.id, audit.c.at).where(audit.c.action.in_(_NOT_REPEATED))
+        )
+        known = {(row.id, row.at) for row in found}
+    return [
+        change.line
+        for change in changes.not_repeated
+        if (change.id, change.at) not in known
+        and change.id >= (oldest or 0)
+        and await _is_needed(services, changes, change)
+    ]
+
+
+async def _is_needed(services: Services, changes: AuditedChanges, change: AuditedChange) -> bool:
+    target = str(change.target)
+    if change.action in _CREATED:
+        return target not in changes.disabled_users
+    if change.action in _OF_KEYS:
+        record = await services.key_store.find(target)
+        return record is not None and record.status(services.clock.now()) is KeyStatus.ACTIVE
+    if change.action in _OF_USERS:
+        try:
+            await services.users.get(target)
+        except UserNotFound:
+            return False
+    return True
