@@ -93,10 +93,12 @@ PROJECTS := pyproject.toml examples/task_service/pyproject.toml
 
 requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: to the newest)
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/bootstrap.in -o requirements/bootstrap.txt
-	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in $(PROJECTS) \
+	$(LOCK) $(if $(UPGRADE),--upgrade) $(PROJECTS) \
 		--extra fastapi --extra sqlalchemy --extra argon2 --extra redis --extra opentelemetry -o requirements/run.txt
-	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/run.in requirements/dev.in $(PROJECTS) \
-		--all-extras --constraint requirements/run.txt -o requirements/dev.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/build.in \
+		--constraint requirements/run.txt -o requirements/build.txt
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/build.in requirements/dev.in $(PROJECTS) \
+		--all-extras --constraint requirements/run.txt --constraint requirements/build.txt -o requirements/dev.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/mutants.in \
 		--constraint requirements/dev.txt -o requirements/mutants.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/release.in \
@@ -125,9 +127,9 @@ $(BIN)/.venv: requirements/bootstrap.txt
 		-r requirements/bootstrap.txt || echo "uv does not install here; pip takes its place."
 	@touch $@
 
-$(BIN)/.run: $(BIN)/.venv requirements/run.txt $(PROJECTS)
+$(BIN)/.run: $(BIN)/.venv requirements/run.txt requirements/build.txt $(PROJECTS)
 	@echo "Installing what the service needs"
-	@$(call install,--require-hashes -r requirements/run.txt)
+	@$(call install,--require-hashes -r requirements/run.txt -r requirements/build.txt)
 	@$(call install,--no-deps --no-build-isolation $(PACKAGES))
 	@touch $@
 

@@ -198,7 +198,9 @@ LOCKED = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", ["bootstrap.txt", "run.txt", "dev.txt", "mutants.txt"])
+@pytest.mark.parametrize(
+    "name", ["bootstrap.txt", "build.txt", "run.txt", "dev.txt", "mutants.txt"]
+)
 def test_every_requirement_is_pinned_by_hash(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text("utf-8")
     assert LOCKED.search(text)

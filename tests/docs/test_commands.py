@@ -123,13 +123,13 @@ def test_the_unit_fits_the_page() -> None:
     unit.read(ROOT / "examples" / "task_service" / "deploy" / "task-service.service")
     service = unit["Service"]
     command = shlex.split(service["ExecStart"])
-    assert command[0] == "/opt/task-service/.venv/bin/task-service"
+    assert command[0] == "/opt/task-service/current/.venv/bin/task-service"
     assert found(command[1:])[1] == []
     assert service["EnvironmentFile"].removeprefix("-") == "/etc/task-service.env"
     assert f"/var/lib/{service['StateDirectory']}" == "/var/lib/task-service"
     for written in (
         "deploy/task-service.service /etc/systemd/system/",
-        "cd /opt/task-service\n",
+        "ln -sfn versions/0.1.0 /opt/task-service/current\n",
         f"useradd --system --home-dir /var/lib/{service['User']}",
         "`/etc/task-service.env`",
     ):
@@ -144,14 +144,17 @@ def test_the_unit_fits_the_page() -> None:
     assert read.database_url.endswith("/var/lib/task-service/task-service.sqlite3")
 
 
-def test_what_is_installed_is_there() -> None:
-    text = (DOCS / "tutorials" / "deploy.md").read_text("utf-8")
-    assert "-r requirements/run.txt" in text
-    assert "--no-deps --no-build-isolation . ./examples/task_service" in text
-    for path in ("requirements/run.txt", "pyproject.toml", "examples/task_service/pyproject.toml"):
+def test_what_is_installed_is_there_and_builds_nothing() -> None:
+    script = (ROOT / "examples" / "task_service" / "deploy" / "install").read_text()
+    for page in ("tutorials/deploy.md", "how-to/upgrade.md"):
+        assert "/examples/task_service/deploy/install\n" in (DOCS / page).read_text("utf-8")
+    run, build = re.findall(r"-r (requirements/\w+\.txt)", script)
+    for path in (run, build, "pyproject.toml", "examples/task_service/pyproject.toml"):
         assert (ROOT / path).is_file()
-    # Without isolation the builder comes from the pinned requirements.
-    assert re.search(r"^hatchling==", (ROOT / "requirements" / "run.txt").read_text(), re.MULTILINE)
+    # Without isolation the builder comes from the pinned requirements, and from those of no process that runs.
+    assert "wheel --no-deps --no-build-isolation" in script
+    for path, builds in ((run, False), (build, True)):
+        assert bool(re.search(r"^hatchling==", (ROOT / path).read_text(), re.MULTILINE)) is builds
 
 
 def test_the_script_for_commands_hands_settings_over_in_the_environment_alone(
@@ -171,7 +174,9 @@ def test_the_script_for_commands_hands_settings_over_in_the_environment_alone(
     script = tmp_path / "task-service"
     text = (deploy / "task-service").read_text("utf-8")
     text = text.replace("/etc/task-service.env", str(settings))
-    script.write_text(text.replace("/opt/task-service/.venv/bin/task-service", str(command)))
+    script.write_text(
+        text.replace("/opt/task-service/current/.venv/bin/task-service", str(command))
+    )
     for each in (command, runuser, script):
         each.chmod(0o755)
     result = subprocess.run(

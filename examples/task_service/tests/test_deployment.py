@@ -114,14 +114,16 @@ def test_the_image_has_a_bill_of_its_materials_and_not_the_tool() -> None:
 def test_whatever_is_installed_into_the_image_is_checked_against_its_hash() -> None:
     commands = [words for name, words in instructions() if name == "RUN"]
     installing = [part for words in commands for part in words.split("&&") if "pip install" in part]
-    assert len(installing) == 3
-    pinned, own, tool = installing
+    assert len(installing) == 4
+    pinned, builder, own, tool = installing
     assert "--require-hashes --requirement requirements/run.txt" in pinned
+    assert "--require-hashes --requirement requirements/build.txt" in builder
     assert "--require-hashes --requirement requirements/release.txt" in tool
-    assert "--no-deps --no-build-isolation" in own
-    locked = (ROOT / "requirements" / "run.txt").read_text()
-    # The two packages of this repository are built with what was checked.
-    assert "\nhatchling==" in locked
+    # The two packages of this repository, which were built with what was checked.
+    assert own.strip() == "/opt/task-service/bin/pip install --no-deps /wheels/*.whl"
+    assert any("--no-deps --no-build-isolation --wheel-dir /wheels" in words for words in commands)
+    # What builds them is not in the image.
+    assert [words for words in installing if "/opt/build/" in words] == [builder]
     assert not re.search(r"https?://", (SERVICE / "Dockerfile").read_text().split("HEALTHCHECK")[0])
 
 
@@ -134,7 +136,7 @@ def test_whatever_is_copied_into_the_image_exists_and_is_not_ignored() -> None:
         if name == "COPY" and not words.startswith("--from")
         for source in words.split()[:-1]
     ]
-    assert len(copied) == 8
+    assert len(copied) == 9
     for source in copied:
         assert (ROOT / source).exists(), source
         assert source in let_in

@@ -6,6 +6,7 @@ Prints one JSON object.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -93,13 +94,17 @@ def main(password: str, commands: str) -> None:
     until(lambda: proxy.send("GET", "/readyz")[0] == 200, "nginx reaches the service")
     until(lambda: all(_listens(port) for port in (8000, 8001)), "both processes serve")
     login = {"username": "ada", "password": password}
-    proxy.credential = proxy.must("POST", "/api/auth/login", login)["access_token"]
+    proxy.credential = session = proxy.must("POST", "/api/auth/login", login)["access_token"]
     proxy.credential = proxy.must("POST", "/api/keys", {"name": "a program"})["key"]
     task = {"name": "hello", "handler": "command", "params": {"argv": ["echo", "hello"]}}
     task_id = proxy.must("POST", "/api/tasks", task)["id"]
     run_id = proxy.must("POST", f"/api/tasks/{task_id}/run")["id"]
     ended = proxy.until_over(run_id)
+    # A dump has its second in its name, and the first one may have been made in this one.
+    time.sleep(1)
     statuses, states = upgrade(proxy, task_id, commands)
+    proxy.credential = session
+    after = proxy.send("GET", "/api/auth/me")[0]
     doctor = subprocess.run(["task-service", "doctor"], check=False, capture_output=True, text=True)
     subprocess.run(["systemctl", "stop", "task-service@8000"], check=True)
     without_one = [proxy.send("GET", "/readyz")[0] for _ in range(5)]
@@ -109,7 +114,7 @@ def main(password: str, commands: str) -> None:
         if line.startswith("TASK_SERVICE_DATABASE_URL=")
     ]
     secret = url.split(":")[2].split("@")[0]
-    lines = [_command_line(name) for name in Path("/proc").iterdir() if name.name.isdecimal()]
+    lines = [_read(name / "cmdline") for name in Path("/proc").iterdir() if name.name.isdecimal()]
     dumps = [
         subprocess.run(["pg_restore", "--list", dump], check=True, capture_output=True, text=True)
         for dump in BACKUPS.glob("*.dump")
@@ -120,6 +125,8 @@ def main(password: str, commands: str) -> None:
                 "run": ended["state"],
                 "statuses during the upgrade": sorted(statuses),
                 "runs after the upgrade": sorted(states),
+                "login after the upgrade": after,
+                "versions after the upgrade": sorted(_running_versions()),
                 "metrics": proxy.send("GET", "/metrics")[0],
                 "plain http": _plain(),
                 "http version": _http_version(),
@@ -161,9 +168,17 @@ def _http_version() -> str:
     return done.stdout
 
 
-def _command_line(process: Path) -> str:
+def _running_versions() -> set[str]:
+    """Those whose code the processes of the service have on their path."""
+    environments = [_read(name / "environ") for name in Path("/proc").iterdir()]
+    return set(
+        re.findall(r"PYTHONPATH=/opt/task-service/versions/([\d.]+)/", "\n".join(environments))
+    )
+
+
+def _read(file: Path) -> str:
     try:
-        return (process / "cmdline").read_bytes().decode(errors="replace")
+        return file.read_bytes().decode(errors="replace")
     except OSError:
         return ""
 

@@ -1,8 +1,8 @@
 """The commands of the pages about deployment, as they are typed, with PostgreSQL and nginx of Debian.
 
 They run as root in namespaces of their own: the folders that they write to are copies, the ports are those of the pages, and
-when the script ends so do all its processes. Not executed are pip (the code of the tree is used) and systemd, in whose place
-:mod:`.systemctl` starts what the units name, as the users that they name.
+when the script ends so do all its processes. Not executed are pip, in whose place a script copies the code of the tree, and
+systemd, in whose place :mod:`.systemctl` starts what the units name, as the users that they name.
 """
 
 from __future__ import annotations
@@ -37,29 +37,50 @@ for folder in /etc /usr/local/sbin; do
     mkdir -p "$WORK$folder" && cp -a "$folder/." "$WORK$folder" && mount --bind "$WORK$folder" "$folder"
 done
 mkdir -p "$WORK/python" && mount --bind "$PYTHON" "$WORK/python"
-mkdir -p "$WORK/tree" && mount --bind "$TREE" "$WORK/tree"
 mkdir -p "$WORK/packages" && mount --bind "$PACKAGES" "$WORK/packages"
 mkdir -p "$WORK/dpkg" && mount --bind /var/lib/dpkg "$WORK/dpkg"
 for folder in /opt /run /var/lib /var/log /var/backups; do
     mount -t tmpfs -o mode=755 tmpfs "$folder"
 done
-mkdir -p /opt/python /opt/packages /opt/task-service/.venv/bin /run/postgresql /var/lib/nginx /var/lib/dpkg /var/log/nginx
+mkdir -p /opt/python /opt/packages /run/postgresql /var/lib/nginx /var/lib/dpkg /var/log/nginx
 mount --move "$WORK/dpkg" /var/lib/dpkg
 mount --move "$WORK/python" /opt/python
 mount --move "$WORK/packages" /opt/packages
-mkdir -p /opt/task-service/examples /opt/task-service/src
-mount --bind "$WORK/tree/examples" /opt/task-service/examples
-mount --bind "$WORK/tree/src" /opt/task-service/src
-cat > /opt/task-service/.venv/bin/task-service <<'END'
+mount -o remount,bind,ro /opt/python
+mount -o remount,bind,ro /opt/packages
+# The repository, in two versions: copies, since the pages delete one.
+for version in 0.1.0 0.2.0; do
+    mkdir -p /opt/task-service/versions/$version/examples
+    cp -r "$TREE/src" /opt/task-service/versions/$version
+    cp -r "$TREE/examples/task_service" /opt/task-service/versions/$version/examples
+done
+# Stand-ins for `python3 -m venv` and pip: an environment has what was installed into it, and as pip does, an installation
+# deletes what was there before it copies.
+cat > /usr/local/sbin/python3 <<'END'
 #!/bin/sh
-PYTHONPATH=/opt/task-service/src:/opt/task-service/examples/task_service/src:/opt/packages
+test "$1 $2" = '-m venv' || exit 1
+mkdir -p "$3/bin"
+cp /usr/local/sbin/pip "$3/bin/pip"
+END
+cat > /usr/local/sbin/pip <<'END'
+#!/bin/sh
+case "$*" in *--no-deps*.whl) ;; *) exit ;; esac
+environment=$(cd "$(dirname "$0")/.." && pwd -P)
+rm -rf "$environment/site"
+sleep 2
+mkdir "$environment/site"
+cp -r src/msk_auth examples/task_service/src/task_service "$environment/site"
+cat > "$environment/bin/task-service" <<SCRIPT
+#!/bin/sh
+PYTHONPATH=$environment/site:/opt/packages
 # Where Python's own library is shared, it names a folder that the service's users may not enter.
 LD_LIBRARY_PATH=/opt/python/lib
 export PYTHONPATH LD_LIBRARY_PATH
-exec /opt/python/bin/python3 -m task_service "$@"
+exec /opt/python/bin/python3 -m task_service "\\$@"
+SCRIPT
+chmod 755 "$environment/bin/task-service"
 END
-printf '#!/bin/sh\n' > /opt/task-service/.venv/bin/pip
-chmod 755 /opt/task-service/.venv/bin/*
+chmod 755 /usr/local/sbin/python3 /usr/local/sbin/pip
 echo '127.0.0.1 tasks.example.org' >> /etc/hosts
 mkdir -p /etc/systemd/system
 # Stand-ins: sudo for root, and the packages that Debian's apt-get would install.
@@ -79,9 +100,10 @@ done
 END
 cat > /usr/local/sbin/systemctl <<END
 #!/bin/sh
-exec /opt/python/bin/python3 /opt/task-service/examples/task_service/tests/faults/systemctl.py "\\$@"
+exec /opt/python/bin/python3 "$WORK/systemctl.py" "\\$@"
 END
 chmod 755 /usr/local/sbin/sudo /usr/local/sbin/apt-get /usr/local/sbin/systemctl
+cp "$TREE/examples/task_service/tests/faults/systemctl.py" "$TREE/examples/task_service/tests/faults/documented_deployment.py" "$WORK"
 export PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
 # As Debian's packages leave the two: they run.
 nginx
@@ -108,23 +130,23 @@ def test_the_pages_commands_set_up_a_service(tmp_path: Path) -> None:
         pytest.skip(f"needs root, PostgreSQL and nginx; missing: {missing}")
     (settings,) = blocks(ONE_MACHINE, "Tell it what it has to know", "ini")
     in_order = [
+        *blocks(ONE_MACHINE, "Install it"),
         *blocks(ONE_MACHINE, "Give it a user and a folder"),
         f"cat > /etc/task-service.env <<'END'\n{settings}END\nchmod 600 /etc/task-service.env\n",
         *blocks(ONE_MACHINE, "Tell it what it has to know"),
         *blocks(SEVERAL, "PostgreSQL"),
         *blocks(SEVERAL, "With systemd"),
     ]
-    assert len(in_order) == 7
+    assert len(in_order) == 8
     typed = "\n".join(in_order).replace(
         "--password-stdin\n", f"--password-stdin <<< {ADMIN_PASSWORD!r}\n"
     )
     upgrade = tmp_path / "upgrade"
     upgrade.write_text("set -eux\n" + "\n".join(blocks(UPGRADE, "Upgrade")))
-    check = f"{HERE.relative_to(ROOT)}/documented_deployment.py"
     script = tmp_path / "commands"
     script.write_text(
         f"{_SET_UP}{{\nset -x\n{typed}\n}} >&2\n"
-        f"/opt/python/bin/python3 /opt/task-service/{check} {ADMIN_PASSWORD!r} {upgrade}\n"
+        f"/opt/python/bin/python3 $WORK/documented_deployment.py {ADMIN_PASSWORD!r} {upgrade}\n"
         "nginx -s quit\n"
     )
     packages = next(path for path in map(Path, sys.path) if path.name == "site-packages")
@@ -165,6 +187,8 @@ def test_the_pages_commands_set_up_a_service(tmp_path: Path) -> None:
         "run": "succeeded",
         "statuses during the upgrade": [200, 202],
         "runs after the upgrade": ["succeeded"],
+        "login after the upgrade": 200,
+        "versions after the upgrade": ["0.2.0"],
         "metrics": 404,
         "plain http": [308, "https://tasks.example.org/tasks"],
         "http version": "2",
