@@ -428,6 +428,7 @@ async def test_a_silent_server_is_given_up_and_its_connections_are_replaced(
     postgres_url: URL,
     admin: Engine,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     is_pinged: bool,
     operation: str,
 ) -> None:
@@ -449,6 +450,8 @@ async def test_a_silent_server_is_given_up_and_its_connections_are_replaced(
             cable.mend()
             monkeypatch.undo()
             assert await find(half) == FULL
+    # The pool was not left with a connection that it cannot reset.
+    assert "Exception during reset" not in caplog.text
 
 
 async def test_a_server_that_accepts_connections_and_does_not_answer_is_given_up(

@@ -132,9 +132,11 @@ class Statement:
             try:
                 return self.rows(_fetch(connection, self.text, self.parameters(values)))
             except Exception:
-                # SQLAlchemy makes it one of its errors, and closes what has to be closed.
                 if is_late():
+                    # Its socket may be shut down, and SQLAlchemy does not know.
+                    connection.invalidate()
                     raise
+                # SQLAlchemy makes it one of its errors, and closes what has to be closed.
         return [self._make(row) for row in connection.execute(self._select, values)]
 
     def _is_for_cursors_of(self, connection: Connection) -> bool:
