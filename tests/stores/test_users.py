@@ -169,14 +169,6 @@ def test_a_class_without_such_a_key_is_refused(kind: Any, model: Any) -> None:
         kind(model, owner_of, sessionmaker())
 
 
-def test_what_users_refuse_is_refused() -> None:
-    given: Any = None
-    with pytest.raises(ConfigurationError, match="owner_of must be a function"):
-        ModelUsers(Numbered, given, sessionmaker())
-    with pytest.raises(ConfigurationError, match="new_session must be a function"):
-        AsyncModelUsers(Numbered, owner_of, given)
-
-
 async def find_login_later(token: str) -> Login | None:
     return None if token == "none" else Login(token, session_id="first")
 
