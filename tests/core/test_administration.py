@@ -181,6 +181,12 @@ def test_an_authenticator_of_the_other_kind_is_refused_at_start() -> None:
 # Listing
 
 
+def test_a_page_has_fifty_keys_unless_the_caller_says_otherwise(office: Office) -> None:
+    for number in range(51):
+        office.put(f"k{number:02}")
+    assert len(office.call("list_keys").items) == 50
+
+
 def test_everybodys_keys_are_listed_by_owner_and_newest_first(office: Office) -> None:
     for key_id, owner_id, age in [
         ("a1", "ann", 1), ("a3", "ann", 3), ("b2", "bob", 2), ("a2", "ann", 2), ("b1", "bob", 1),

@@ -38,6 +38,7 @@ from msk_auth import (
     StoreUnavailable,
     TokenInvalid,
     TokenRevoked,
+    Users,
     any_credential,
     require,
     require_interactive,
@@ -46,6 +47,7 @@ from msk_auth._async.rounds import Round
 from msk_auth._sync.verdict import Watched
 from msk_auth.core.immutability import NotShareable
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.users import RequestSession
 
 MakeWorld = Callable[..., World]
 
@@ -316,6 +318,32 @@ def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
     assert asyncio.run(refusal()) is None
     owners.clear()
     assert isinstance(asyncio.run(refusal()), TokenRevoked)
+
+
+def test_the_owner_of_a_subject_is_read_in_the_session_of_the_request() -> None:
+    session, read_in = object(), list[object]()
+
+    def load_user(found: object, identity: ExternalIdentity) -> ExternalIdentity:
+        read_in.append(found)
+        return identity
+
+    def owner_of(identity: ExternalIdentity) -> Owner[None]:
+        return Owner(f"owner of {identity.subject}", frozenset(), None)
+
+    def new_session() -> Any:
+        raise AssertionError("the request has a session")
+
+    authenticator = Authenticator(
+        MemoryKeyStore(),
+        find_owner=lambda _: None,
+        find_external_owner=Users(load_user, owner_of, new_session),
+        issuers=[StubIssuer()],  # type: ignore[list-item]
+    )
+    principal = authenticator.authenticate(
+        [f"Bearer {external_token()}"], request=RequestSession(lambda: session)
+    )
+    assert principal.owner.id == f"owner of {ANN.subject}"
+    assert read_in == [session]
 
 
 def test_ports_without_external_owners_find_none() -> None:

@@ -39,7 +39,6 @@ AREAS = (
     "_sync/authenticator.py",
     "_sync/expiry.py",
     "_sync/look_ups.py",
-    "_sync/ports.py",
     "_sync/verification.py",
     "batching.py",
 )
