@@ -337,7 +337,7 @@ def test_the_owner_of_a_subject_is_read_in_the_session_of_the_request() -> None:
         MemoryKeyStore(),
         find_owner=lambda _: None,
         find_external_owner=Users(load_user, owner_of, new_session),
-        issuers=[StubIssuer()],  # type: ignore[list-item]
+        issuers=[StubIssuer()],
     )
     principal = authenticator.authenticate(
         [f"Bearer {external_token()}"], request=RequestSession(lambda: session)
