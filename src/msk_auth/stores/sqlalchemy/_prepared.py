@@ -133,8 +133,6 @@ class Statement:
                 return self.rows(_fetch(connection, self.text, self.parameters(values)))
             except Exception:
                 if is_late():
-                    # Its socket may be shut down, and SQLAlchemy does not know.
-                    connection.invalidate()
                     raise
                 # SQLAlchemy makes it one of its errors, and closes what has to be closed.
         return [self._make(row) for row in connection.execute(self._select, values)]

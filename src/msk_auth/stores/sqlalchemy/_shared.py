@@ -157,14 +157,19 @@ class SharedStore:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        with in_use(connection):
-            self._isolate(connection, "AUTOCOMMIT")
-            if self._is_sqlite:
-                check_file(connection)
-            answer = work(connection, *args, **kwargs)
-            # Afterwards, when whatever the server had to report has arrived.
-            check_primary_of(connection)
-            return answer
+        try:
+            with in_use(connection):
+                self._isolate(connection, "AUTOCOMMIT")
+                if self._is_sqlite:
+                    check_file(connection)
+                answer = work(connection, *args, **kwargs)
+                # Afterwards, when whatever the server had to report has arrived.
+                check_primary_of(connection)
+                return answer
+        finally:
+            if is_late():
+                # Its socket may be shut down, also behind an answer that came in the end, and SQLAlchemy does not know.
+                connection.invalidate()
 
     def _begin_write(self, connection: Connection) -> None:
         if self._is_sqlite:
