@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 from examples.task_service.tests.faults.proxy import Wire, wire
+from psycopg import Cursor
 from sqlalchemy import (
     URL,
     Engine,
@@ -562,3 +563,29 @@ def test_a_store_can_be_used_on_one_loop_after_another(postgres_url: URL, admin:
 
     asyncio.run(use())
     asyncio.run(use())
+
+
+def test_an_interrupted_look_up_leaves_no_answer_for_the_next_one(
+    postgres_url: URL, admin: Engine
+) -> None:
+    armed: list[bool] = []
+
+    class Interrupted(Cursor[Any]):
+        def execute(self, *args: Any, **options: Any) -> Any:
+            if armed:
+                armed.clear()
+                raise KeyboardInterrupt
+            return super().execute(*args, **options)
+
+    with engine_on(postgres_url, connect_args={"cursor_factory": Interrupted}) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        for record in (FULL, MINIMAL):
+            store.insert(record, max_active=None, now=NOW)
+        with engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            store.find("k1")
+        assert driver.closed
+        assert store.find("K1") == MINIMAL
+        store.close()
