@@ -227,7 +227,7 @@ def test_without_a_bearer_credential_no_function_is_asked(world: World, logins: 
         ["Bearer"],
         ["Bearer a b"],
         ["Bearer a", "Bearer b"],
-        ["Bearer " + "a" * 8192],
+        ["Bearer " + "a" * 16_384],
     ):
         with pytest.raises(RequestMalformed):
             world.call("authenticate", header)

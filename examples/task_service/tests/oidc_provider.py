@@ -292,8 +292,8 @@ class _Quiet(WSGIRequestHandler):
 def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the service wait as long for the provider as a machine with more to do may take."""
     monkeypatch.setattr(oidc, "_TIMEOUT_SECONDS", 60.0)
-    for name in ("_FETCH_SECONDS", "_WAIT_SECONDS"):
-        monkeypatch.setattr(f"msk_auth.tokens.keysets.{name}", 60.0)
+    monkeypatch.setattr("msk_auth.tokens.keysets._FETCH_SECONDS", 60.0)
+    monkeypatch.setattr("msk_auth.core.issuer.PENDING_SECONDS", 60.0)
 
 
 @contextmanager

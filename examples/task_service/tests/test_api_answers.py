@@ -283,7 +283,7 @@ async def test_a_store_that_does_not_answer(
         raise OSError("disk I/O error at msk_secret")
 
     for failure in (gone, broken):
-        monkeypatch.setattr(service.services.authenticator._ports, "find_key", failure)
+        monkeypatch.setattr(service.services.authenticator._look_ups, "find_key", failure)
         response = await program.get("/api/tasks")
         assert problem(response) == (503, "store_unavailable")
         assert int(response.headers["retry-after"]) > 0

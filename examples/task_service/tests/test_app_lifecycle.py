@@ -259,7 +259,7 @@ async def test_a_page_without_its_database_is_a_503_and_not_a_login(
     async def gone(*_: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(service.services.authenticator._ports, "find_session", gone)
+    monkeypatch.setattr(service.services.authenticator._look_ups, "find_session", gone)
     page = await user.get("/tasks")
     assert page.status_code == 503
     assert "retry-after" in page.headers

@@ -16,9 +16,7 @@ from typing import Any, Final, NoReturn, TypeGuard, cast
 from .errors import TokenInvalid
 
 MAX_TOKEN_LENGTH: Final = 16_384
-"""The longest token that is read, in characters: an ID token of Entra with 200 groups, its documented number, has 12,000.
-
-A token in a header is bounded by `credentials.MAX_HEADER_LENGTH`."""
+"""The longest token that is read, in characters: an ID token of Entra with 200 groups, its documented number, has 12,000."""
 
 MAX_DEPTH: Final = 32
 """How many objects and arrays of a segment may be within each other. Providers use about five."""

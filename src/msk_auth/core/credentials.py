@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .errors import RequestMalformed
 
-MAX_HEADER_LENGTH = 8192
+MAX_HEADER_LENGTH = 16_384
 """The longest header value that is read; a longer one is refused before any other work."""
 
 # Rarely used patterns are compiled on first use.

@@ -2,7 +2,7 @@
 
 A token is compact, signed, and nothing else. Its rules, in the order in which they are checked:
 
-1. It is at most 16,384 characters (a header has 8,192): three segments of canonical base64url, so that one token has one
+1. It is at most 16,384 characters: three segments of canonical base64url, so that one token has one
    spelling.
 2. The header has `alg`, `kid` and `typ` and no other member: no embedded or remote key, no `crit`,
    `b64` or `zip`. `typ` is `at+jwt`. `kid` names a key of the ring, and `alg` is that key's only

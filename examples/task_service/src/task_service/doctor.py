@@ -41,7 +41,7 @@ from task_service.settings import Settings, load_settings
 from task_service.trusted_proxies import untrusted_proxies
 
 MAX_SKEW_SECONDS: Final = 5.0
-CONNECTIONS_OF_A_PROCESS: Final = 15
+CONNECTIONS_OF_A_PROCESS: Final = 11
 """How many connections to PostgreSQL a process takes at most: those of its pool, of the look-ups of keys, and of the queue."""
 
 _ANSWER_SECONDS: Final = 2.0
