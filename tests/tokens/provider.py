@@ -11,7 +11,32 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tests.core.support import b64
+
 DISCOVERY = "/.well-known/openid-configuration"
+
+
+def public_jwk(key: Any) -> dict[str, Any]:
+    """The public half of a private key (RFC 7518, section 6; RFC 8037), each coordinate in the full length of its curve.
+
+    PyJWT before 2.10 leaves leading zeros out.
+    """
+    public = key.public_key()
+    if isinstance(public, rsa.RSAPublicKey):
+        numbers = public.public_numbers()
+        parts = {"n": _integer(numbers.n), "e": _integer(numbers.e)}
+        return {"kty": "RSA", **parts}
+    if isinstance(public, ec.EllipticCurvePublicKey):
+        point, size = public.public_numbers(), -(-public.key_size // 8)
+        parts = {name: _integer(getattr(point, name), size) for name in ("x", "y")}
+        return {"kty": "EC", "crv": f"P-{public.key_size}", **parts}
+    name = type(key).__name__.removesuffix("PrivateKey")
+    return {"kty": "OKP", "crv": name, "x": b64(public.public_bytes_raw())}
+
+
+def _integer(value: int, size: int = 0) -> str:
+    return b64(value.to_bytes(size or -(-value.bit_length() // 8), "big"))
 
 
 class Provider:

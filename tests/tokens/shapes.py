@@ -9,8 +9,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm, get_default_algorithms
+from jwt.algorithms import get_default_algorithms
 from tests.core.support import NOW, b64
+from tests.tokens.provider import public_jwk
 
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.issuers import (
@@ -44,8 +45,7 @@ PINGONE = "https://auth.pingone.eu/5f2c1b7e-96d1-4d2b-8f1c-3c7d2f0b9a11/as"
 
 def jwks(kid: str, algorithm: str) -> dict[str, Any]:
     key = RSA_KEY if algorithm == "RS256" else EC_KEY
-    scheme: Any = RSAAlgorithm if algorithm == "RS256" else ECAlgorithm
-    return {"keys": [{**scheme.to_jwk(key.public_key(), as_dict=True), "kid": kid, "use": "sig"}]}
+    return {"keys": [{**public_jwk(key), "kid": kid, "use": "sig"}]}
 
 
 def sign(header: Mapping[str, object] | str, claims: Mapping[str, object] | str) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
-from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_algorithms
+from jwt.algorithms import get_default_algorithms
 from tests.core.support import b64
-from tests.tokens.provider import DISCOVERY, Provider, drip, huge, send, serve
+from tests.tokens.provider import DISCOVERY, Provider, drip, huge, public_jwk, send, serve
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -52,14 +52,7 @@ EDWARDS = ed25519.Ed25519PrivateKey.generate()
 
 
 def jwk_of(key: Any, **more: object) -> dict[str, Any]:
-    if isinstance(key, rsa.RSAPrivateKey):
-        made = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    elif isinstance(key, ec.EllipticCurvePrivateKey):
-        made = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    else:
-        made = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    made.pop("key_ops", None)
-    members = {**made, "kid": "k", "use": "sig", **more}
+    members = {**public_jwk(key), "kid": "k", "use": "sig", **more}
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -173,7 +166,7 @@ OTHERS: dict[str, object] = {
     "X25519": {"kty": "OKP", "crv": "X25519", "kid": "k", "x": b64(b"\1" * 32)},
     "Ed448": jwk_of(ed448.Ed448PrivateKey.generate()),
     "a secret": {"kty": "oct", "kid": "k", "k": "c2VjcmV0", "alg": "HS256"},
-    "a private key": {**OKPAlgorithm.to_jwk(EDWARDS, as_dict=True), "kid": "k"},
+    "a private key": jwk_of(EDWARDS, d=b64(EDWARDS.private_bytes_raw())),
     "of a type of the future": {"kty": "AKP", "kid": "k", "alg": "ML-DSA-65", "pub": "AA"},
     "a type that is no text": {"kty": ["RSA"], "kid": "k"},
     "a curve that is no text": {"kty": "EC", "crv": {}, "kid": "k"},

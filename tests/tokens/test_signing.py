@@ -324,7 +324,7 @@ def test_ed25519_has_the_name_that_other_libraries_read_unless_it_is_chosen() ->
     (jwk,) = profile(key).jwks()["keys"]
     read = jwt.decode(
         issued,
-        jwt.PyJWK(jwk),
+        jwt.PyJWK(jwk).key,
         algorithms=["EdDSA"],
         audience=AUDIENCE,
         options={"verify_exp": False},
