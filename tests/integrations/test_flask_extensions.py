@@ -322,6 +322,35 @@ def test_no_decorator_above_a_guard_makes_an_answer_of_a_problem(
         assert reply.json["code"] == "credentials_missing"
 
 
+@pytest.mark.parametrize("attribute", ["decorators", "method_decorators"])
+@pytest.mark.parametrize("extension", REPLACING)
+def test_no_decorator_of_a_class_makes_an_answer_of_a_problem(
+    extension: str, attribute: str, propagates: bool | None
+) -> None:
+    site = Extended(extension, PROPAGATE_EXCEPTIONS=propagates)
+
+    def get(*_: Any) -> Any:
+        raise CredentialsMissing
+
+    site.add(GET=site.auth.require()(get), **{attribute: [site.marshalled]})
+    reply = site.ask("GET", "/tasks", "key")
+    assert (reply.status_code, reply.headers["WWW-Authenticate"]) == (401, 'Bearer realm="api"')
+    if extension == "restful":
+        assert reply.json["code"] == "credentials_missing"
+
+
+@pytest.mark.parametrize("extension", REPLACING)
+def test_a_problem_passes_the_guard_of_a_class(extension: str, propagates: bool | None) -> None:
+    site = Extended(extension, PROPAGATE_EXCEPTIONS=propagates)
+
+    def get(*_: Any) -> Any:
+        raise KeyLimitReached(1)
+
+    site.add(GET=site.auth.require()(get), decorators=[site.auth.require()])
+    reply = site.ask("GET", "/tasks", "key")
+    assert (reply.status_code, reply.json["code"]) == (409, "key_limit_reached")
+
+
 @pytest.mark.parametrize("extension", REPLACING)
 def test_an_applications_own_error_stays_with_the_extension(extension: str) -> None:
     site = Extended(extension)

@@ -129,13 +129,19 @@ def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
 def is_outermost(
     view: Callable[..., Any], views: Mapping[str, Callable[..., Any]], request: Request
 ) -> bool:
-    """True if nothing wraps a view: the application, or its class-based view, calls it for this request."""
+    """True if nothing but guards wraps a view: the application, or its class-based view, calls it for this request."""
     registered = views.get(request.endpoint or "")
     view_class: object = getattr(registered, "view_class", None)
     if not _is_view_class(view_class):
         return view is registered
+    if view is registered:
+        return True
     name = _handler_name(view_class, request.method)
-    return view is registered or (name is not None and view is getattr(view_class, name))
+    if name is None or view is not getattr(view_class, name):
+        return False
+    # Guards hand the response on.
+    around = (*view_class.decorators, *_method_decorators(view_class, name))
+    return all(_own(decorator) is not None for decorator in around)
 
 
 def _handler_name(view_class: type[View], method: str) -> str | None:
@@ -145,12 +151,16 @@ def _handler_name(view_class: type[View], method: str) -> str | None:
 
 
 def _of_method(view_class: type[View], name: str) -> tuple[Policy, ...] | None:
-    # Flask-RESTful and Flask-RESTX apply them as they call the method.
+    decorators = _method_decorators(view_class, name)
+    return _together(_own(getattr(view_class, name)), *map(_own, decorators))
+
+
+def _method_decorators(view_class: type[View], name: str) -> Iterable[object]:
+    """What Flask-RESTful and Flask-RESTX apply as they call a method."""
     decorators: object = getattr(view_class, "method_decorators", ())
     if isinstance(decorators, Mapping):
         decorators = cast("Mapping[str, object]", decorators).get(name, ())
-    decorators = cast("Iterable[object]", decorators)
-    return _together(_own(getattr(view_class, name)), *map(_own, decorators))
+    return cast("Iterable[object]", decorators)
 
 
 def _together(*declared: tuple[Policy, ...] | None) -> tuple[Policy, ...] | None:
