@@ -48,8 +48,8 @@ def within(seconds: float, work: Callable[[], T], *, ends_with_caller: bool) -> 
     """
     use = Use()
     token = CURRENT.set(use)
-    _watch.add(use, _CLOCK.monotonic() + seconds)
     try:
+        _watch.add(use, _CLOCK.monotonic() + seconds)
         return work()
     except Exception as error:
         if use.is_late:
@@ -78,8 +78,9 @@ class _Watch:
             return
         with self._lock:
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="msk_auth deadlines").start()
+                # Only now: a process that is out of threads tries again with the next use.
+                self._is_running = True
 
     def remove(self, use: Use) -> None:
         self._deadlines.pop(use, None)

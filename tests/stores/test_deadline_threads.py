@@ -1,0 +1,39 @@
+"""The deadlines of a blocking store hold after a moment in which the process could start no thread (guarantee G5)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from msk_auth.stores.sqlalchemy import _blocking
+from msk_auth.stores.sqlalchemy._deadlines import CURRENT
+
+
+def refuse_to_start(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blocking, "_watch", _blocking._Watch())
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading.Thread, "start", refuse_to_start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            _blocking.within(1.0, lambda: "read", ends_with_caller=False)
+    assert CURRENT.get() is None
+    client, server = socket.socketpair()
+    # So that the test ends where the deadline does not.
+    client.settimeout(10.0)
+
+    def read() -> bytes:
+        use = CURRENT.get()
+        assert use is not None
+        with use.of(client):
+            answer = client.recv(1)
+        if not answer:
+            raise ConnectionError("the connection was shut down")
+        return answer
+
+    with client, server, pytest.raises(TimeoutError, match="did not answer in time"):
+        _blocking.within(0.1, read, ends_with_caller=False)
