@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ from msk_auth._async import primitives
 from msk_auth.leases import single_flight
 from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import FrozenClock
 
 LEASE = timedelta(milliseconds=1)
 KEY = KeyFormat().generate()
@@ -103,6 +105,30 @@ def test_a_loop_that_was_closed_while_requests_waited_holds_up_no_other() -> Non
     del tasks, task
     gc.collect()
     assert asyncio.run(outcome(auth)) == KEY.id
+    assert auth._leases._single_flight._flights == {}
+
+
+class FailingClock(FrozenClock):
+    """A clock of which one of the next looks fails."""
+
+    looks_left = 100
+
+    def monotonic(self) -> float:
+        self.looks_left -= 1
+        if self.looks_left == 0:
+            raise OSError("no clock")
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("look", range(1, 12))
+def test_a_clock_that_fails_leaves_no_flight_behind(look: int) -> None:
+    store = MemoryKeyStore()
+    store.insert(RECORD, max_active=None, now=NOW)
+    clock = FailingClock(NOW)
+    auth = Authenticator(store, find_owner=lambda _: ANN, lease=LEASE, clock=clock)
+    clock.looks_left = look
+    with suppress(StoreUnavailable):
+        auth.authenticate(HEADER)
     assert auth._leases._single_flight._flights == {}
 
 

@@ -99,11 +99,11 @@ class Leases(Generic[UserT]):
                     return Attempt(principal)
             if not self._register.allows_leases(self._clock.monotonic()):
                 self._confirm(cache.duration)
+            # Rule 1: before the first read, and after each wait. Rule 5: whether a lease may begin at this moment.
+            began = self._clock.monotonic()
         except BaseException:
             self._single_flight.finish(flight)
             raise
-        # Rule 1: before the first read, and after each wait. Rule 5: whether a lease may begin at this moment.
-        began = self._clock.monotonic()
         is_granted = self._register.allows_leases(began)
         return Attempt(None, flight, fingerprint, began if is_granted else None)
 
