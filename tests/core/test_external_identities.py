@@ -246,6 +246,33 @@ def test_a_person_cannot_give_a_key_more_than_their_token_was_granted(
     assert world.call("rotate_key", principal, created.record.id).record.scopes == {"tasks:read"}
 
 
+def test_a_person_cannot_give_a_key_of_another_owner_more_than_their_token_was_granted(
+    make_world: MakeWorld,
+) -> None:
+    both = frozenset({"tasks:read", "tasks:run"})
+    issuer = StubIssuer(scopes=frozenset({"tasks:read"}))
+    world, table, _ = external_world(make_world, issuer, may_act_for=lambda _person, _owner: both)
+    world.owners["svc"] = Owner("svc", both, None)
+    table[PROVIDER, "00u1"] = world.owners["ann"]
+    wider = world.call("create_key", world.login(), name="ci", on_behalf_of="svc").record
+    assert wider.scopes == both
+    principal = world.enter(external_token())
+    with pytest.raises(InputInvalid):
+        world.call("create_key", principal, name="ci", scopes=both, on_behalf_of="svc")
+    created = world.call("create_key", principal, name="ci", on_behalf_of="svc").record
+    assert created.scopes == {"tasks:read"}
+    with pytest.raises(PermissionDenied):
+        world.call("rotate_key", principal, wider.id, on_behalf_of="svc")
+    with pytest.raises(PermissionDenied):
+        world.call("update_key", principal, wider.id, networks=None, on_behalf_of="svc")
+    # One that was granted nothing of the account's lists keys and ends them.
+    issuer.scopes = frozenset({"openid"})
+    nothing = world.enter(external_token())
+    with pytest.raises(PermissionDenied):
+        world.call("create_key", nothing, name="ci", on_behalf_of="svc")
+    assert world.call("revoke_key", nothing, wider.id, on_behalf_of="svc").revoked_at is not None
+
+
 def test_an_exchanged_token_and_a_reference_stay_limited(make_world: MakeWorld) -> None:
     issuer = StubIssuer(scopes=frozenset({"tasks:read", "openid"}))
     world, table, _ = external_world(

@@ -101,8 +101,8 @@ class Authenticator(Lifecycle[UserT]):
             JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
         may_act_for: Returns the permissions that a person may give to keys of another owner, such as a service account, as any
-            iterable of strings; with none that the owner has, the person only lists and ends keys. None if the person may
-            not act for this owner. Called with the person's principal, read anew, and the owner. Without it, a key is managed
+            iterable of strings; with none that the owner has, the person only lists and ends keys. Of these, a person whose
+            token was granted less gives what it was granted. None if the person may not act for this owner. Called with the person's principal, read anew, and the owner. Without it, a key is managed
             by its own owner only.
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
@@ -753,7 +753,7 @@ class Authenticator(Lifecycle[UserT]):
         if key_management.can_be_owner_id(on_behalf_of):
             owner = self._ports.look_ups.find_owner(on_behalf_of)
         handed = None if owner is None else self._ports.may_act_for(acting, owner)
-        return key_management.delegated_authority(owner, handed)
+        return key_management.delegated_authority(acting, owner, handed)
 
     def _authority_to_give(
         self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime

@@ -7,8 +7,8 @@ With `on_behalf_of` a person manages the keys of another owner, such as a servic
 decides who may, and what they may hand out; one function of the authenticator calls it:
 
 - Only an interactive login acts for another owner, and it is verified anew. No API key does, not even to read.
-- A key gets at most the owner's permissions now, cut down to those that the person may hand out (G4). So it always has
-  scopes of its own: "all that the owner may, now and later" is more than anyone could promise on the owner's behalf.
+- A key gets at most the owner's permissions now, cut down to those that the person may hand out, and to what the token of the
+  person was granted (G4). So it always has scopes of its own: "all that the owner may, now and later" is more than anyone could promise on the owner's behalf.
 - A person who may hand out nothing reads keys and ends them. Making and editing one takes a permission to hand out, and
   changing its networks all of its scopes: without its networks, a key can be used from everywhere.
 - Making a key, and changing its networks, takes a second call just before the write. A key of the person's own would die
@@ -100,10 +100,13 @@ def own_authority(principal: Principal[Any]) -> Authority:
     return Authority(principal.owner, principal.permissions, principal.scopes)
 
 
-def delegated_authority(owner: Owner[Any] | None, handed: frozenset[str] | None) -> Authority:
-    """What a person may give to keys of another owner.
+def delegated_authority(
+    acting: Principal[Any], owner: Owner[Any] | None, handed: frozenset[str] | None
+) -> Authority:
+    """What a person may give to keys of another owner: never more than the person's token was granted.
 
     Args:
+        acting: The person, as their login is verified now.
         owner: None if there is no owner with the id.
         handed: What `may_act_for` returned.
 
@@ -113,6 +116,8 @@ def delegated_authority(owner: Owner[Any] | None, handed: frozenset[str] | None)
     """
     if owner is None or handed is None:
         raise PermissionDenied((), "You may not act on behalf of this owner.")
+    if acting.scopes is not None:
+        handed &= acting.scopes
     return Authority(owner, owner.permissions & handed, handed)
 
 
