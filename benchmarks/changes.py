@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 from sqlalchemy import URL, Column, Connection, Engine, MetaData, String, Table
 
-from msk_auth import Authenticator, KeyEvent
+from msk_auth import Authenticator
+from msk_auth.events import KeyEvent
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
 
 from . import subjects

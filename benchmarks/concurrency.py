@@ -17,7 +17,7 @@ import psycopg
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from msk_auth import AsyncKeyStore
+from msk_auth.stores import AsyncKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 
 from . import subjects

@@ -25,13 +25,13 @@ from msk_auth import (
     AdminKeys,
     Authenticator,
     KeyFilter,
-    KeyLimitReached,
     KeyLimits,
     KeyStatus,
     Owner,
     SystemClock,
     local_principal,
 )
+from msk_auth.errors import KeyLimitReached
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 
 from . import subjects

@@ -18,8 +18,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from msk_auth import KeyFormat, KeyUnknown
+from msk_auth import KeyFormat
 from msk_auth.core.keys import checksum
+from msk_auth.errors import KeyUnknown
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
 

@@ -14,10 +14,8 @@ from tests.databases import postgres_database
 
 from msk_auth import (
     AsyncAuthenticator,
-    AsyncKeyStore,
     Authenticator,
     KeyHasher,
-    KeyStore,
     Owner,
     PepperRing,
     Principal,
@@ -25,6 +23,7 @@ from msk_auth import (
     TokenProfile,
     local_principal,
 )
+from msk_auth.stores import AsyncKeyStore, KeyStore
 from msk_auth.stores.sqlalchemy import prepare_sqlite
 from msk_auth.stores.sqlalchemy.migrations import upgrade
 

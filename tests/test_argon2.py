@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 from argon2.exceptions import VerificationError
 
-from msk_auth import ApiKey, Authenticator, KeyFormat, KeyHasher, KeyUnknown, Owner, argon2
+from msk_auth import (
+    ApiKey,
+    Authenticator,
+    KeyFormat,
+    KeyHasher,
+    Owner,
+    argon2,
+)
 from msk_auth.argon2 import Argon2Digest
+from msk_auth.errors import KeyUnknown
 from msk_auth.stores.memory import MemoryKeyStore
 
 KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"

@@ -31,26 +31,26 @@ from tests.forked import in_child
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CredentialKind,
-    CredentialUsed,
-    InteractiveRequired,
-    KeyCreated,
     KeyHasher,
-    KeyUnknown,
     Owner,
     PepperRing,
-    PermissionDenied,
-    Problem,
-    RecordedLease,
-    Refusal,
     Session,
-    StoreUnavailable,
     require,
     require_interactive,
 )
 from msk_auth._async.off_loop import OffLoopAuthenticator
+from msk_auth.errors import (
+    ConfigurationError,
+    InteractiveRequired,
+    KeyUnknown,
+    PermissionDenied,
+    Problem,
+    StoreUnavailable,
+)
+from msk_auth.events import CredentialUsed, KeyCreated, Refusal
 from msk_auth.leases import single_flight
+from msk_auth.stores import RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]

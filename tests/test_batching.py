@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from msk_auth import ApiKey, AsyncAuthenticator, Owner, StoreUnavailable, batching, local_principal
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    Owner,
+    batching,
+    local_principal,
+)
 from msk_auth.batching import MAX_BATCH, BatchedReader, _Queue
 from msk_auth.core.store import READ_SECONDS, WrongRecord
+from msk_auth.errors import StoreUnavailable
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 pytestmark = pytest.mark.anyio

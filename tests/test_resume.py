@@ -14,31 +14,32 @@ from tests.core.support import NOW, OTHER_SECRET, SECOND, SECRET, World, token
 from tests.core.test_verified_again import again
 
 from msk_auth import (
-    ConfigurationError,
     CredentialKind,
-    CredentialRefused,
-    CredentialUsed,
     ExternalIdentity,
-    InteractiveRequired,
-    KeyExpired,
     KeyHasher,
-    KeyRevoked,
-    KeyUnknown,
     Owner,
-    OwnerDisabled,
     PepperRing,
-    PermissionDenied,
     Principal,
-    ReferenceInvalid,
-    Refusal,
     Session,
-    StoreUnavailable,
-    TokenExpired,
-    TokenRevoked,
     require,
     require_interactive,
     require_key,
 )
+from msk_auth.errors import (
+    ConfigurationError,
+    CredentialRefused,
+    InteractiveRequired,
+    KeyExpired,
+    KeyRevoked,
+    KeyUnknown,
+    OwnerDisabled,
+    PermissionDenied,
+    ReferenceInvalid,
+    StoreUnavailable,
+    TokenExpired,
+    TokenRevoked,
+)
+from msk_auth.events import CredentialUsed, Refusal
 
 MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)

@@ -35,7 +35,6 @@ from tests.contract.adapter import make_world
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     Owner,
     Principal,
     own_guard,
@@ -47,6 +46,7 @@ from msk_auth._route_audit import audit
 from msk_auth._route_audit.audit import register_reader
 from msk_auth._route_audit.own_guard import has_own_guard
 from msk_auth._route_audit.report import judge
+from msk_auth.errors import ConfigurationError
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.integrations.litestar import LitestarAuth

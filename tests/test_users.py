@@ -13,15 +13,12 @@ from msk_auth import (
     AsyncAuthenticator,
     AsyncUsers,
     Authenticator,
-    ConfigurationError,
     Login,
     Owner,
-    OwnerDisabled,
-    StoreUnavailable,
-    TokenRevoked,
     Users,
     local_principal,
 )
+from msk_auth.errors import ConfigurationError, OwnerDisabled, StoreUnavailable, TokenRevoked
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.users import RequestSession
 

@@ -1,8 +1,8 @@
 """Docstrings speak to readers of the code; here they learn to speak Markdown.
 
-The roles of reStructuredText (``:class:`~msk_auth.Problem` ``) become links where the site has the
+The roles of reStructuredText (``:class:`~msk_auth.errors.Problem` ``) become links where the site has the
 name, and `::` before an indented block goes, since the indentation is enough. Methods whose docstring refers to a protocol
-(``See :class:`~msk_auth.KeyStore` ``) are left out: the protocol describes them, and the class says which it has.
+(``See :class:`~msk_auth.stores.KeyStore` ``) are left out: the protocol describes them, and the class says which it has.
 """
 
 from __future__ import annotations

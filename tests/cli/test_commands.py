@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.support import KEY, SECRET, Run, Terminal
 
-from msk_auth import KeyFormat, KeyMalformed, __version__
+from msk_auth import KeyFormat, __version__
 from msk_auth.cli import _keys, build_parser, main
+from msk_auth.errors import KeyMalformed
 
 ROOT = Path(__file__).parents[2]
 VECTORS = re.findall(

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from msk_auth import KeyRevoked, Principal, StoreUnavailable, require_interactive
+from msk_auth import Principal, require_interactive
+from msk_auth.errors import KeyRevoked, StoreUnavailable
 
 from .adapter_contract import Reply, check
 from .case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer

@@ -14,11 +14,9 @@ from msk_auth import (
     AsyncAdminKeys,
     AsyncAuthenticator,
     Authenticator,
-    Event,
     KeyFormat,
     KeyLimits,
     KeyRing,
-    NotFound,
     Owner,
     Principal,
     Session,
@@ -27,6 +25,8 @@ from msk_auth import (
     local_principal,
 )
 from msk_auth.core.keys import checksum
+from msk_auth.errors import NotFound
+from msk_auth.events import Event
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock
 

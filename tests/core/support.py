@@ -21,10 +21,8 @@ from msk_auth import (
     ApiKey,
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CreatedKey,
     CredentialKind,
-    Event,
     ExternalIdentity,
     KeyLimits,
     KeyRing,
@@ -36,6 +34,8 @@ from msk_auth import (
 )
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
+from msk_auth.errors import ConfigurationError
+from msk_auth.events import Event
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)

@@ -15,40 +15,42 @@ from tests.forked import in_child
 import msk_auth._async.activity
 import msk_auth._sync.activity
 from msk_auth import (
-    ActivityEntry,
     ActivitySettings,
-    AddressNotAllowed,
     AdminKeys,
     AsyncAdminKeys,
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CredentialKind,
     DailyRequests,
-    InteractiveRequired,
     KeyActivity,
-    KeyExpired,
-    KeyMalformed,
-    KeyNotFound,
-    KeyRevoked,
-    KeyUnknown,
     LastRequest,
-    LoginTooOld,
     Owner,
-    OwnerDisabled,
-    PermissionDenied,
     Principal,
-    Problem,
-    StoreUnavailable,
-    TokenExpired,
     require,
     require_interactive,
 )
 from msk_auth.authenticator import activity as collecting
 from msk_auth.core.activity import entry_to_keep, key_of
 from msk_auth.core.policy import any_credential
+from msk_auth.errors import (
+    AddressNotAllowed,
+    ConfigurationError,
+    InteractiveRequired,
+    KeyExpired,
+    KeyMalformed,
+    KeyNotFound,
+    KeyRevoked,
+    KeyUnknown,
+    LoginTooOld,
+    OwnerDisabled,
+    PermissionDenied,
+    Problem,
+    StoreUnavailable,
+    TokenExpired,
+)
 from msk_auth.flows import run_awaiting, run_blocking
 from msk_auth.http import admission
+from msk_auth.stores import ActivityEntry
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]

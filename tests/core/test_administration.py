@@ -19,25 +19,25 @@ from msk_auth import (
     AsyncAdminKeys,
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CreatedKey,
     CredentialKind,
-    InputInvalid,
-    InteractiveRequired,
-    KeyEvent,
     KeyFilter,
-    KeyNotFound,
-    KeyRevocation,
-    KeyRevoked,
     KeyStatus,
-    LoginTooOld,
     Owner,
-    PermissionDenied,
-    RevocationCause,
-    StoreUnavailable,
 )
 from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.core import administration
+from msk_auth.errors import (
+    ConfigurationError,
+    InputInvalid,
+    InteractiveRequired,
+    KeyNotFound,
+    KeyRevoked,
+    LoginTooOld,
+    PermissionDenied,
+    StoreUnavailable,
+)
+from msk_auth.events import KeyEvent, KeyRevocation, RevocationCause
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 DAY = timedelta(days=1)

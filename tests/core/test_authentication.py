@@ -24,32 +24,33 @@ from tests.core.support import (
 from tests.core.test_digest import FakeSlow, count_work
 
 from msk_auth import (
-    ConfigurationError,
     CredentialKind,
-    CredentialRefused,
-    CredentialsMissing,
-    CredentialUsed,
-    KeyExpired,
     KeyFormat,
     KeyHasher,
+    Owner,
+    PepperRing,
+    Principal,
+    Session,
+)
+from msk_auth.core.authentication import no_user
+from msk_auth.core.keys import checksum
+from msk_auth.errors import (
+    ConfigurationError,
+    CredentialRefused,
+    CredentialsMissing,
+    KeyExpired,
     KeyMalformed,
     KeyRevoked,
     KeyUnknown,
-    Owner,
     OwnerDisabled,
-    PepperRing,
-    Principal,
     Problem,
-    Refusal,
     RequestMalformed,
-    Session,
     StoreUnavailable,
     TokenExpired,
     TokenInvalid,
     TokenRevoked,
 )
-from msk_auth.core.authentication import no_user
-from msk_auth.core.keys import checksum
+from msk_auth.events import CredentialUsed, Refusal
 
 MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)

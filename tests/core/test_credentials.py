@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msk_auth import RequestMalformed, read_bearer
+from msk_auth import read_bearer
 from msk_auth.core.credentials import MAX_HEADER_LENGTH
+from msk_auth.errors import RequestMalformed
 
 KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"
 JWT = "eyJhbGciOiJFUzI1NiJ9.e30.c2ln"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.cases import case
 from tests.core.support import OTHER_SECRET, SECRET, functions_called
 
-from msk_auth import ConfigurationError, KeyFormat, KeyHasher, PepperRing
+from msk_auth import KeyFormat, KeyHasher, PepperRing
 from msk_auth.core import digest as module
+from msk_auth.errors import ConfigurationError
 
 KEY = KeyFormat().generate().reveal()
 OTHER = KeyFormat().generate().reveal()

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from msk_auth import (
+from msk_auth.errors import (
     AddressNotAllowed,
     CredentialRefused,
     CredentialsMissing,

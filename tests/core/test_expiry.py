@@ -17,16 +17,13 @@ from msk_auth import (
     AsyncAuthenticator,
     AsyncKeyExpiry,
     Authenticator,
-    ConfigurationError,
-    InputInvalid,
-    KeyEvent,
-    KeyExpiring,
     KeyExpiry,
     KeyLimits,
-    StoreUnavailable,
 )
 from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.core import expiry
+from msk_auth.errors import ConfigurationError, InputInvalid, StoreUnavailable
+from msk_auth.events import KeyEvent, KeyExpiring
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 DAY = timedelta(days=1)

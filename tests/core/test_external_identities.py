@@ -24,20 +24,12 @@ from tests.core.support import (
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CredentialKind,
     ExternalIdentity,
-    InputInvalid,
-    InteractiveRequired,
     KeyHasher,
-    LoginTooOld,
     Owner,
     PepperRing,
-    PermissionDenied,
     Principal,
-    StoreUnavailable,
-    TokenInvalid,
-    TokenRevoked,
     Users,
     any_credential,
     require,
@@ -46,6 +38,16 @@ from msk_auth import (
 from msk_auth._async.rounds import Round
 from msk_auth._sync.verdict import Watched
 from msk_auth.core.immutability import NotShareable
+from msk_auth.errors import (
+    ConfigurationError,
+    InputInvalid,
+    InteractiveRequired,
+    LoginTooOld,
+    PermissionDenied,
+    StoreUnavailable,
+    TokenInvalid,
+    TokenRevoked,
+)
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.users import RequestSession
 

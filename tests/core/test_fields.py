@@ -8,8 +8,9 @@ from typing import get_type_hints
 import pytest
 from tests.core.support import World
 
-from msk_auth import ApiKey, KeyDetails, KeyEdit, KeyUpdate
+from msk_auth import ApiKey, KeyDetails, KeyEdit
 from msk_auth.core.fields import EDITABLE, INPUTS, KEY_FIELDS
+from msk_auth.stores import KeyUpdate
 
 
 def test_the_table_has_the_attributes_of_a_record_in_their_order() -> None:

@@ -25,14 +25,10 @@ from tests.core.support import (
     token,
 )
 
-from msk_auth import (
-    ConfigurationError,
-    Owner,
-    Refusal,
-    StoreUnavailable,
-    immutable,
-)
+from msk_auth import Owner, immutable
 from msk_auth.core.immutability import NotShareable, _is_changing_class, check_shareable
+from msk_auth.errors import ConfigurationError, StoreUnavailable
+from msk_auth.events import Refusal
 
 LEASE = timedelta(seconds=1)
 MakeWorld = Callable[..., World]

@@ -16,28 +16,32 @@ from tests.core.support import MICROSECOND, NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
-    ConfigurationError,
     CredentialKind,
+    KeyLimits,
+    KeyStatus,
+    Owner,
+    PageCursor,
+    local_principal,
+)
+from msk_auth.errors import (
+    ConfigurationError,
     FieldError,
     InputInvalid,
     InteractiveRequired,
-    KeyCreated,
-    KeyDeleted,
     KeyExpired,
-    KeyExpirySet,
     KeyLimitReached,
-    KeyLimits,
     KeyNotActive,
     KeyNotFound,
-    KeyRevocation,
     KeyRevoked,
-    KeyRotated,
-    KeyStatus,
-    KeyUpdated,
-    Owner,
-    PageCursor,
     Problem,
-    local_principal,
+)
+from msk_auth.events import (
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyRevocation,
+    KeyRotated,
+    KeyUpdated,
 )
 
 MakeWorld = Callable[..., World]

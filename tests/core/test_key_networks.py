@@ -11,22 +11,17 @@ from typing import Any
 import pytest
 from tests.core.support import NOW, SECOND, World, token
 
-from msk_auth import (
+from msk_auth import CreatedKey, KeyHasher, Owner, PepperRing
+from msk_auth.errors import (
     AddressNotAllowed,
-    CreatedKey,
-    CredentialUsed,
     InputInvalid,
     KeyExpired,
-    KeyHasher,
     KeyRevoked,
     KeyUnknown,
-    KeyUpdated,
-    Owner,
     OwnerDisabled,
-    PepperRing,
-    Refusal,
     StoreUnavailable,
 )
+from msk_auth.events import CredentialUsed, KeyUpdated, Refusal
 
 MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)

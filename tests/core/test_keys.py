@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
 
-from msk_auth import ConfigurationError, KeyFormat, KeyMalformed, KeyValue
+from msk_auth import KeyFormat, KeyValue
 from msk_auth.core.keys import ALPHABET, checksum
+from msk_auth.errors import ConfigurationError, KeyMalformed
 
 VECTORS = (
     "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O",

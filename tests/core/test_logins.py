@@ -30,24 +30,26 @@ from tests.core.support import (
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CredentialKind,
+    KeyFormat,
+    Login,
+    Owner,
+    Session,
+    require_interactive,
+)
+from msk_auth.core.logins import LoginQuestion, OpaqueToken, RequestLogins, question
+from msk_auth.errors import (
+    ConfigurationError,
     CredentialsMissing,
     InteractiveRequired,
-    KeyFormat,
     KeyMalformed,
-    Login,
     LoginTooOld,
-    Owner,
     RequestMalformed,
-    Session,
     StoreUnavailable,
     TokenExpired,
     TokenInvalid,
     TokenRevoked,
-    require_interactive,
 )
-from msk_auth.core.logins import LoginQuestion, OpaqueToken, RequestLogins, question
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]

@@ -13,7 +13,6 @@ from tests.core.support import MICROSECOND, NOW
 
 from msk_auth import (
     ApiKey,
-    ConfigurationError,
     CredentialKind,
     KeyStatus,
     Login,
@@ -23,6 +22,7 @@ from msk_auth import (
     Session,
 )
 from msk_auth.core.model import revoked
+from msk_auth.errors import ConfigurationError
 
 ACTIVE, REVOKED, EXPIRED = KeyStatus.ACTIVE, KeyStatus.REVOKED, KeyStatus.EXPIRED
 RECORD = ApiKey("AAAAAAAAAAAA", "ci", "ann", "sha256:00", None, NOW)

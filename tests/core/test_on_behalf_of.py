@@ -14,28 +14,32 @@ from hypothesis import strategies as st
 from tests.core.support import NOW, SECOND, World
 
 from msk_auth import (
-    ConfigurationError,
     CreatedKey,
     CredentialKind,
+    KeyLimits,
+    Owner,
+    Principal,
+    Session,
+)
+from msk_auth.errors import (
+    ConfigurationError,
     InputInvalid,
     InteractiveRequired,
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyLimits,
     KeyNotFound,
-    KeyRevocation,
-    KeyRotated,
-    KeyUpdated,
-    Owner,
     OwnerDisabled,
     PermissionDenied,
-    Principal,
-    RevocationCause,
-    Session,
     StoreUnavailable,
     TokenExpired,
     TokenRevoked,
+)
+from msk_auth.events import (
+    KeyCreated,
+    KeyDeleted,
+    KeyExpirySet,
+    KeyRevocation,
+    KeyRotated,
+    KeyUpdated,
+    RevocationCause,
 )
 
 DAY = timedelta(days=1)

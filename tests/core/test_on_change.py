@@ -12,24 +12,20 @@ from typing import Any
 import pytest
 from tests.core.support import NOW, SECOND, ScriptedStore, World
 
-from msk_auth import (
-    ApiKey,
-    Authenticator,
-    ConfigurationError,
+from msk_auth import ApiKey, Authenticator
+from msk_auth.errors import ConfigurationError, KeyNotFound, PermissionDenied, StoreUnavailable
+from msk_auth.events import (
     KeyCreated,
     KeyDeleted,
     KeyEvent,
     KeyExpirySet,
     KeyLeaked,
-    KeyNotFound,
     KeyRevocation,
     KeyRotated,
     KeyUpdated,
     LeakedKey,
     LeakLocation,
-    PermissionDenied,
     RevocationCause,
-    StoreUnavailable,
 )
 from msk_auth.stores.memory import MemoryKeyStore
 

@@ -10,24 +10,18 @@ from typing import Any
 import pytest
 from tests.core.support import MICROSECOND, NOW, SECOND, World, token
 
-from msk_auth import (
-    ApiKey,
+from msk_auth import ApiKey, Login, Owner, Principal
+from msk_auth.core.key_management import MAX_PAGE
+from msk_auth.errors import (
     ConfigurationError,
-    KeyDeleted,
-    KeyQuery,
-    KeyRevocation,
     KeyRevoked,
-    Login,
-    Owner,
     OwnerDisabled,
-    Principal,
     Problem,
-    Refusal,
-    RevocationCause,
     StoreUnavailable,
     TokenRevoked,
 )
-from msk_auth.core.key_management import MAX_PAGE
+from msk_auth.events import KeyDeleted, KeyRevocation, Refusal, RevocationCause
+from msk_auth.stores import KeyQuery
 
 MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from tests.core.support import MICROSECOND, NOW, SECOND
 
 from msk_auth import (
-    ConfigurationError,
     CredentialKind,
-    InteractiveRequired,
-    KeyRequired,
-    LoginTooOld,
-    MskAuthError,
     Owner,
-    PermissionDenied,
     Policy,
     Principal,
     any_credential,
@@ -30,6 +24,14 @@ from msk_auth import (
     require_key,
 )
 from msk_auth.core.policy import named_first
+from msk_auth.errors import (
+    ConfigurationError,
+    InteractiveRequired,
+    KeyRequired,
+    LoginTooOld,
+    MskAuthError,
+    PermissionDenied,
+)
 
 INTERACTIVE, API_KEY, TOKEN = (
     CredentialKind.INTERACTIVE,

@@ -15,19 +15,17 @@ from tests.cases import case
 from tests.core.support import NOW, OTHER_SECRET, SECRET
 
 from msk_auth import (
-    ConfigurationError,
     CredentialKind,
     ExternalIdentity,
     KeyHasher,
     Owner,
     PepperRing,
     Principal,
-    ReferenceInvalid,
-    RequestMalformed,
     read_bearer,
 )
 from msk_auth.core import references
 from msk_auth.core.references import DEFAULT_AGE, MAX_AGE, MAX_LENGTH, Reference
+from msk_auth.errors import ConfigurationError, ReferenceInvalid, RequestMalformed
 
 PEPPERS = PepperRing({"2026": SECRET}, current="2026")
 ROTATED = PepperRing({"2026": SECRET, "2027": OTHER_SECRET}, current="2027")

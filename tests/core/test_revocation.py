@@ -9,21 +9,17 @@ from typing import Any
 import pytest
 from tests.core.support import NOW, SECOND, World
 
-from msk_auth import (
-    ApiKey,
+from msk_auth import ApiKey, KeyFormat, KeyHasher
+from msk_auth.core.keys import checksum
+from msk_auth.errors import KeyMalformed, KeyRevoked, StoreUnavailable
+from msk_auth.events import (
     KeyDeleted,
-    KeyFormat,
-    KeyHasher,
     KeyLeaked,
-    KeyMalformed,
     KeyRevocation,
-    KeyRevoked,
     LeakedKey,
     LeakLocation,
     RevocationCause,
-    StoreUnavailable,
 )
-from msk_auth.core.keys import checksum
 
 MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from msk_auth import ConfigurationError
 from msk_auth.core.store import call_on_change, offered, require_change
+from msk_auth.errors import ConfigurationError
 
 
 class Store:

@@ -12,21 +12,23 @@ from tests.core.support import MICROSECOND, NOW, SECOND, World, token
 
 from msk_auth import (
     CredentialKind,
-    CredentialRefused,
     ExternalIdentity,
-    KeyExpired,
-    KeyRevoked,
-    KeyUnknown,
     Owner,
-    OwnerDisabled,
     Principal,
     Session,
-    TokenExpired,
-    TokenRevoked,
 )
 from msk_auth._sync.verification import Verifier
 from msk_auth.core import authentication
 from msk_auth.core.immutability import NotShareable
+from msk_auth.errors import (
+    CredentialRefused,
+    KeyExpired,
+    KeyRevoked,
+    KeyUnknown,
+    OwnerDisabled,
+    TokenExpired,
+    TokenRevoked,
+)
 
 HOUR = timedelta(hours=1)
 IDENTITY = ExternalIdentity("https://login.example", "00u1", {})

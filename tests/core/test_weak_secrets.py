@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.core.support import signing_key
 from tests.tokens.test_signing import certificate
 
-from msk_auth import ConfigurationError, PepperRing, SigningKey
+from msk_auth import PepperRing, SigningKey
 from msk_auth.core import weak_secrets
 from msk_auth.core.published_secrets import PUBLISHED
+from msk_auth.errors import ConfigurationError
 
 
 def in_lines(raw: bytes) -> bytes:

@@ -19,7 +19,7 @@ from itsdangerous import TimestampSigner
 from litestar.testing import TestClient as LitestarClient
 from starlette.testclient import TestClient
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from msk_auth.testing import Access, RouteAuditFailed, audit_routes, key_headers
 
 from .tutorial import blocks

@@ -239,11 +239,13 @@ def test_a_method_that_a_protocol_describes_is_left_out() -> None:
 
 def test_roles_become_links(package: griffe.Module) -> None:
     revoke = package["_sync.authenticator.Authenticator.delete_key"]
-    text = to_markdown("Raises as :meth:`revoke_key` does, :class:`~msk_auth.Problem`.", revoke)
+    text = to_markdown(
+        "Raises as :meth:`revoke_key` does, :class:`~msk_auth.errors.Problem`.", revoke
+    )
     assert text == (
         'Raises as <autoref optional identifier="msk_auth._sync.authenticator.Authenticator.revoke_key">'
         "<code>revoke_key</code></autoref> does,"
-        ' <autoref optional identifier="msk_auth.Problem"><code>Problem</code></autoref>.'
+        ' <autoref optional identifier="msk_auth.errors.Problem"><code>Problem</code></autoref>.'
     )
 
 

@@ -20,7 +20,8 @@ from tests.contract.adapter import (
     talk,
 )
 
-from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator, Principal
+from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 
 

@@ -20,7 +20,8 @@ from tests.contract.adapter import (
     revoke_blocking,
 )
 
-from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts, require
+from msk_auth import AsyncAuthenticator, Authenticator, require
+from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.flask import FlaskAuth
 
 T = TypeVar("T")

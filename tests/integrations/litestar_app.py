@@ -21,7 +21,8 @@ from tests.contract.adapter import (
 )
 from tests.integrations.litestar_di import NamedDependency
 
-from msk_auth import AsyncAuthenticator, Authenticator, Principal, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator, Principal
+from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth
 
 Current = NamedDependency[Principal[User]]

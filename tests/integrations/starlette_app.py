@@ -21,7 +21,8 @@ from tests.contract.adapter import (
     talk,
 )
 
-from msk_auth import AsyncAuthenticator, Authenticator, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Authenticator
+from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.starlette import StarletteAuth
 
 

@@ -11,7 +11,8 @@ import pytest
 from tests.contract.adapter import MAX_AGE, World, admin_keys, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
-from msk_auth import AdminKeys, AsyncAdminKeys, ConfigurationError
+from msk_auth import AdminKeys, AsyncAdminKeys
+from msk_auth.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 

@@ -16,13 +16,12 @@ from tests.integrations.adapters import ADAPTERS, send
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     Owner,
     Principal,
-    TooManyAttempts,
     local_principal,
     require,
 )
+from msk_auth.errors import ConfigurationError, TooManyAttempts
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.adapter import World, make_world
 from tests.integrations.adapters import installed, send
 
-from msk_auth import InputInvalid, Problem, TooManyAttempts
+from msk_auth.errors import InputInvalid, Problem, TooManyAttempts
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from tests.cases import case
 from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
-from msk_auth import KeyLimits, KeyRevoked, Policy, Principal
+from msk_auth import KeyLimits, Policy, Principal
+from msk_auth.errors import KeyRevoked
 from msk_auth.flows import run_awaiting
 from msk_auth.http import admission
 from msk_auth.http.admission import known_principal

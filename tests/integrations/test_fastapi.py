@@ -23,16 +23,9 @@ from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
 
-from msk_auth import (
-    ActivitySettings,
-    ConfigurationError,
-    Policy,
-    Principal,
-    Problem,
-    TooManyAttempts,
-    require_interactive,
-)
+from msk_auth import ActivitySettings, Policy, Principal, require_interactive
 from msk_auth.authenticator.activity import ActivityLog
+from msk_auth.errors import ConfigurationError, Problem, TooManyAttempts
 from msk_auth.http.openapi import complete_document
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
 

@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 from tests.integrations.adapters import send
 from tests.integrations.session_site import Base, Site, User
 
-from msk_auth import Authenticator, ConfigurationError, Owner, Principal, local_principal
+from msk_auth import Authenticator, Owner, Principal, local_principal
+from msk_auth.errors import ConfigurationError
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.memory import MemoryKeyStore
 

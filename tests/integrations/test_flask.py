@@ -28,18 +28,16 @@ from werkzeug.test import Client, TestResponse
 
 from msk_auth import (
     AsyncAuthenticator,
-    ConfigurationError,
     CredentialKind,
-    CredentialsMissing,
-    CredentialUsed,
     Owner,
     Policy,
     Principal,
-    Problem,
     local_principal,
     require,
     require_interactive,
 )
+from msk_auth.errors import ConfigurationError, CredentialsMissing, Problem
+from msk_auth.events import CredentialUsed
 from msk_auth.http.admission import known_principal
 from msk_auth.integrations import flask
 from msk_auth.integrations.flask import FlaskAuth

@@ -25,7 +25,8 @@ from tests.integrations.adapters import Driver
 from tests.integrations.flask_app import PlainRoutes, Routes, flask_app, name_of
 from tests.integrations.flask_site import Site
 
-from msk_auth import CredentialsMissing, KeyLimitReached, Problem, require
+from msk_auth import require
+from msk_auth.errors import CredentialsMissing, KeyLimitReached, Problem
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.testing import BackgroundLoop
 

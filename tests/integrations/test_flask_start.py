@@ -13,7 +13,8 @@ from flask.views import MethodView
 from tests.contract.adapter import World, make_world
 from tests.integrations.flask_site import Site
 
-from msk_auth import ConfigurationError, require, require_interactive
+from msk_auth import require, require_interactive
+from msk_auth.errors import ConfigurationError
 
 START = """
 from flask import Blueprint, Flask

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
 
-from msk_auth import InputInvalid, KeyFilter, KeyValue, LoginTooOld, Problem, TooManyAttempts
+from msk_auth import KeyFilter, KeyValue
 from msk_auth.core.errors import bearer_challenge
+from msk_auth.errors import InputInvalid, LoginTooOld, Problem, TooManyAttempts
 from msk_auth.http.answers import Answer, ProblemRenderer, close_reason
 from msk_auth.http.parsing import (
     CreateRequest,

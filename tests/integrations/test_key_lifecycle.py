@@ -9,7 +9,7 @@ import pytest
 from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
-from msk_auth import TooManyAttempts
+from msk_auth.errors import TooManyAttempts
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,9 @@ from tests.integrations.adapters import send
 from tests.integrations.leak_apps import LEAK_APPS
 from tests.leaks.support import Reporter, match, report
 
-from msk_auth import ConfigurationError, KeyLeaked, KeyRevocation, TooManyAttempts
 from msk_auth._route_audit.audit import list_routes
+from msk_auth.errors import ConfigurationError, TooManyAttempts
+from msk_auth.events import KeyLeaked, KeyRevocation
 from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
 
 pytestmark = pytest.mark.anyio

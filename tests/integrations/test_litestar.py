@@ -51,13 +51,8 @@ from tests.integrations.adapters import send
 from tests.integrations.litestar_di import FromQuery, JSONBody, NamedDependency, PathParameter
 from tests.integrations.test_websockets import connect
 
-from msk_auth import (
-    ConfigurationError,
-    Policy,
-    Principal,
-    Problem,
-    require_interactive,
-)
+from msk_auth import Policy, Principal, require_interactive
+from msk_auth.errors import ConfigurationError, Problem
 from msk_auth.integrations.litestar import LitestarAuth
 
 pytestmark = pytest.mark.anyio

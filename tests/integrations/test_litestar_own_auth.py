@@ -26,7 +26,8 @@ from litestar.security.session_auth import SessionAuth
 from tests.contract.adapter import Reply
 from tests.integrations.adapters import send
 
-from msk_auth import AsyncAuthenticator, ConfigurationError, Login, Owner
+from msk_auth import AsyncAuthenticator, Login, Owner
+from msk_auth.errors import ConfigurationError
 from msk_auth.integrations.litestar import JWTLogin, LitestarAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.testing import list_routes

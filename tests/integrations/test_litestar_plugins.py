@@ -24,7 +24,8 @@ from tests.contract.adapter import Reply, User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.test_websockets import connect
 
-from msk_auth import ConfigurationError, Principal, own_guard, require, require_interactive
+from msk_auth import Principal, own_guard, require, require_interactive
+from msk_auth.errors import ConfigurationError
 from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.testing import list_routes
 

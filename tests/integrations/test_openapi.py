@@ -10,7 +10,8 @@ import pytest
 from tests.contract.adapter import World, admin_keys, make_world
 from tests.integrations.adapters import send
 
-from msk_auth import ConfigurationError, Policy, require, require_interactive, require_key
+from msk_auth import Policy, require, require_interactive, require_key
+from msk_auth.errors import ConfigurationError
 from msk_auth.http.key_routes import KEY_ROUTES
 from msk_auth.http.openapi import complete_document, operations, scheme_name
 from msk_auth.leaks import AsyncGitHubLeakReceiver

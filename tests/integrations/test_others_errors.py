@@ -10,7 +10,7 @@ import pytest
 from tests.contract.adapter import Surprise, World, make_world
 from tests.integrations.adapters import installed, send
 
-from msk_auth import ConfigurationError, TooManyAttempts
+from msk_auth.errors import ConfigurationError, TooManyAttempts
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ import pytest
 from tests.contract.adapter import MAX_AGE, START, World, describe, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 
-from msk_auth import ConfigurationError, Login, TokenExpired
+from msk_auth import Login
+from msk_auth.errors import ConfigurationError, TokenExpired
 from msk_auth.http.request_logins import LoginSources
 from msk_auth.integrations import is_same_origin
 

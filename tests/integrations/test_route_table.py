@@ -12,18 +12,15 @@ import pytest
 from tests.contract.adapter import PEOPLE, START
 
 from msk_auth import (
-    ConfigurationError,
-    InteractiveRequired,
     KeyFormat,
     Policy,
-    Problem,
-    TooManyAttempts,
     any_credential,
     local_principal,
     require_interactive,
 )
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
+from msk_auth.errors import ConfigurationError, InteractiveRequired, Problem, TooManyAttempts
 from msk_auth.flows import run_awaiting, run_blocking
 from msk_auth.http.admin_key_routes import admin_key_routes
 from msk_auth.http.answers import Answer, ContentTooLarge

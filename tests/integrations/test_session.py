@@ -14,7 +14,8 @@ from tests.core.support import external_token
 from tests.integrations.adapters import ADAPTERS
 from tests.integrations.session_site import Site, User, load_user, owner_of
 
-from msk_auth import Authenticator, ConfigurationError, Users
+from msk_auth import Authenticator, Users
+from msk_auth.errors import ConfigurationError
 from msk_auth.http.admission import users_of
 from msk_auth.stores.memory import MemoryKeyStore
 

@@ -26,15 +26,8 @@ from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL, connect
 
-from msk_auth import (
-    ConfigurationError,
-    CredentialsMissing,
-    Principal,
-    Problem,
-    any_credential,
-    require,
-    require_interactive,
-)
+from msk_auth import Principal, any_credential, require, require_interactive
+from msk_auth.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.http.answers import Answer, ProblemRenderer
 from msk_auth.integrations import _starlette
 from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth

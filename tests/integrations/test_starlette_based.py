@@ -9,7 +9,7 @@ import pytest
 from tests.contract.adapter import START, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, STARLETTE_BASED, send
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,8 @@ import pytest
 from tests.contract.adapter import User, World, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
-from msk_auth import ConfigurationError, PermissionDenied, Principal
+from msk_auth import Principal
+from msk_auth.errors import ConfigurationError, PermissionDenied
 
 pytestmark = pytest.mark.anyio
 

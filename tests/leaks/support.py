@@ -13,7 +13,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from msk_auth import ApiKey, AsyncAuthenticator, Authenticator, Event, Owner, local_principal
+from msk_auth import (
+    ApiKey,
+    AsyncAuthenticator,
+    Authenticator,
+    Owner,
+    local_principal,
+)
+from msk_auth.events import Event
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver, LeakLabel
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock

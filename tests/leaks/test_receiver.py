@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 from tests.forked import in_child
 from tests.leaks.support import Reporter, World, match, other_kinds, report
 
-from msk_auth import (
-    AsyncAuthenticator,
-    Authenticator,
-    KeyFormat,
-    KeyLeaked,
-    LeakLocation,
-    SignatureInvalid,
-    SigningKeysUnavailable,
-    StoreUnavailable,
-)
+from msk_auth import AsyncAuthenticator, Authenticator, KeyFormat
 from msk_auth.clock import SystemClock
+from msk_auth.errors import SignatureInvalid, SigningKeysUnavailable, StoreUnavailable
+from msk_auth.events import KeyLeaked, LeakLocation
 from msk_auth.leaks import (
     FETCH_PAUSE,
     KEYS_MAX_AGE,

@@ -11,7 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.leaks.support import match, report
 
-from msk_auth import InputInvalid, KeyFormat, LeakLocation
+from msk_auth import KeyFormat
+from msk_auth.errors import InputInvalid
+from msk_auth.events import LeakLocation
 from msk_auth.leaks import MAX_MATCHES, MAX_REPORT
 from msk_auth.leaks._report import read_report, trimmed_url
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from msk_auth import AsyncAuthenticator, CredentialRefused, Owner, local_principal
+from msk_auth import AsyncAuthenticator, Owner, local_principal
+from msk_auth.errors import CredentialRefused
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 REVOKERS = 12

@@ -19,7 +19,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from msk_auth import AsyncAuthenticator, Owner, Problem, StoreUnavailable, local_principal
+from msk_auth import AsyncAuthenticator, Owner, local_principal
+from msk_auth.errors import Problem, StoreUnavailable
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 OWNER: Owner[str] = Owner("owner", frozenset({"run"}), "owner")

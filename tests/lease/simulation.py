@@ -20,12 +20,12 @@ from msk_auth import (
     KeyFormat,
     KeyHasher,
     Owner,
-    Problem,
-    RecordedLease,
     local_principal,
 )
 from msk_auth._async import register as register_module
+from msk_auth.errors import Problem
 from msk_auth.leases.single_flight import Flight
+from msk_auth.stores import RecordedLease
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = KeyFormat().generate()

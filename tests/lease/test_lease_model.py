@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 from tests.lease.simulation import RATES, Process, SimStore, World
 
-from msk_auth import AsyncAuthenticator, Principal, RecordedLease
+from msk_auth import AsyncAuthenticator, Principal
 from msk_auth._async import authenticator, register
 from msk_auth._async import leases as leasing
 from msk_auth._async.leases import Attempt, Leases
@@ -30,6 +30,7 @@ from msk_auth._async.register import LeaseRegisterView
 from msk_auth.authenticator import base
 from msk_auth.core.authentication import Authenticated
 from msk_auth.leases.cache import LeaseCache
+from msk_auth.stores import RecordedLease
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from msk_auth import ConfigurationError, KeyFormat, Owner, Principal, local_principal
+from msk_auth import KeyFormat, Owner, Principal, local_principal
 from msk_auth._async.leases import Leases
 from msk_auth._async.register import LeaseRegisterView
 from msk_auth.core.authentication import Authenticated
 from msk_auth.core.store import RecordedLease
+from msk_auth.errors import ConfigurationError
 from msk_auth.leases import cache as module
 from msk_auth.leases.cache import DRIFT, MAX_LEASE, LeaseCache, seconds_to_wait, usual_header
 from msk_auth.leases.single_flight import SingleFlight

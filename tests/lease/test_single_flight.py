@@ -23,9 +23,9 @@ from msk_auth import (
     KeyFormat,
     KeyHasher,
     Owner,
-    StoreUnavailable,
 )
 from msk_auth._async import primitives
+from msk_auth.errors import StoreUnavailable
 from msk_auth.leases import single_flight
 from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore

@@ -9,7 +9,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-from msk_auth import Authenticator, KeyRevoked, Owner, local_principal
+from msk_auth import Authenticator, Owner, local_principal
+from msk_auth.errors import KeyRevoked
 from msk_auth.stores.memory import MemoryKeyStore
 
 THREADS = 8

@@ -19,8 +19,9 @@ from tests.cases import case
 from tests.core.support import NOW, b64
 from tests.tokens.shapes import EC_KEY, RSA_KEY, SHAPES, Shape, T, jwks, sign
 
-from msk_auth import ExternalIdentity, TokenInvalid
+from msk_auth import ExternalIdentity
 from msk_auth.core.compact import ParsedToken
+from msk_auth.errors import TokenInvalid
 from msk_auth.tokens.external import ExternalIssuer
 
 NAMES = pytest.mark.parametrize("name", SHAPES)

@@ -35,15 +35,9 @@ from tests.core.support import (
 )
 from tests.tokens.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
 
-from msk_auth import (
-    AlgorithmName,
-    InteractiveRequired,
-    SigningKey,
-    TokenInvalid,
-    TokenProfile,
-    require_interactive,
-)
+from msk_auth import AlgorithmName, SigningKey, TokenProfile, require_interactive
 from msk_auth.core.compact import ParsedToken
+from msk_auth.errors import InteractiveRequired, TokenInvalid
 
 T = int(NOW.timestamp())
 TOKENS = {

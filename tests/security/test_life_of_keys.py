@@ -32,15 +32,17 @@ from tests.core.support import SECRET, ScriptedStore, World
 from msk_auth import (
     AdminKeys,
     ApiKey,
-    InputInvalid,
-    InteractiveRequired,
     KeyHasher,
-    KeyNotActive,
-    KeyNotFound,
     Owner,
     PepperRing,
-    PermissionDenied,
     Principal,
+)
+from msk_auth.errors import (
+    InputInvalid,
+    InteractiveRequired,
+    KeyNotActive,
+    KeyNotFound,
+    PermissionDenied,
     Problem,
     TokenRevoked,
 )

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import exc
 from tests.core.support import World
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 
 
 def _wrapped() -> exc.OperationalError:

@@ -16,7 +16,6 @@ from msk_auth import (
     ApiKey,
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     KeyFormat,
     KeyRing,
     Owner,
@@ -26,6 +25,7 @@ from msk_auth import (
     require,
     require_interactive,
 )
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 

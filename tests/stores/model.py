@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from msk_auth import (
-    ApiKey,
-    ExpiryQuery,
-    KeyLimitReached,
-    KeyNotActive,
-    KeyQuery,
-    KeyUpdate,
-    RecordedLease,
-)
+from msk_auth import ApiKey
+from msk_auth.errors import KeyLimitReached, KeyNotActive
+from msk_auth.stores import ExpiryQuery, KeyQuery, KeyUpdate, RecordedLease
 
 
 class Model:

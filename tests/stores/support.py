@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import URL, Engine, MetaData, NullPool, Table, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from msk_auth import KeyStore
+from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, prepare_sqlite
 from msk_auth.testing import ChangeRecorder, StoreContract
 

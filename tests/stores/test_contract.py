@@ -21,7 +21,7 @@ from tests.stores.support import (
     untouched,
 )
 
-from msk_auth import AsyncKeyStore, KeyStore
+from msk_auth.stores import AsyncKeyStore, KeyStore
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from msk_auth.testing import (

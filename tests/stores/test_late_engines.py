@@ -15,7 +15,9 @@ from sqlalchemy import URL, Engine, StaticPool, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import METADATA, OnEngine, async_engine_on, engine_on, sqlite_url
 
-from msk_auth import Authenticator, ConfigurationError, Owner, RecordedLease, StoreUnavailable
+from msk_auth import Authenticator, Owner
+from msk_auth.errors import ConfigurationError, StoreUnavailable
+from msk_auth.stores import RecordedLease
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _shared
 from msk_auth.testing import ChangeRecorder
 from msk_auth.testing._store_contract import NOW, OWNER, add, in_parallel, make_record

@@ -17,7 +17,7 @@ from sqlalchemy import URL, MetaData, create_engine, inspect
 from tests.databases import mysql_database, postgres_database
 from tests.prefork import Prefork
 
-from msk_auth import KeyQuery
+from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
 from msk_auth.stores.sqlalchemy.migrations import VERSION_TABLE, upgrade
 from msk_auth.testing._store_contract import NOW, OWNER, make_record

@@ -15,14 +15,14 @@ from sqlalchemy import URL, Engine
 from tests.stores.model import Model
 from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
 
-from msk_auth import (
+from msk_auth import KeyStatus
+from msk_auth.errors import MskAuthError
+from msk_auth.stores import (
     ExpiryQuery,
     ExpiryStore,
     KeyQuery,
-    KeyStatus,
     KeyStore,
     LeaseRegister,
-    MskAuthError,
     RecordedLease,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore

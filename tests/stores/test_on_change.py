@@ -29,7 +29,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.stores.support import async_engine_on, empty_tables, sqlite_url
 
-from msk_auth import ApiKey, KeyEvent, KeyRevocation, KeyStore
+from msk_auth import ApiKey
+from msk_auth.events import KeyEvent, KeyRevocation
+from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.stores.sqlalchemy._operations import ChangeLostError
 from msk_auth.testing import BackgroundLoop

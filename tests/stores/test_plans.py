@@ -15,16 +15,14 @@ from tests.stores.support import engine_on, sqlite_url
 from msk_auth import (
     AdminKeys,
     Authenticator,
-    ExpiryQuery,
     KeyFilter,
-    KeyQuery,
     KeyStatus,
-    KeyStore,
     Owner,
     Principal,
     local_principal,
 )
 from msk_auth.core.administration import MAX_READS
+from msk_auth.stores import ExpiryQuery, KeyQuery, KeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 from msk_auth.testing._store_contract import (
     HOUR,

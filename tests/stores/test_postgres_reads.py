@@ -31,8 +31,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tests.forked import in_child
 from tests.stores.support import empty_tables, engine_on
 
-from msk_auth import ApiKey, ConfigurationError
+from msk_auth import ApiKey
 from msk_auth.batching import BatchedReader
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,

@@ -11,7 +11,8 @@ from sqlalchemy import URL, Connection, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import async_engine_on, engine_on
 
-from msk_auth import AsyncAuthenticator, Owner, StoreUnavailable
+from msk_auth import AsyncAuthenticator, Owner
+from msk_auth.errors import StoreUnavailable
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,

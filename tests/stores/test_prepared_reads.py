@@ -35,7 +35,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tests.stores.support import sqlite_url
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
 from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
 

@@ -10,8 +10,9 @@ import pytest
 from tests.core.support import functions_called
 from tests.stores.support import async_engine_on, engine_on, sqlite_url
 
-from msk_auth import Authenticator, KeyUnknown, Owner, local_principal
+from msk_auth import Authenticator, Owner, local_principal
 from msk_auth.core.keys import checksum
+from msk_auth.errors import KeyUnknown
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _rows, _sqlite
 from msk_auth.testing._store_contract import NOW, make_record
 

@@ -28,13 +28,12 @@ from msk_auth import (
     Authenticator,
     CreatedKey,
     CredentialKind,
-    KeyEvent,
     KeyStatus,
     Owner,
-    PermissionDenied,
     Principal,
-    TokenRevoked,
 )
+from msk_auth.errors import PermissionDenied, TokenRevoked
+from msk_auth.events import KeyEvent
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import BackgroundLoop, FrozenClock

@@ -38,14 +38,9 @@ from sqlalchemy.exc import IntegrityError
 from tests.cases import case
 from tests.stores.support import OnEngine, async_engine_on, engine_on, sqlite_url
 
-from msk_auth import (
-    ActivityEntry,
-    ConfigurationError,
-    DailyRequests,
-    KeyActivity,
-    KeyQuery,
-    LastRequest,
-)
+from msk_auth import DailyRequests, KeyActivity, LastRequest
+from msk_auth.errors import ConfigurationError
+from msk_auth.stores import ActivityEntry, KeyQuery
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,

@@ -21,7 +21,15 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.forked import in_child
 from tests.stores.support import METADATA, async_engine_on, empty_tables, engine_on, sqlite_url
 
-from msk_auth import ApiKey, Authenticator, KeyFormat, KeyHasher, KeyQuery, KeyRevocation, Owner
+from msk_auth import (
+    ApiKey,
+    Authenticator,
+    KeyFormat,
+    KeyHasher,
+    Owner,
+)
+from msk_auth.events import KeyRevocation
+from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
-from msk_auth import AsyncAuthenticator, Authenticator, ConfigurationError, Login, Owner
+from msk_auth import AsyncAuthenticator, Authenticator, Login, Owner
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncModelUsers, ModelUsers
 

@@ -24,17 +24,10 @@ from sqlalchemy import (
 from sqlalchemy import insert as insert_into
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from msk_auth import (
-    ApiKey,
-    Authenticator,
-    Event,
-    KeyEvent,
-    KeyExpiring,
-    KeyExpiry,
-    KeyLimitReached,
-    KeyStore,
-    SystemClock,
-)
+from msk_auth import ApiKey, Authenticator, KeyExpiry, SystemClock
+from msk_auth.errors import KeyLimitReached
+from msk_auth.events import Event, KeyEvent, KeyExpiring
+from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
 
 # As in the contract, whose module needs pytest and so half a second more to start with.

@@ -9,16 +9,15 @@ import pytest
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CredentialKind,
     KeyRing,
-    LoginTooOld,
     Owner,
     Session,
     SigningKey,
     TokenProfile,
     require_interactive,
 )
+from msk_auth.errors import ConfigurationError, LoginTooOld
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock, async_key_headers, key_headers, login_headers
 

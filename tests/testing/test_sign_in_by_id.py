@@ -13,14 +13,12 @@ import pytest
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CredentialKind,
     Login,
-    LoginTooOld,
     Owner,
-    TokenInvalid,
     require_interactive,
 )
+from msk_auth.errors import ConfigurationError, LoginTooOld, TokenInvalid
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import BackgroundLoop, async_key_headers, key_headers, login_headers
 

@@ -13,9 +13,10 @@ from tests.cases import case
 from tests.core.support import NOW, World, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
-from msk_auth import ConfigurationError, ExternalIdentity, Owner, TokenExpired, TokenInvalid
+from msk_auth import ExternalIdentity, Owner
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
+from msk_auth.errors import ConfigurationError, TokenExpired, TokenInvalid
 from msk_auth.tokens.external import ExternalIssuer
 from msk_auth.tokens.issuers import (
     OIDC,

@@ -19,17 +19,10 @@ from jwt.algorithms import get_default_algorithms
 from tests.core.support import b64
 from tests.tokens.provider import DISCOVERY, Provider, drip, huge, public_jwk, send, serve
 
-from msk_auth import (
-    AsyncAuthenticator,
-    Authenticator,
-    ConfigurationError,
-    Owner,
-    Principal,
-    SigningKeysUnavailable,
-    TokenInvalid,
-)
+from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal
 from msk_auth.core import issuer as issuing
 from msk_auth.core.compact import encode_segment
+from msk_auth.errors import ConfigurationError, SigningKeysUnavailable, TokenInvalid
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.tokens import keysets
 from msk_auth.tokens._fetch import (

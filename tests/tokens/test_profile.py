@@ -32,20 +32,22 @@ from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import (
     AlgorithmName,
-    ConfigurationError,
     CredentialKind,
-    InteractiveRequired,
     KeyRing,
-    LoginTooOld,
     Owner,
     Principal,
     SigningKey,
-    TokenExpired,
-    TokenInvalid,
     TokenProfile,
 )
 from msk_auth.core.compact import ParsedToken, _decode_once
 from msk_auth.core.issuer import VerifiedToken
+from msk_auth.errors import (
+    ConfigurationError,
+    InteractiveRequired,
+    LoginTooOld,
+    TokenExpired,
+    TokenInvalid,
+)
 
 HOUR = timedelta(hours=1)
 T = int(NOW.timestamp())

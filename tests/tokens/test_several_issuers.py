@@ -11,15 +11,8 @@ from tests.cases import case
 from tests.core.support import FrozenClock, profile
 from tests.tokens.shapes import SHAPES, T, jwks
 
-from msk_auth import (
-    Authenticator,
-    ConfigurationError,
-    ExternalIdentity,
-    Owner,
-    Principal,
-    TokenExpired,
-    TokenInvalid,
-)
+from msk_auth import Authenticator, ExternalIdentity, Owner, Principal
+from msk_auth.errors import ConfigurationError, TokenExpired, TokenInvalid
 from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.tokens.issuers import (
     OIDC,

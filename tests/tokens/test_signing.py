@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from tests.core.support import AUDIENCE, NOW, SECRET, profile, signing_key
 
-from msk_auth import AlgorithmName, ConfigurationError, KeyRing, SigningKey
+from msk_auth import AlgorithmName, KeyRing, SigningKey
+from msk_auth.errors import ConfigurationError
 
 ALGORITHMS: tuple[AlgorithmName, ...] = get_args(AlgorithmName)
 ASYMMETRIC: tuple[AlgorithmName, ...] = ("ES256", "Ed25519", "RS256")

@@ -15,16 +15,13 @@ from typing import Any
 import pytest
 from tests.watch.site import ENDS, SECOND, Change, SingleStore, Site
 
-from msk_auth import (
-    ApiKey,
-    AsyncAuthenticator,
+from msk_auth import ApiKey, AsyncAuthenticator, Owner, require
+from msk_auth.errors import (
     ConfigurationError,
     KeyRevoked,
-    Owner,
     OwnerDisabled,
     Problem,
     StoreUnavailable,
-    require,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 

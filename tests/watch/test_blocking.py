@@ -12,15 +12,17 @@ from tests.watch.site import ENDS, SECOND, Change, Site
 
 from msk_auth import (
     Authenticator,
-    ConfigurationError,
-    KeyRevoked,
     Owner,
-    OwnerDisabled,
-    Problem,
-    StoreUnavailable,
     Watch,
     require,
     require_interactive,
+)
+from msk_auth.errors import (
+    ConfigurationError,
+    KeyRevoked,
+    OwnerDisabled,
+    Problem,
+    StoreUnavailable,
 )
 from msk_auth.stores.memory import MemoryKeyStore
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.watch.site import PERMISSIONS, SECOND, Site
 
-from msk_auth import KeyRevoked, Owner
+from msk_auth import Owner
 from msk_auth._async.rounds import LookUp, Round
 from msk_auth._sync.verdict import Watched
+from msk_auth.errors import KeyRevoked
 
 pytestmark = pytest.mark.anyio
 

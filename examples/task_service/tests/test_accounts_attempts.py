@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from sqlalchemy import func, select
 from tests.ports import free_port
 
-from msk_auth import ConfigurationError, StoreUnavailable, TooManyAttempts
+from msk_auth.errors import ConfigurationError, StoreUnavailable, TooManyAttempts
 from msk_auth.testing import FrozenClock
 from task_service.accounts.attempts import DatabaseAttempts, RedisAttempts
 from task_service.accounts.throttle import PER_ADDRESS, PER_PAIR, LoginThrottle, PublicThrottle

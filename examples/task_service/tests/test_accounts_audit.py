@@ -20,7 +20,8 @@ from examples.task_service.tests.accounts_support import (
 )
 from sqlalchemy import event, insert
 
-from msk_auth import CredentialKind, InputInvalid, KeyFormat, Principal
+from msk_auth import CredentialKind, KeyFormat, Principal
+from msk_auth.errors import InputInvalid
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.users import User
 from task_service.db import schema

@@ -20,7 +20,7 @@ from examples.task_service.tests.accounts_support import (
 from examples.task_service.tests.runs_support import failing
 from examples.task_service.tests.test_accounts_key_audit import no_audit
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from task_service.accounts import audit_backlog
 from task_service.accounts.audit import Audit
 from task_service.errors import LoginFailed

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from msk_auth import ActivitySettings, InputInvalid, KeyLimits
+from msk_auth import ActivitySettings, KeyLimits
+from msk_auth.errors import InputInvalid
 from task_service.accounts.config import ServiceConfig, _validated, config_json
 from task_service.db import schema
 

@@ -25,7 +25,8 @@ from examples.task_service.tests.accounts_support import (
 )
 from sqlalchemy import update
 
-from msk_auth import InputInvalid, PermissionDenied, Principal, TokenRevoked
+from msk_auth import Principal
+from msk_auth.errors import InputInvalid, PermissionDenied, TokenRevoked
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.errors import LinkInvalid, LoginFailed

@@ -17,7 +17,7 @@ from examples.task_service.tests.accounts_support import (
     world,
 )
 
-from msk_auth import InputInvalid, StoreUnavailable
+from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service.accounts.invitations import LINK_LIFETIME
 from task_service.errors import LinkInvalid, LoginFailed, UsernameTaken, UserNotFound
 

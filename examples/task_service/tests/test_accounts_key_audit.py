@@ -24,20 +24,19 @@ from sqlalchemy.exc import OperationalError
 from msk_auth import (
     AsyncAuthenticator,
     AsyncKeyExpiry,
-    ConfigurationError,
-    Event,
     KeyFormat,
-    KeyLeaked,
+    Owner,
+    Principal,
+)
+from msk_auth.errors import (
+    ConfigurationError,
     KeyNotActive,
     KeyNotFound,
-    LeakedKey,
-    LeakLocation,
-    Owner,
     PermissionDenied,
-    Principal,
     StoreUnavailable,
     TokenRevoked,
 )
+from msk_auth.events import Event, KeyLeaked, LeakedKey, LeakLocation
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.audit import AuditEntry, AuditQuery
 from task_service.accounts.key_audit import MAX_LEAKS, KeyAudit

@@ -28,7 +28,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from msk_auth import InputInvalid, StoreUnavailable, SystemClock, TooManyAttempts
+from msk_auth import SystemClock
+from msk_auth.errors import InputInvalid, StoreUnavailable, TooManyAttempts
 from task_service.accounts.throttle import (
     PER_ACCOUNT,
     PER_ADDRESS,

@@ -38,7 +38,8 @@ from examples.task_service.tests.service_support import (
 from examples.task_service.tests.test_handlers_http_request import certificate
 from sqlalchemy import select
 
-from msk_auth import AsyncAuthenticator, ConfigurationError
+from msk_auth import AsyncAuthenticator
+from msk_auth.errors import ConfigurationError
 from task_service import login_cookie
 from task_service.accounts import oidc
 from task_service.accounts.audit import AuditQuery

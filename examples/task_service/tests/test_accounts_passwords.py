@@ -13,7 +13,7 @@ from argon2.profiles import CHEAPEST
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msk_auth import InputInvalid, TooManyAttempts
+from msk_auth.errors import InputInvalid, TooManyAttempts
 from task_service.accounts.passwords import (
     MAX_LENGTH,
     MIN_LENGTH,

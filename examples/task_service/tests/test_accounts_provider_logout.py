@@ -34,7 +34,8 @@ from examples.task_service.tests.service_support import (
 from joserfc.jwk import ECKey, OctKey
 from sqlalchemy import func, insert, select
 
-from msk_auth import AsyncAuthenticator, StoreUnavailable, TokenInvalid
+from msk_auth import AsyncAuthenticator
+from msk_auth.errors import StoreUnavailable, TokenInvalid
 from task_service import login_cookie
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.login_methods import LoginMethods

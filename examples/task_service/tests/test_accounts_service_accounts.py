@@ -16,14 +16,13 @@ from examples.task_service.tests.runs_support import migrated
 from sqlalchemy import insert, update
 from sqlalchemy.exc import IntegrityError
 
-from msk_auth import (
-    CreatedKey,
+from msk_auth import CreatedKey, Principal
+from msk_auth.errors import (
     InputInvalid,
     KeyRevoked,
     LoginTooOld,
     OwnerDisabled,
     PermissionDenied,
-    Principal,
     TokenRevoked,
 )
 from task_service.accounts.audit import AuditQuery

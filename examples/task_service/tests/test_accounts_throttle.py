@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from limits.aio.storage import MemoryStorage
 
-from msk_auth import SystemClock, TooManyAttempts
+from msk_auth import SystemClock
+from msk_auth.errors import TooManyAttempts
 from task_service.accounts.throttle import PublicThrottle
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from msk_auth import InputInvalid
+from msk_auth.errors import InputInvalid
 from task_service.accounts.roles import ROLE_PERMISSIONS
 from task_service.accounts.users import User, UserQuery, check_user, normalised_username
 from task_service.db import schema

@@ -18,7 +18,8 @@ from examples.task_service.tests.service_support import (
     wrong_fields,
 )
 
-from msk_auth import KeyFormat, KeyRing, SigningKey, StoreUnavailable, TokenProfile
+from msk_auth import KeyFormat, KeyRing, SigningKey, TokenProfile
+from msk_auth.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from examples.task_service.tests.service_support import (
 )
 from examples.task_service.tests.waiting import eventually
 
-from msk_auth import SigningKey, StoreUnavailable
+from msk_auth import SigningKey
+from msk_auth.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from examples.task_service.tests.service_support import (
 from examples.task_service.tests.test_cli import run
 from sqlalchemy import update
 
-from msk_auth import ConfigurationError, StoreUnavailable
+from msk_auth.errors import ConfigurationError, StoreUnavailable
 from task_service import app as app_module
 from task_service import worker as worker_module
 from task_service.accounts.audit import AuditQuery

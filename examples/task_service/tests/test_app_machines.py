@@ -30,7 +30,7 @@ from examples.task_service.tests.service_support import (
 from sqlalchemy import text
 from tests.databases import postgres_database
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from task_service.accounts.throttle import PER_PAIR
 from task_service.app import create_app
 from task_service.cli import main

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from msk_auth import KeyFormat, KeyUnknown, Problem, SystemClock
+from msk_auth import KeyFormat, SystemClock
+from msk_auth.errors import KeyUnknown, Problem
 from task_service import middleware
 from task_service.login_cookie import LoginCookie
 from task_service.middleware import (

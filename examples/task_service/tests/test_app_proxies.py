@@ -17,7 +17,7 @@ from examples.task_service.tests.service_support import (
     running_service,
 )
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from msk_auth.testing import FrozenClock
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate

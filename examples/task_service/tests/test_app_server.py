@@ -16,7 +16,8 @@ import pytest
 from examples.task_service.tests.waiting import eventually
 from starlette.types import Message, Receive, Scope, Send
 
-from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
+from msk_auth import PROBLEM_BASE
+from msk_auth.errors import ConfigurationError, RequestMalformed
 from task_service import server as server_module
 from task_service.server import MAX_HEAD_BYTES, Connections, Server, bind
 from task_service.services import AUDIENCE

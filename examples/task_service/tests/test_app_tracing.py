@@ -31,7 +31,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from msk_auth import ConfigurationError, KeyFormat
+from msk_auth import KeyFormat
+from msk_auth.errors import ConfigurationError
 from task_service import cli
 from task_service import tracing as tracing_module
 from task_service.observability import ACCESS_LOGGER

@@ -31,7 +31,7 @@ from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_
 from prometheus_client import CollectorRegistry
 from tests.databases import postgres_database
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from task_service.cli import _worker_metrics, main
 from task_service.server import Server
 from task_service.settings import Settings

@@ -19,7 +19,7 @@ from examples.task_service.tests.service_support import (
 )
 from sqlalchemy import func, select, text, update
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from task_service.cli import main
 from task_service.db import copy as copy_module
 from task_service.db.copy import TABLES, copy_database

@@ -22,7 +22,7 @@ from sqlalchemy import JSON, Column, Integer, MetaData, Table, exc, insert, sele
 from tests.cases import case
 from tests.databases import postgres_database
 
-from msk_auth import ConfigurationError, StoreUnavailable
+from msk_auth.errors import ConfigurationError, StoreUnavailable
 from task_service.db import engine as engine_module
 from task_service.db.engine import Database, is_outage, lock_table, parse_json, parse_url
 

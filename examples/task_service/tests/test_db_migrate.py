@@ -18,7 +18,7 @@ from examples.task_service.tests.runs_support import fresh_postgres
 from sqlalchemy import Connection, func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import migrate as migrate_module
 from task_service.db import schema

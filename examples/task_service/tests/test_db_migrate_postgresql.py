@@ -14,7 +14,7 @@ from examples.task_service.tests.waiting import eventually
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from task_service.db import migrate_postgresql
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate

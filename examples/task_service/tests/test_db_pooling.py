@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sqlalchemy import URL
 from tests.databases import pgbouncer, postgres_database
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from task_service.cli import main
 from task_service.db.engine import Database
 from task_service.db.migrate import SchemaState, migrate, schema_state

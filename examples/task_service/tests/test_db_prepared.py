@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, literal, select
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.db import schema
 from task_service.db.engine import Database

@@ -19,7 +19,9 @@ from examples.task_service.tests.runs_support import POSTGRES, fresh_postgres
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
-from msk_auth import RecordedLease, StoreUnavailable, SystemClock
+from msk_auth import SystemClock
+from msk_auth.errors import StoreUnavailable
+from msk_auth.stores import RecordedLease
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service import doctor as doctor_module
 from task_service.cli import main

@@ -16,7 +16,8 @@ import pytest
 from examples.task_service.tests.waiting import eventually
 from pydantic import ValidationError
 
-from msk_auth import InputInvalid, SystemClock
+from msk_auth import SystemClock
+from msk_auth.errors import InputInvalid
 from task_service.handlers import (
     HandlerEnvironment,
     HandlerResult,

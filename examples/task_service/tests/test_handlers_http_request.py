@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pydantic import ValidationError
 
-from msk_auth import InputInvalid, SystemClock
+from msk_auth import SystemClock
+from msk_auth.errors import InputInvalid
 from msk_auth.testing import FrozenClock
 from task_service.handlers import (
     HandlerEnvironment,

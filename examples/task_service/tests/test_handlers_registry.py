@@ -6,7 +6,7 @@ import importlib.metadata
 
 import pytest
 
-from msk_auth import ConfigurationError, InputInvalid
+from msk_auth.errors import ConfigurationError, InputInvalid
 from task_service.handlers import (
     Handler,
     HandlerEnvironment,

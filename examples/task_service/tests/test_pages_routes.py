@@ -15,7 +15,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from msk_auth import KeyLimits, Problem, StoreUnavailable, TooManyAttempts
+from msk_auth import KeyLimits
+from msk_auth.errors import Problem, StoreUnavailable, TooManyAttempts
 from task_service import login_cookie, web
 from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import LoggedIn

@@ -17,7 +17,7 @@ from examples.task_service.tests.accounts_support import KINDS, PASSWORD, princi
 from examples.task_service.tests.runs_support import migrated
 from sqlalchemy import delete, select, update
 
-from msk_auth import ConfigurationError, KeyRevoked, OwnerDisabled, TokenRevoked
+from msk_auth.errors import ConfigurationError, KeyRevoked, OwnerDisabled, TokenRevoked
 from task_service.accounts.audit import AuditQuery
 from task_service.api.audit import audit_json
 from task_service.cli import main

@@ -23,7 +23,8 @@ from examples.task_service.tests.runs_support import (
 )
 from sqlalchemy import select, update
 
-from msk_auth import OwnerDisabled, Principal, SystemClock
+from msk_auth import Principal, SystemClock
+from msk_auth.errors import OwnerDisabled
 from task_service.accounts.users import User
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users as users_table

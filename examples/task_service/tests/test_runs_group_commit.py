@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from task_service.tasks.group_commit import GroupCommit
 
 pytestmark = pytest.mark.anyio

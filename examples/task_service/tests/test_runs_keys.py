@@ -16,7 +16,8 @@ from examples.task_service.tests.accounts_support import world as accounts_world
 from examples.task_service.tests.runs_support import Config, principal, registry
 from sqlalchemy import delete
 
-from msk_auth import AsyncAuthenticator, CreatedKey, LeakedKey, LeakLocation, Principal
+from msk_auth import AsyncAuthenticator, CreatedKey, Principal
+from msk_auth.events import LeakedKey, LeakLocation
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.key_audit import KeyAudit
 from task_service.accounts.users import User

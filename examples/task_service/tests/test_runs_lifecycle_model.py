@@ -38,7 +38,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import update
 
-from msk_auth import OwnerDisabled
+from msk_auth.errors import OwnerDisabled
 from task_service.db.schema import users as users_table
 from task_service.tasks.models import NewTask, Run, RunPriority, RunState
 from task_service.tasks.notifications import LocalEvents

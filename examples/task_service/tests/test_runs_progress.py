@@ -10,7 +10,8 @@ import pytest
 from examples.task_service.tests.runs_support import ANN
 from examples.task_service.tests.test_runs_runner import Blocker, World, sqlite, world
 
-from msk_auth import StoreUnavailable, SystemClock
+from msk_auth import SystemClock
+from msk_auth.errors import StoreUnavailable
 from task_service.handlers import HandlerResult, Progress, RunContext
 from task_service.handlers.command import ProgressLines
 from task_service.tasks.run_log import LogReader, RunProgress

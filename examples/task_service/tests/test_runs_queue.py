@@ -30,7 +30,8 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import func, insert, select, text
 
-from msk_auth import Principal, StoreUnavailable, SystemClock
+from msk_auth import Principal, SystemClock
+from msk_auth.errors import StoreUnavailable
 from task_service.accounts.audit import Audit
 from task_service.accounts.config import ConfigStore
 from task_service.db.engine import POSTGRES_CONNECT, Database, parse_url

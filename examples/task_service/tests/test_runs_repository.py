@@ -23,7 +23,7 @@ from examples.task_service.tests.runs_support import (
 )
 from sqlalchemy import delete, func, insert, select, update
 
-from msk_auth import InputInvalid
+from msk_auth.errors import InputInvalid
 from task_service.db.engine import Database
 from task_service.db.schema import idempotency, run_log
 from task_service.db.schema import runs as runs_table

@@ -21,7 +21,7 @@ from examples.task_service.tests.runs_support import (
 from sqlalchemy import event, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import OwnerDisabled, PermissionDenied, StoreUnavailable
+from msk_auth.errors import OwnerDisabled, PermissionDenied, StoreUnavailable
 from task_service.accounts.audit import Audit
 from task_service.db.engine import Database
 from task_service.db.schema import audit, runs, users

@@ -28,7 +28,8 @@ from examples.task_service.tests.runs_support import (
 from examples.task_service.tests.waiting import eventually
 from sqlalchemy import event, update
 
-from msk_auth import Clock, StoreUnavailable, SystemClock
+from msk_auth import Clock, SystemClock
+from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.handlers import HandlerResult, RunContext

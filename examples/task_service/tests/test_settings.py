@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from task_service.settings import PREFIX, Settings, load_settings
 
 

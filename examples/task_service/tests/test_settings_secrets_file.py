@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msk_auth import ConfigurationError, SigningKey, TokenProfile
+from msk_auth import SigningKey, TokenProfile
+from msk_auth.errors import ConfigurationError
 from task_service.secrets_file import FILE_NAME, Secrets, load_or_create_secrets
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

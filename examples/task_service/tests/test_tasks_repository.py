@@ -22,7 +22,8 @@ from examples.task_service.tests.runs_support import (
 from pydantic import ValidationError
 from sqlalchemy import update
 
-from msk_auth import InputInvalid, KeyFormat, Principal, StoreUnavailable
+from msk_auth import KeyFormat, Principal
+from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.errors import TaskNotFound

@@ -41,7 +41,7 @@ class AsyncAdminKeys(Generic[UserT]):
         policy: What an administrator has to meet.
 
     Raises:
-        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.AsyncAdminStore`), the
+        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.stores.AsyncAdminStore`), the
             permission cannot be one, or this is no `AsyncAuthenticator`.
     """
 

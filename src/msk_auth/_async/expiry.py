@@ -32,7 +32,7 @@ class AsyncKeyExpiry(Generic[UserT]):
         authenticator: Whose keys.
 
     Raises:
-        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.AsyncExpiryStore`), or this is no
+        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.stores.AsyncExpiryStore`), or this is no
             `AsyncAuthenticator`.
     """
 

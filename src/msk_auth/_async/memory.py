@@ -22,10 +22,10 @@ from . import primitives
 
 
 class AsyncMemoryKeyStore:
-    """An :class:`~msk_auth.AsyncKeyStore` in a dictionary; safe to use from several threads.
+    """An :class:`~msk_auth.stores.AsyncKeyStore` in a dictionary; safe to use from several threads.
 
-    It is an :class:`~msk_auth.AsyncAdminStore`, :class:`~msk_auth.AsyncActivityStore`, :class:`~msk_auth.AsyncExpiryStore` and
-    :class:`~msk_auth.AsyncLeaseRegister` as well. Its methods are theirs.
+    It is an :class:`~msk_auth.stores.AsyncAdminStore`, :class:`~msk_auth.stores.AsyncActivityStore`, :class:`~msk_auth.stores.AsyncExpiryStore` and
+    :class:`~msk_auth.stores.AsyncLeaseRegister` as well. Its methods are theirs.
 
     Args:
         on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
@@ -50,7 +50,7 @@ class AsyncMemoryKeyStore:
         self._lease_lock = threading.Lock()
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         return self._records.get(key_id)
 
     async def insert(
@@ -61,7 +61,7 @@ class AsyncMemoryKeyStore:
         now: datetime,
         change: KeyChange | None = None,
     ) -> None:
-        """See :class:`~msk_auth.AsyncKeyStore`.
+        """See :class:`~msk_auth.stores.AsyncKeyStore`.
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
@@ -73,7 +73,7 @@ class AsyncMemoryKeyStore:
             await self._commit(record, changes, change)
 
     async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         async with primitives.holding(self._lock):
             found = [record for record in self._records.values() if _is_listed(record, query)]
         return sorted(found, key=_position, reverse=True)[: query.limit]
@@ -81,7 +81,7 @@ class AsyncMemoryKeyStore:
     async def list_all(
         self, *, after: tuple[str, datetime, str] | None, limit: int
     ) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AsyncAdminStore`."""
+        """See :class:`~msk_auth.stores.AsyncAdminStore`."""
         async with primitives.holding(self._lock):
             found = [
                 record
@@ -91,7 +91,7 @@ class AsyncMemoryKeyStore:
         return sorted(found, key=_position_of_all, reverse=True)[:limit]
 
     async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        """See :class:`~msk_auth.stores.AsyncExpiryStore`."""
         async with primitives.holding(self._lock):
             found = [
                 (record.expires_at, record.id, record)
@@ -108,7 +108,7 @@ class AsyncMemoryKeyStore:
     async def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        """See :class:`~msk_auth.stores.AsyncExpiryStore`."""
         self._check_change(change)
         async with primitives.holding(self._lock):
             before = self._records.get(key_id)
@@ -122,13 +122,13 @@ class AsyncMemoryKeyStore:
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         return await self._replace(key_id, owner_id, lambda record: revoked(record, at=at), change)
 
     async def delete(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
 
         def deleted(record: ApiKey) -> ApiKey:
             return replace(revoked(record, at=at), deleted_at=at)
@@ -138,7 +138,7 @@ class AsyncMemoryKeyStore:
     async def expire(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         return await self._replace(key_id, owner_id, lambda record: _expiring(record, at), change)
 
     async def rotate(
@@ -151,7 +151,7 @@ class AsyncMemoryKeyStore:
         now: datetime,
         change: KeyChange | None = None,
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncKeyStore`.
+        """See :class:`~msk_auth.stores.AsyncKeyStore`.
 
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
@@ -175,13 +175,13 @@ class AsyncMemoryKeyStore:
     async def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         return await self._replace(
             key_id, owner_id, lambda record: replace(record, **fields), change
         )
 
     async def touch(self, last_used: Mapping[str, datetime]) -> None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         async with primitives.holding(self._lock):
             for key_id, at in last_used.items():
                 record = self._records.get(key_id)
@@ -189,14 +189,14 @@ class AsyncMemoryKeyStore:
                     self._records[key_id] = replace(record, last_used_at=at)
 
     async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
-        """See :class:`~msk_auth.AsyncKeyStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         async with primitives.holding(self._lock):
             record = self._records.get(key_id)
             if record is not None and record.digest == old:
                 self._records[key_id] = replace(record, digest=new)
 
     async def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """See :class:`~msk_auth.AsyncActivityStore`."""
+        """See :class:`~msk_auth.stores.AsyncActivityStore`."""
         async with primitives.holding(self._lock):
             for entry in entries:
                 days = self._days.setdefault(entry.key_id, {})
@@ -207,14 +207,14 @@ class AsyncMemoryKeyStore:
                     self._last_requests[entry.key_id] = entry.last
 
     async def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """See :class:`~msk_auth.AsyncActivityStore`."""
+        """See :class:`~msk_auth.stores.AsyncActivityStore`."""
         async with primitives.holding(self._lock):
             days = sorted(self._days.get(key_id, {}).values())
             recent = tuple(each for each in days if since is None or each.day >= since)
             return KeyActivity(recent, self._last_requests.get(key_id))
 
     async def delete_activity(self, *, before: date, limit: int) -> int:
-        """See :class:`~msk_auth.AsyncActivityStore`."""
+        """See :class:`~msk_auth.stores.AsyncActivityStore`."""
         async with primitives.holding(self._lock):
             old_days = [
                 (days, day) for days in self._days.values() for day in days if day < before
@@ -229,17 +229,17 @@ class AsyncMemoryKeyStore:
             return len(old_days) + len(old_requests)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.AsyncLeaseRegister`."""
+        """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""
         with self._lease_lock:
             return tuple(self._leases.values())
 
     async def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.AsyncLeaseRegister`."""
+        """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""
         with self._lease_lock:
             self._leases[lease.duration, lease.holder] = lease
 
     async def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.AsyncLeaseRegister`."""
+        """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""
         with self._lease_lock:
             if self._leases.get((lease.duration, lease.holder)) == lease:
                 del self._leases[lease.duration, lease.holder]

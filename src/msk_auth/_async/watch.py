@@ -48,7 +48,7 @@ class AsyncWatch(Watched[UserT]):
 
     Attributes:
         refusal: The reason why access has ended; None while it lasts. It is the refusal that a request with the same
-            credential would get now, or :class:`~msk_auth.StoreUnavailable` if the principal could not be verified for
+            credential would get now, or :class:`~msk_auth.errors.StoreUnavailable` if the principal could not be verified for
             five seconds.
     """
 

@@ -42,7 +42,7 @@ class AdminKeys(Generic[UserT]):
         policy: What an administrator has to meet.
 
     Raises:
-        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.AdminStore`), the
+        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.stores.AdminStore`), the
             permission cannot be one, or this is no `Authenticator`.
     """
 

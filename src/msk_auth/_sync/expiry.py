@@ -33,7 +33,7 @@ class KeyExpiry(Generic[UserT]):
         authenticator: Whose keys.
 
     Raises:
-        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.ExpiryStore`), or this is no
+        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.stores.ExpiryStore`), or this is no
             `Authenticator`.
     """
 

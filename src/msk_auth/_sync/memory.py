@@ -23,10 +23,10 @@ from . import primitives
 
 
 class MemoryKeyStore:
-    """An :class:`~msk_auth.KeyStore` in a dictionary; safe to use from several threads.
+    """An :class:`~msk_auth.stores.KeyStore` in a dictionary; safe to use from several threads.
 
-    It is an :class:`~msk_auth.AdminStore`, :class:`~msk_auth.ActivityStore`, :class:`~msk_auth.ExpiryStore` and
-    :class:`~msk_auth.LeaseRegister` as well. Its methods are theirs.
+    It is an :class:`~msk_auth.stores.AdminStore`, :class:`~msk_auth.stores.ActivityStore`, :class:`~msk_auth.stores.ExpiryStore` and
+    :class:`~msk_auth.stores.LeaseRegister` as well. Its methods are theirs.
 
     Args:
         on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
@@ -49,7 +49,7 @@ class MemoryKeyStore:
         self._lease_lock = threading.Lock()
 
     def find(self, key_id: str) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._records.get(key_id)
 
     def insert(
@@ -60,7 +60,7 @@ class MemoryKeyStore:
         now: datetime,
         change: KeyChange | None = None,
     ) -> None:
-        """See :class:`~msk_auth.KeyStore`.
+        """See :class:`~msk_auth.stores.KeyStore`.
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
@@ -72,13 +72,13 @@ class MemoryKeyStore:
             self._commit(record, changes, change)
 
     def list(self, query: KeyQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with primitives.holding(self._lock):
             found = [record for record in self._records.values() if _is_listed(record, query)]
         return sorted(found, key=_position, reverse=True)[: query.limit]
 
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AdminStore`."""
+        """See :class:`~msk_auth.stores.AdminStore`."""
         with primitives.holding(self._lock):
             found = [
                 record
@@ -88,7 +88,7 @@ class MemoryKeyStore:
         return sorted(found, key=_position_of_all, reverse=True)[:limit]
 
     def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.ExpiryStore`."""
         with primitives.holding(self._lock):
             found = [
                 (record.expires_at, record.id, record)
@@ -105,7 +105,7 @@ class MemoryKeyStore:
     def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.ExpiryStore`."""
         self._check_change(change)
         with primitives.holding(self._lock):
             before = self._records.get(key_id)
@@ -119,13 +119,13 @@ class MemoryKeyStore:
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._replace(key_id, owner_id, lambda record: revoked(record, at=at), change)
 
     def delete(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
 
         def deleted(record: ApiKey) -> ApiKey:
             return replace(revoked(record, at=at), deleted_at=at)
@@ -135,7 +135,7 @@ class MemoryKeyStore:
     def expire(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._replace(key_id, owner_id, lambda record: _expiring(record, at), change)
 
     def rotate(
@@ -148,7 +148,7 @@ class MemoryKeyStore:
         now: datetime,
         change: KeyChange | None = None,
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`.
+        """See :class:`~msk_auth.stores.KeyStore`.
 
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
@@ -172,11 +172,11 @@ class MemoryKeyStore:
     def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._replace(key_id, owner_id, lambda record: replace(record, **fields), change)
 
     def touch(self, last_used: Mapping[str, datetime]) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with primitives.holding(self._lock):
             for key_id, at in last_used.items():
                 record = self._records.get(key_id)
@@ -184,14 +184,14 @@ class MemoryKeyStore:
                     self._records[key_id] = replace(record, last_used_at=at)
 
     def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with primitives.holding(self._lock):
             record = self._records.get(key_id)
             if record is not None and record.digest == old:
                 self._records[key_id] = replace(record, digest=new)
 
     def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         with primitives.holding(self._lock):
             for entry in entries:
                 days = self._days.setdefault(entry.key_id, {})
@@ -202,14 +202,14 @@ class MemoryKeyStore:
                     self._last_requests[entry.key_id] = entry.last
 
     def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         with primitives.holding(self._lock):
             days = sorted(self._days.get(key_id, {}).values())
             recent = tuple(each for each in days if since is None or each.day >= since)
             return KeyActivity(recent, self._last_requests.get(key_id))
 
     def delete_activity(self, *, before: date, limit: int) -> int:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         with primitives.holding(self._lock):
             old_days = [
                 (days, day) for days in self._days.values() for day in days if day < before
@@ -224,17 +224,17 @@ class MemoryKeyStore:
             return len(old_days) + len(old_requests)
 
     def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         with self._lease_lock:
             return tuple(self._leases.values())
 
     def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         with self._lease_lock:
             self._leases[lease.duration, lease.holder] = lease
 
     def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         with self._lease_lock:
             if self._leases.get((lease.duration, lease.holder)) == lease:
                 del self._leases[lease.duration, lease.holder]

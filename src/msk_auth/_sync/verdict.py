@@ -11,7 +11,7 @@ public ids of key, session and owner, for as long as it is used. In detail:
 2. Each key, session and owner is read once in an interval, however many watches of the process depend on it. On an event
    loop, watches that begin read beside that, and share their reads for a tenth of an interval.
 3. A refusal ends a watch for good. A failed look-up does not, but a watch that could not be verified for
-   :data:`MAX_UNVERIFIED` ends with :class:`~msk_auth.StoreUnavailable`: fail closed. A look-up that hangs counts as
+   :data:`MAX_UNVERIFIED` ends with :class:`~msk_auth.errors.StoreUnavailable`: fail closed. A look-up that hangs counts as
    failed, and delays no watch that does not depend on it, except for those that begin together, by one interval. On an
    event loop neither a block nor a stream begins before it was verified.
 

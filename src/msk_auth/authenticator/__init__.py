@@ -12,5 +12,5 @@ from the header to the principal, in one direction:
 Before it comes an adapter: its guard, `admit`, `_verify` and the flow `http.admission.admit`, which verifies a request once.
 `tests/integrations/test_way.py` lists the functions, and fails where one is added.
 
-A failure of the store or of a look-up becomes :class:`~msk_auth.StoreUnavailable`: fail closed.
+A failure of the store or of a look-up becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed.
 """

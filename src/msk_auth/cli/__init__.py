@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from msk_auth import ConfigurationError, __version__, redact
+from msk_auth import __version__, redact
+from msk_auth.errors import ConfigurationError
 
 from ._keys import add_keys
 from ._routes import add_routes

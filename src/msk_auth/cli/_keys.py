@@ -9,8 +9,9 @@ import re
 import sys
 from typing import Final
 
-from msk_auth import KeyFormat, KeyMalformed
+from msk_auth import KeyFormat
 from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH
+from msk_auth.errors import KeyMalformed
 
 from ._terminal import CommandFailed, Commands, write_error, write_line
 

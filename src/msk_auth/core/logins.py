@@ -68,7 +68,7 @@ class RequestLogins(NamedTuple):
 
 
 class LoginFailed(MskAuthError):
-    """A function of `logins` raised something unexpected. It becomes a :class:`~msk_auth.StoreUnavailable`.
+    """A function of `logins` raised something unexpected. It becomes a :class:`~msk_auth.errors.StoreUnavailable`.
 
     The message has neither the message nor the traceback of the error: both may quote the credential.
     """

@@ -9,7 +9,7 @@ A store has to keep promises that no caller can check:
 - **The limit of active keys is exact** under any number of parallel inserts and rotations.
 
 A store that cannot answer raises in bounded time, :data:`READ_SECONDS` for a look-up. The authenticator turns any error
-into :class:`~msk_auth.StoreUnavailable`. `msk_auth.testing.StoreContract` tests all of this.
+into :class:`~msk_auth.errors.StoreUnavailable`. `msk_auth.testing.StoreContract` tests all of this.
 
 A store may take a hook of the application, `on_change(connection, event)`, and call it inside the transaction of each
 write that changes a key: what the hook writes there commits with the change, or neither does.
@@ -88,7 +88,7 @@ def call_on_change(
 
 
 class WrongRecord(Exception):
-    """A look-up by id returned the record of another id. It becomes a :class:`~msk_auth.StoreUnavailable`.
+    """A look-up by id returned the record of another id. It becomes a :class:`~msk_auth.errors.StoreUnavailable`.
 
     This happens if two programs share a database connection by mistake, for example behind a pooler in transaction mode,
     and one reads the result of the other's statement. Such a result proves nothing about the credential.

@@ -1,6 +1,6 @@
 """The OpenAPI description (OpenAPI 3.1): the security schemes, problems, and the operation of each route in the tables.
 
-While a framework makes its document, what is the library's has names that no application has: `msk_auth.Problem`.
+While a framework makes its document, what is the library's has names that no application has: `msk_auth.errors.Problem`.
 :func:`complete_document` replaces them by the names of the finished document, so that nothing of the application's changes.
 """
 

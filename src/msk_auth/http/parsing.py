@@ -1,4 +1,4 @@
-"""What the routes read: bytes in, typed values or :class:`~msk_auth.InputInvalid` out, with every member that is wrong."""
+"""What the routes read: bytes in, typed values or :class:`~msk_auth.errors.InputInvalid` out, with every member that is wrong."""
 
 from __future__ import annotations
 

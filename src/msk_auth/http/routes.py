@@ -39,7 +39,7 @@ class Exchange:
         header: The value of a header, given its lower-case name; None if it is not there exactly once.
         admit: Waits. The principal of the request, if a policy lets it pass.
         read_body: Waits. The body, given a limit; it may return more than the limit, and stops reading soon after it.
-        throttle: Waits. Raises :class:`~msk_auth.TooManyAttempts` for one request too many. None: there is no throttle.
+        throttle: Waits. Raises :class:`~msk_auth.errors.TooManyAttempts` for one request too many. None: there is no throttle.
     """
 
     authenticator: Any

@@ -56,7 +56,7 @@ LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | N
 """Finds a login in a request, such as in its session; None if there is none."""
 
 Throttle: TypeAlias = Callable[[RequestT], object]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many.
+"""Counts a request that needs no login, and raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
 
 Either `async`, or blocking: then it runs in a thread."""
 

@@ -31,7 +31,7 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
 
         Args:
             path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
+            throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
                 Either `async`, or blocking: then it runs in a thread. Pass None if something in front of the application
                 limits requests already.
 

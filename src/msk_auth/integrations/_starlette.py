@@ -73,7 +73,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     ) -> AppT:
         """Prepare an application, and return it: a handler for problems, and the authenticator's lifespan.
 
-        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for it; the
+        Every :class:`~msk_auth.errors.Problem` is answered with a problem document, unless the application has a handler for it; the
         OpenAPI document of FastAPI says so. The authenticator is opened after the application's lifespan has begun and closed
         before it ends, so that the times of last use are written while the store is still open.
 

@@ -119,7 +119,7 @@ LoginOfRequest: TypeAlias = Callable[[Request], Login | None]
 """Finds a login in a request, such as in its session; None if there is none."""
 
 Throttle: TypeAlias = Callable[[Request], object]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.TooManyAttempts` for one too many."""
+"""Counts a request that needs no login, and raises :class:`~msk_auth.errors.TooManyAttempts` for one too many."""
 
 
 class Decorator(Protocol):
@@ -133,7 +133,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
     A guard is a decorator of views. It stands below the route, on functions or on the methods of a class-based view; for a
     whole class write `decorators = [auth.require(…)]`. Decorating a view that is registered already raises
-    :class:`~msk_auth.ConfigurationError`.
+    :class:`~msk_auth.errors.ConfigurationError`.
 
     In a module write `auth = FlaskAuth()` and decorate the views; in the factory of the application write
     `auth.init_app(app, authenticator)`. Each application may have an authenticator of its own.
@@ -199,7 +199,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     ) -> None:
         """Prepare the application: guards, error handlers, and writing times of last use.
 
-        Every :class:`~msk_auth.Problem` is answered with a problem document, unless the application has a handler for
+        Every :class:`~msk_auth.errors.Problem` is answered with a problem document, unless the application has a handler for
         it. Times of last use
         are written at most once a minute, after a response is sent.
 
@@ -443,7 +443,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         Args:
             path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.TooManyAttempts` for one too many.
+            throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
                 Pass None if something in front of the application limits requests already.
             name: The blueprint's name, for `url_for`.
 

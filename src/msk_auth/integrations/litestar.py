@@ -175,7 +175,7 @@ class LitestarAuth(
         login_scheme: The name of the application's own security scheme with which users log in, for the OpenAPI document:
             `BearerToken` for Litestar's own JWT authentication. By default the document gets one.
         errors: Which errors are answered with problem documents. By default those of the library and others that are a
-            :class:`~msk_auth.Problem`: what Litestar and the application raise is left as it is. `http` answers refusals as
+            :class:`~msk_auth.errors.Problem`: what Litestar and the application raise is left as it is. `http` answers refusals as
             Litestar's own HTTP errors of the same status: with the application's handler for those, where it has one. `all`
             answers HTTP errors, validation errors and unexpected exceptions with problem documents too, except where the
             application has a handler of its own.

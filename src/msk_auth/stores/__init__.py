@@ -1,7 +1,59 @@
 """Where keys are kept: in memory for tests and experiments, in a database for everything else.
 
-Every store here implements :class:`~msk_auth.KeyStore` or :class:`~msk_auth.AsyncKeyStore` and passes
+Every store here implements :class:`~msk_auth.stores.KeyStore` or :class:`~msk_auth.stores.AsyncKeyStore` and passes
 `msk_auth.testing.StoreContract`.
 
 One rule: a store keeps records and limits exactly, and does not decide who may do what.
 """
+
+from __future__ import annotations
+
+from msk_auth._async.store import (
+    AsyncActivityStore,
+    AsyncAdminStore,
+    AsyncBatchStore,
+    AsyncExpiryStore,
+    AsyncKeyStore,
+    AsyncLeaseRegister,
+)
+from msk_auth._sync.store import (
+    ActivityStore,
+    AdminStore,
+    ExpiryStore,
+    KeyStore,
+    LeaseRegister,
+)
+from msk_auth.core.activity import (
+    ActivityEntry,
+)
+from msk_auth.core.fields import (
+    KeyUpdate,
+)
+from msk_auth.core.model import (
+    ExpiryQuery,
+    KeyQuery,
+)
+from msk_auth.core.store import (
+    KeyChange,
+    RecordedLease,
+)
+
+__all__ = [
+    "ActivityEntry",
+    "ActivityStore",
+    "AdminStore",
+    "AsyncActivityStore",
+    "AsyncAdminStore",
+    "AsyncBatchStore",
+    "AsyncExpiryStore",
+    "AsyncKeyStore",
+    "AsyncLeaseRegister",
+    "ExpiryQuery",
+    "ExpiryStore",
+    "KeyChange",
+    "KeyQuery",
+    "KeyStore",
+    "KeyUpdate",
+    "LeaseRegister",
+    "RecordedLease",
+]

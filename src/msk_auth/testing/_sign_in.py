@@ -11,12 +11,12 @@ from typing import Any, Protocol, overload
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    ConfigurationError,
     CreatedKey,
     Login,
     Owner,
     local_principal,
 )
+from msk_auth.errors import ConfigurationError
 
 
 class Portal(Protocol):

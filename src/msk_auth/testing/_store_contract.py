@@ -13,29 +13,28 @@ from typing import Any, TypeVar, Unpack, cast
 import pytest
 
 from msk_auth import (
+    ApiKey,
+    DailyRequests,
+    KeyActivity,
+    KeyStatus,
+    LastRequest,
+)
+from msk_auth.core.fields import EDITABLE, FIELD_OF, KEY_FIELDS, FieldKind, KeyField
+from msk_auth.errors import KeyLimitReached, KeyNotActive
+from msk_auth.events import KeyEvent, KeyExpiring, KeyRevocation
+from msk_auth.stores import (
     ActivityEntry,
     ActivityStore,
-    ApiKey,
     AsyncKeyStore,
-    DailyRequests,
     ExpiryQuery,
     ExpiryStore,
-    KeyActivity,
     KeyChange,
-    KeyEvent,
-    KeyExpiring,
-    KeyLimitReached,
-    KeyNotActive,
     KeyQuery,
-    KeyRevocation,
-    KeyStatus,
     KeyStore,
     KeyUpdate,
-    LastRequest,
     LeaseRegister,
     RecordedLease,
 )
-from msk_auth.core.fields import EDITABLE, FIELD_OF, KEY_FIELDS, FieldKind, KeyField
 
 from ._loop import BackgroundLoop
 
@@ -219,7 +218,7 @@ EDITS: list[KeyUpdate] = [
 
 
 class StoreContract:
-    """Tests of a :class:`~msk_auth.KeyStore`: subclass it and override the fixture that makes your store.
+    """Tests of a :class:`~msk_auth.stores.KeyStore`: subclass it and override the fixture that makes your store.
 
     ::
 
@@ -1151,7 +1150,7 @@ class StoreContract:
 
 
 class AsyncStoreContract(StoreContract):
-    """The same tests for an :class:`~msk_auth.AsyncKeyStore`: subclass it and override the fixture that makes your store.
+    """The same tests for an :class:`~msk_auth.stores.AsyncKeyStore`: subclass it and override the fixture that makes your store.
 
     The store lives on an event loop in a thread of its own. Parallel calls are tasks on that loop; `loop.run`
     runs what your fixture has to await.

@@ -19,12 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from msk_auth import (
-    AsyncKeyExpiry,
-    Clock,
-    Problem,
-    StoreUnavailable,
-)
+from msk_auth import AsyncKeyExpiry, Clock
+from msk_auth.errors import Problem, StoreUnavailable
 from msk_auth.integrations.fastapi import FastAPIAuth
 
 from . import background

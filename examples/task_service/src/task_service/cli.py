@@ -22,7 +22,7 @@ import click
 from prometheus_client import CollectorRegistry
 from uvicorn.loops.auto import auto_loop_factory
 
-from msk_auth import ConfigurationError, MskAuthError
+from msk_auth.errors import ConfigurationError, MskAuthError
 
 from .accounts.audit import AuditQuery
 from .accounts.roles import ROLE_PERMISSIONS

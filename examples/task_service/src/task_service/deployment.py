@@ -19,7 +19,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from task_service.db.engine import Database, lock_table
 from task_service.db.schema import deployment, secret_checks
 from task_service.ids import new_id

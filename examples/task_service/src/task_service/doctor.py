@@ -19,7 +19,8 @@ from typing import Any, Final
 from limits.aio.storage import MemoryStorage
 from sqlalchemy import URL, exc, make_url, text
 
-from msk_auth import MskAuthError, StoreUnavailable, SystemClock
+from msk_auth import SystemClock
+from msk_auth.errors import MskAuthError, StoreUnavailable
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.attempts import RedisAttempts
 from task_service.db.engine import STORE_FAILURES, Database, raise_if_outage

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from msk_auth import NotFound, Problem
+from msk_auth.errors import NotFound, Problem
 
 
 class PageNotFound(NotFound):

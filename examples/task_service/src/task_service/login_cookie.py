@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msk_auth import CrossOriginRefused, RequestMalformed
+from msk_auth.errors import CrossOriginRefused, RequestMalformed
 from msk_auth.integrations import is_same_origin
 
 from .accounts.oidc import PENDING_FOR, PendingLogin

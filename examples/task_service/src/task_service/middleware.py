@@ -23,7 +23,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from msk_auth import Clock, Problem
+from msk_auth import Clock
+from msk_auth.errors import Problem
 
 from .accounts.throttle import throttled_network
 from .errors import (

@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 
 from sqlalchemy import func, select, update
 
-from msk_auth import ConfigurationError, KeyStatus
+from msk_auth import KeyStatus
+from msk_auth.errors import ConfigurationError
 
 from .accounts.users import SERVICE_ACCOUNT
 from .db.schema import audit, runs, sessions

@@ -29,7 +29,8 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from msk_auth import AlgorithmName, ConfigurationError, KeyRing, PepperRing, SigningKey
+from msk_auth import AlgorithmName, KeyRing, PepperRing, SigningKey
+from msk_auth.errors import ConfigurationError
 
 FILE_NAME: Final = "secrets.json"
 

@@ -45,7 +45,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from msk_auth import PROBLEM_BASE, ConfigurationError, RequestMalformed
+from msk_auth import PROBLEM_BASE
+from msk_auth.errors import ConfigurationError, RequestMalformed
 
 from .accounts.throttle import throttled_network
 from .errors import TooManyRequests

@@ -14,14 +14,11 @@ from argon2 import Parameters
 from msk_auth import (
     AsyncAuthenticator,
     Clock,
-    CredentialUsed,
-    Event,
     KeyHasher,
-    KeyLeaked,
-    Refusal,
     SystemClock,
     TokenProfile,
 )
+from msk_auth.events import CredentialUsed, Event, KeyLeaked, Refusal
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.attempts import DatabaseAttempts, RedisAttempts

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.claim_rule import ClaimRule
 from task_service.db.engine import parse_url

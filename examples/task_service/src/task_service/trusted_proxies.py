@@ -24,7 +24,8 @@ from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from starlette.types import Scope
 
-from msk_auth import Clock, StoreUnavailable
+from msk_auth import Clock
+from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import deployment
 

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from msk_auth import (
-    Clock,
-    ConfigurationError,
-    SystemClock,
-)
+from msk_auth import Clock, SystemClock
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.audit import Audit

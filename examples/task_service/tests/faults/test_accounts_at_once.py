@@ -25,7 +25,8 @@ from examples.task_service.tests.accounts_support import (
 )
 from examples.task_service.tests.runs_support import Config, registry
 
-from msk_auth import AsyncAuthenticator, Principal, Problem, StoreUnavailable, TooManyAttempts
+from msk_auth import AsyncAuthenticator, Principal
+from msk_auth.errors import Problem, StoreUnavailable, TooManyAttempts
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.key_audit import KeyAudit
 from task_service.accounts.users import User

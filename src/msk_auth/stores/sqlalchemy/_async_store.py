@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class AsyncSQLAlchemyKeyStore(SharedStore):
-    """An :class:`~msk_auth.AsyncKeyStore` in a database.
+    """An :class:`~msk_auth.stores.AsyncKeyStore` in a database.
 
-    It is an :class:`~msk_auth.AsyncBatchStore`, :class:`~msk_auth.AsyncAdminStore`, :class:`~msk_auth.AsyncActivityStore`,
-    :class:`~msk_auth.AsyncExpiryStore` and :class:`~msk_auth.AsyncLeaseRegister` as well. The methods that are not described
+    It is an :class:`~msk_auth.stores.AsyncBatchStore`, :class:`~msk_auth.stores.AsyncAdminStore`, :class:`~msk_auth.stores.AsyncActivityStore`,
+    :class:`~msk_auth.stores.AsyncExpiryStore` and :class:`~msk_auth.stores.AsyncLeaseRegister` as well. The methods that are not described
     here are theirs.
 
     It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. A look-up that is not
@@ -86,7 +86,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
             self._bind()
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         self._bind()
         if self._reader is not None:
             with suppress(FastPathUnavailable):
@@ -94,7 +94,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         return await self._read(self._find, key_id)
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AsyncBatchStore`."""
+        """See :class:`~msk_auth.stores.AsyncBatchStore`."""
         return await self._read(self._find_many, key_ids)
 
     def may_share_reads(self) -> bool:
@@ -116,41 +116,41 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         await self._change(change, self._operations.insert, record, max_active=max_active, now=now)
 
     async def list(self, query: KeyQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._read(self._operations.list, query)
 
     async def list_all(
         self, *, after: tuple[str, datetime, str] | None, limit: int
     ) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AsyncAdminStore`."""
+        """See :class:`~msk_auth.stores.AsyncAdminStore`."""
         return await self._read(self._operations.list_all, after=after, limit=limit)
 
     async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        """See :class:`~msk_auth.stores.AsyncExpiryStore`."""
         return await self._read(self._operations.list_expiring, query)
 
     async def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.AsyncExpiryStore`."""
+        """See :class:`~msk_auth.stores.AsyncExpiryStore`."""
         return await self._change(change, self._operations.announce_expiry, key_id, days=days)
 
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._change(change, self._operations.revoke, key_id, owner_id=owner_id, at=at)
 
     async def delete(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._change(change, self._operations.delete, key_id, owner_id=owner_id, at=at)
 
     async def expire(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._change(change, self._operations.expire, key_id, owner_id=owner_id, at=at)
 
     async def rotate(
@@ -177,42 +177,42 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
     async def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._change(
             change, self._operations.update, key_id, owner_id=owner_id, fields=fields
         )
 
     async def touch(self, last_used: Mapping[str, datetime]) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         for some in batches(last_used):
             await self._write(self._operations.touch, some)
 
     async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         await self._write(self._operations.replace_digest, key_id, old=old, new=new)
 
     async def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         await self._write(self._operations.record_activity, entries)
 
     async def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         return await self._read(self._operations.activity, key_id, since)
 
     async def delete_activity(self, *, before: date, limit: int) -> int:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         return await self._write(self._operations.delete_activity, before, limit)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         return await self._read_within(REGISTER_SECONDS, self._operations.recorded_leases)
 
     async def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         await self._write_within(REGISTER_SECONDS, self._operations.record_lease, lease)
 
     async def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         await self._write_within(REGISTER_SECONDS, self._operations.forget_lease, lease)
 
     def prepare(self, statement: Select[Any]) -> AsyncPreparedRead:

@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 class SQLAlchemyKeyStore(SharedStore):
-    """A :class:`~msk_auth.KeyStore` in a database; safe to use from several threads.
+    """A :class:`~msk_auth.stores.KeyStore` in a database; safe to use from several threads.
 
-    It is an :class:`~msk_auth.AdminStore`, :class:`~msk_auth.ActivityStore`, :class:`~msk_auth.ExpiryStore` and
-    :class:`~msk_auth.LeaseRegister` as well. The methods that are not described here are theirs.
+    It is an :class:`~msk_auth.stores.AdminStore`, :class:`~msk_auth.stores.ActivityStore`, :class:`~msk_auth.stores.ExpiryStore` and
+    :class:`~msk_auth.stores.LeaseRegister` as well. The methods that are not described here are theirs.
 
     It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. With psycopg and psycopg2
     a read that the server does not answer within three seconds fails, and a write within ten. Opening a connection, waiting
@@ -71,7 +71,7 @@ class SQLAlchemyKeyStore(SharedStore):
             self._bind()
 
     def find(self, key_id: str) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         self._bind()
         if self._reader is not None:
             with suppress(FastPathUnavailable):
@@ -86,7 +86,7 @@ class SQLAlchemyKeyStore(SharedStore):
         now: datetime,
         change: KeyChange | None = None,
     ) -> None:
-        """See :class:`~msk_auth.KeyStore`.
+        """See :class:`~msk_auth.stores.KeyStore`.
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
@@ -95,39 +95,39 @@ class SQLAlchemyKeyStore(SharedStore):
         self._change(change, self._operations.insert, record, max_active=max_active, now=now)
 
     def list(self, query: KeyQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._read(self._operations.list, query)
 
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.AdminStore`."""
+        """See :class:`~msk_auth.stores.AdminStore`."""
         return self._read(self._operations.list_all, after=after, limit=limit)
 
     def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.ExpiryStore`."""
         return self._read(self._operations.list_expiring, query)
 
     def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.ExpiryStore`."""
         return self._change(change, self._operations.announce_expiry, key_id, days=days)
 
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._change(change, self._operations.revoke, key_id, owner_id=owner_id, at=at)
 
     def delete(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._change(change, self._operations.delete, key_id, owner_id=owner_id, at=at)
 
     def expire(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._change(change, self._operations.expire, key_id, owner_id=owner_id, at=at)
 
     def rotate(
@@ -140,7 +140,7 @@ class SQLAlchemyKeyStore(SharedStore):
         now: datetime,
         change: KeyChange | None = None,
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`.
+        """See :class:`~msk_auth.stores.KeyStore`.
 
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
@@ -160,42 +160,42 @@ class SQLAlchemyKeyStore(SharedStore):
     def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._change(
             change, self._operations.update, key_id, owner_id=owner_id, fields=fields
         )
 
     def touch(self, last_used: Mapping[str, datetime]) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         for some in batches(last_used):
             self._write(self._operations.touch, some)
 
     def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
-        """See :class:`~msk_auth.KeyStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         self._write(self._operations.replace_digest, key_id, old=old, new=new)
 
     def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         self._write(self._operations.record_activity, entries)
 
     def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         return self._read(self._operations.activity, key_id, since)
 
     def delete_activity(self, *, before: date, limit: int) -> int:
-        """See :class:`~msk_auth.ActivityStore`."""
+        """See :class:`~msk_auth.stores.ActivityStore`."""
         return self._write(self._operations.delete_activity, before, limit)
 
     def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         return self._read_within(REGISTER_SECONDS, self._operations.recorded_leases)
 
     def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         self._write_within(REGISTER_SECONDS, self._operations.record_lease, lease)
 
     def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
         self._write_within(REGISTER_SECONDS, self._operations.forget_lease, lease)
 
     def prepare(self, statement: Select[Any]) -> PreparedRead:

@@ -9,7 +9,8 @@ from helpdesk.exceptions import NotAuthenticated, answer, on_app_error
 from helpdesk.users.dependencies import oauth2
 from helpdesk.users.models import User
 from helpdesk.users.security import decode_access_token
-from msk_auth import AsyncAuthenticator, Login, Owner, Principal, Problem
+from msk_auth import AsyncAuthenticator, Login, Owner, Principal
+from msk_auth.errors import Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.sqlalchemy import AsyncModelUsers, AsyncSQLAlchemyKeyStore, api_key_table
 

@@ -8,7 +8,7 @@ from helpdesk.exceptions import add_handlers
 from helpdesk.keys import auth, on_problem
 from helpdesk.tickets.router import router as tickets
 from helpdesk.users.router import router as users
-from msk_auth import Problem
+from msk_auth.errors import Problem
 
 
 @asynccontextmanager

@@ -20,7 +20,8 @@ from limits.errors import StorageError
 from sqlalchemy import and_, case, delete, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-from msk_auth import Clock, ConfigurationError, StoreUnavailable
+from msk_auth import Clock
+from msk_auth.errors import ConfigurationError, StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import login_attempts
 

@@ -23,7 +23,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, Principal, StoreUnavailable, redact
+from msk_auth import Clock, Principal, redact
+from msk_auth.errors import StoreUnavailable
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import insert
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from task_service import background
 from task_service.db import schema
 from task_service.db.engine import Database

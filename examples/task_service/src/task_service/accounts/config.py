@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import insert, select, update
 
-from msk_auth import ActivitySettings, Clock, FieldError, InputInvalid, KeyLimits, Principal
+from msk_auth import ActivitySettings, Clock, KeyLimits, Principal
+from msk_auth.errors import FieldError, InputInvalid
 from task_service.db import schema
 from task_service.db.engine import Database, lock_table
 from task_service.handlers.command import (

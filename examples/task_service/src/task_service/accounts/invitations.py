@@ -21,7 +21,8 @@ from typing import Any, Final
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, InputInvalid, Principal
+from msk_auth import Clock, Principal
+from msk_auth.errors import InputInvalid
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.errors import LinkInvalid, PasswordLoginOff

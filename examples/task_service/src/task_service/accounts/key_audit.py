@@ -10,8 +10,9 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import (
-    ApiKey,
+from msk_auth import ApiKey, Principal, require_interactive
+from msk_auth.errors import PermissionDenied, StoreUnavailable
+from msk_auth.events import (
     KeyCreated,
     KeyDeleted,
     KeyEvent,
@@ -21,11 +22,7 @@ from msk_auth import (
     KeyRevocation,
     KeyRotated,
     KeyUpdated,
-    PermissionDenied,
-    Principal,
     RevocationCause,
-    StoreUnavailable,
-    require_interactive,
 )
 from task_service.db import schema
 from task_service.db.engine import Database

@@ -10,13 +10,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import update
 
-from msk_auth import (
-    Clock,
-    InputInvalid,
-    Principal,
-    StoreUnavailable,
-    TooManyAttempts,
-)
+from msk_auth import Clock, Principal
+from msk_auth.errors import InputInvalid, StoreUnavailable, TooManyAttempts
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.errors import LoginFailed, PasswordLoginOff

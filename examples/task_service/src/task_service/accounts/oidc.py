@@ -28,15 +28,8 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import (
-    Clock,
-    ConfigurationError,
-    CredentialRefused,
-    ExternalIdentity,
-    Principal,
-    Problem,
-    StoreUnavailable,
-)
+from msk_auth import Clock, ExternalIdentity, Principal
+from msk_auth.errors import ConfigurationError, CredentialRefused, Problem, StoreUnavailable
 from msk_auth.tokens.issuers import OIDC, RemoteKeySet
 from task_service.claim_rule import ClaimRule
 from task_service.db import schema

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from argon2 import Parameters, PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from msk_auth import InputInvalid, TooManyAttempts
+from msk_auth.errors import InputInvalid, TooManyAttempts
 
 _log = logging.getLogger(__name__)
 

@@ -14,13 +14,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, cast
 
-from msk_auth import (
-    Clock,
-    CredentialRefused,
-    ExternalIdentity,
-    Problem,
-    StoreUnavailable,
-)
+from msk_auth import Clock, ExternalIdentity
+from msk_auth.errors import CredentialRefused, Problem, StoreUnavailable
 from msk_auth.tokens.issuers import ExternalIssuer, KeySet, Preset
 from task_service.errors import LogoutRefused
 

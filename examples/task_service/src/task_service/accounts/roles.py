@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from msk_auth import InputInvalid
+from msk_auth.errors import InputInvalid
 
 ADMIN: Final = "admin"
 MANAGE_USERS: Final = "admin:users"

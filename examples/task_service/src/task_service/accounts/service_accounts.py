@@ -15,7 +15,8 @@ from typing import Any, Final
 from sqlalchemy import Select, and_, case, func, insert, or_, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import AsyncAuthenticator, Clock, InputInvalid, Owner, Principal
+from msk_auth import AsyncAuthenticator, Clock, Owner, Principal
+from msk_auth.errors import InputInvalid
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows

@@ -35,11 +35,9 @@ from msk_auth import (
     Owner,
     Principal,
     Session,
-    StoreUnavailable,
-    TokenInvalid,
     TokenProfile,
-    TokenRevoked,
 )
+from msk_auth.errors import StoreUnavailable, TokenInvalid, TokenRevoked
 from task_service import background
 from task_service.db import schema
 from task_service.db.engine import Database, lock_table

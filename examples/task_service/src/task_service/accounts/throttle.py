@@ -25,7 +25,8 @@ from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter
 
-from msk_auth import Clock, StoreUnavailable, TooManyAttempts
+from msk_auth import Clock
+from msk_auth.errors import StoreUnavailable, TooManyAttempts
 
 WINDOW_MINUTES: Final = 15
 PER_PAIR: Final = 10

@@ -27,14 +27,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import (
-    Clock,
-    FieldError,
-    InputInvalid,
-    Owner,
-    PermissionDenied,
-    Principal,
-)
+from msk_auth import Clock, Owner, Principal
+from msk_auth.errors import FieldError, InputInvalid, PermissionDenied
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows

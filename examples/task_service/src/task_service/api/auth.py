@@ -8,7 +8,8 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
-from msk_auth import Principal, TooManyAttempts
+from msk_auth import Principal
+from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
 from task_service.accounts.invitations import Invitations

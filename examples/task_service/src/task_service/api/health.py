@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from sqlalchemy import text
 from starlette.responses import JSONResponse, Response
 
-from msk_auth import StoreUnavailable, TokenProfile
+from msk_auth import TokenProfile
+from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import Database
 from task_service.observability import Metrics
 from task_service.tasks.status import RunCounts

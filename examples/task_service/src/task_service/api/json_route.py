@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msk_auth import InputInvalid
+from msk_auth.errors import InputInvalid
 from task_service.validation import in_plain_words
 
 from .direct_call import DirectCall, direct_call

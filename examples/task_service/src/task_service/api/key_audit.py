@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from msk_auth import KeyNotFound, Principal
+from msk_auth import Principal
+from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.users import User

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
-from msk_auth import ApiKey, KeyFormat, KeyNotFound, KeyStatus, Principal
+from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
+from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
 from task_service.accounts.users import User

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from fastapi import FastAPI, Path
 from fastapi.routing import APIRoute
 
-from msk_auth import Problem, StoreUnavailable
+from msk_auth.errors import Problem, StoreUnavailable
 from task_service.errors import BodyTooLarge, BodyTooSlow, InternalError, TooManyRequests
 
 Json: TypeAlias = dict[str, Any]

@@ -12,7 +12,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Request, Response
 from starlette.responses import PlainTextResponse
 
-from msk_auth import InputInvalid, Policy, Principal, Problem, require
+from msk_auth import Policy, Principal, require
+from msk_auth.errors import InputInvalid, Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User
 from task_service.errors import (

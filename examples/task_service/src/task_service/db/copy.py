@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 
 from .engine import Database, parse_url
 from .migrate import SchemaState, migrate, schema_state

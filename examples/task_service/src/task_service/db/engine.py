@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from msk_auth import ConfigurationError, StoreUnavailable
+from msk_auth.errors import ConfigurationError, StoreUnavailable
 from msk_auth.stores.sqlalchemy import (
     AsyncPreparedLookUp,
     AsyncPreparedRead,

@@ -23,7 +23,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 
 from .engine import Database
 from .pooling import refuse_shared_sessions

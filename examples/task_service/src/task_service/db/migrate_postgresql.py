@@ -26,7 +26,7 @@ from sqlalchemy import Connection, insert, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import ConfigurationError, StoreUnavailable
+from msk_auth.errors import ConfigurationError, StoreUnavailable
 
 from .engine import Database
 from .schema import queue_migrations

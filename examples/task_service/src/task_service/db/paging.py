@@ -19,7 +19,7 @@ from sqlalchemy import BigInteger, Row, Select, String, func, tuple_, type_coerc
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import InputInvalid
+from msk_auth.errors import InputInvalid
 
 _DIGEST_BYTES: Final = 9
 _MAX_CURSOR: Final = 2000

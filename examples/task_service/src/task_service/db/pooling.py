@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import ConfigurationError
+from msk_auth.errors import ConfigurationError
 
 from .engine import Database
 

@@ -31,7 +31,8 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
 
-from msk_auth import InputInvalid, SystemClock
+from msk_auth import SystemClock
+from msk_auth.errors import InputInvalid
 
 from . import supervisor
 from .base import Handler, HandlerParams, HandlerResult, LeaseLost, RunContext, Stream

@@ -21,7 +21,7 @@ from httpx2 import (
 )
 from pydantic import Field, field_validator
 
-from msk_auth import InputInvalid
+from msk_auth.errors import InputInvalid
 
 from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, RunContext
 from .outbound import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from msk_auth import ConfigurationError, FieldError, InputInvalid
+from msk_auth.errors import ConfigurationError, FieldError, InputInvalid
 from task_service.validation import message_of
 
 from .base import Handler, HandlerEnvironment, HandlerParams

@@ -11,7 +11,8 @@ import logging
 from enum import Enum
 from typing import Any, Final
 
-from msk_auth import Clock, InputInvalid, StoreUnavailable
+from msk_auth import Clock
+from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service.handlers import (
     HandlerRegistry,
     HandlerResult,

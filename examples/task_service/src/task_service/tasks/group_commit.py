@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -23,7 +23,7 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import POSTGRES_CONNECT, Database, parse_url
 from task_service.db.postgresql import is_stale
 

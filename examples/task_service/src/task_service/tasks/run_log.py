@@ -23,7 +23,8 @@ from typing import Final
 
 from sqlalchemy import select
 
-from msk_auth import Clock, StoreUnavailable
+from msk_auth import Clock
+from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import run_log, runs
 from task_service.handlers import Progress, Stream

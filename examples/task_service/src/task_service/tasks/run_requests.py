@@ -18,7 +18,8 @@ from weakref import WeakValueDictionary
 from sqlalchemy import Row, String, and_, bindparam, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, OwnerDisabled, PermissionDenied, Principal, Problem
+from msk_auth import Clock, Principal
+from msk_auth.errors import OwnerDisabled, PermissionDenied, Problem
 from task_service.db.engine import Database
 from task_service.db.schema import api_keys, idempotency, runs, tasks, users
 from task_service.errors import IdempotencyConflict, RunQueueFull, TaskNotFound

@@ -11,7 +11,8 @@ from sqlalchemy import Row, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import Clock, InputInvalid, PermissionDenied, Principal
+from msk_auth import Clock, Principal
+from msk_auth.errors import InputInvalid, PermissionDenied
 from task_service.db.engine import Database
 from task_service.db.paging import Order, Paging, count_rows
 from task_service.db.schema import runs, tasks

@@ -24,7 +24,8 @@ from sqlalchemy import (
     update,
 )
 
-from msk_auth import Clock, InputInvalid, KeyFormat, KeyMalformed, Principal
+from msk_auth import Clock, KeyFormat, Principal
+from msk_auth.errors import InputInvalid, KeyMalformed
 from task_service.db.engine import Database, lock_table
 from task_service.db.paging import Order, Paging, contains_text, count_rows
 from task_service.db.schema import runs, tasks, users

@@ -15,17 +15,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from msk_auth import (
+from msk_auth import KeyLimits, Principal, require_interactive
+from msk_auth.errors import (
     CredentialRefused,
     CredentialsMissing,
     CrossOriginRefused,
     InteractiveRequired,
-    KeyLimits,
     PermissionDenied,
-    Principal,
     Problem,
     TooManyAttempts,
-    require_interactive,
 )
 from msk_auth.integrations import is_same_origin
 from msk_auth.integrations.fastapi import FastAPIAuth
