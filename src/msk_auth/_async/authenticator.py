@@ -104,8 +104,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
         may_act_for: Returns the permissions that a person may give to keys of another owner, such as a service account, as any
             iterable of strings; with none that the owner has, the person only lists and ends keys. Of these, a person whose
-            token was granted less gives what it was granted. None if the person may not act for this owner. Called with the person's principal, read anew, and the owner. Without it, a key is managed
-            by its own owner only.
+            token was granted less gives what it was granted. None if the person may not act for this owner. Called with the
+            person's principal, read anew, and the owner. Without it, a key is managed by its own owner only.
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
         on_event: Called with each event. What it raises is logged and changes no result.
