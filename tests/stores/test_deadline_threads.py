@@ -1,8 +1,10 @@
-"""The deadlines of a blocking store hold after a moment in which the process could start no thread (guarantee G5)."""
+"""The thread that keeps the deadlines of a blocking store: it starts when it can, and holds up no exit (guarantee G5)."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -37,3 +39,26 @@ def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.Monk
 
     with client, server, pytest.raises(TimeoutError, match="did not answer in time"):
         _blocking.within(0.1, read, ends_with_caller=False)
+
+
+NEVER_ENDS = """
+import threading
+from msk_auth.stores.sqlalchemy import _blocking
+
+_blocking.within(1.0, lambda: None, ends_with_caller=False)
+waits = threading.Event()
+
+
+def never_end():
+    waits.set()
+    threading.Event().wait()
+
+
+threading.Thread(target=_blocking.within, args=(0.1, never_end), kwargs={"ends_with_caller": False}, daemon=True).start()
+waits.wait()
+"""
+
+
+def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
+    # As where a server's threads are daemons and the driver has no socket to shut down, such as PyMySQL's.
+    subprocess.run([sys.executable, "-c", NEVER_ENDS], timeout=30, check=True)

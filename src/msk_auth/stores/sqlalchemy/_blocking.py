@@ -78,7 +78,8 @@ class _Watch:
             return
         with self._lock:
             if not self._is_running:
-                threading.Thread(target=self._run, name="msk_auth deadlines").start()
+                # A daemon, since a use may never end: not every driver's connection can be shut down.
+                threading.Thread(target=self._run, name="msk_auth deadlines", daemon=True).start()
                 # Only now: a process that is out of threads tries again with the next use.
                 self._is_running = True
 
