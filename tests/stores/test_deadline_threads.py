@@ -62,3 +62,30 @@ waits.wait()
 def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
     # As where a server's threads are daemons and the driver has no socket to shut down, such as PyMySQL's.
     subprocess.run([sys.executable, "-c", NEVER_ENDS], timeout=30, check=True)
+
+
+AT_EXIT = """
+import atexit
+import threading
+from msk_auth.stores.sqlalchemy import _blocking
+
+
+def refuse_to_start(_):
+    # As Python 3.12 does.
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def flush():
+    threading.Thread.start = refuse_to_start
+    print(_blocking.within(1.0, lambda: "written", ends_with_caller=False))
+
+
+atexit.register(flush)
+"""
+
+
+def test_what_runs_at_exit_writes_where_no_thread_can_start() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], timeout=30, check=True, capture_output=True, text=True
+    )
+    assert (ended.stdout, ended.stderr) == ("written\n", "")

@@ -79,7 +79,14 @@ class _Watch:
         with self._lock:
             if not self._is_running:
                 # A daemon, since a use may never end: not every driver's connection can be shut down.
-                threading.Thread(target=self._run, name="msk_auth deadlines", daemon=True).start()
+                thread = threading.Thread(target=self._run, name="msk_auth deadlines", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    if threading.main_thread().is_alive():
+                        raise
+                    # Python 3.12 starts no thread in what runs at exit, which then has no deadline.
+                    return
                 # Only now: a process that is out of threads tries again with the next use.
                 self._is_running = True
 
