@@ -24,6 +24,7 @@ from tests.contract.adapter_contract import ask, check
 from tests.integrations.adapters import Driver
 from tests.integrations.flask_app import PlainRoutes, Routes, flask_app, name_of
 from tests.integrations.flask_site import Site
+from werkzeug.exceptions import HTTPException
 
 from msk_auth import require
 from msk_auth.errors import CredentialsMissing, KeyLimitReached, Problem
@@ -321,6 +322,16 @@ def test_no_decorator_above_a_guard_makes_an_answer_of_a_problem(
     assert (reply.status_code, reply.headers["WWW-Authenticate"]) == (401, 'Bearer realm="api"')
     if extension == "restful":
         assert reply.json["code"] == "credentials_missing"
+
+
+def test_where_http_errors_are_trapped_a_refusal_stays_one() -> None:
+    site = Site(make_world())
+    site.app.config["TRAP_HTTP_EXCEPTIONS"] = True
+    site.app.register_error_handler(HTTPException, lambda _: ("mine", 418))
+    site.app.add_url_rule("/tasks", "tasks", hide(site.auth.require("tasks:run")(site.view())))
+    for credential, (status, code) in REFUSED.items():
+        reply = site.ask("GET", "/tasks", credential)
+        assert (reply.status_code, reply.json["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("attribute", ["decorators", "method_decorators"])

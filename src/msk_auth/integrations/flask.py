@@ -235,6 +235,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             app.register_error_handler(
                 Problem, bound._on_problem_as_http if as_http else bound._on_problem
             )
+        # With TRAP_HTTP_EXCEPTIONS Flask looks for a handler of it, as of every other exception.
+        app.register_error_handler(_Refused, _response_of)
         if answered == "all" and HTTPException not in handlers:
             app.register_error_handler(HTTPException, bound._on_http_exception)
         # Flask has no hook for the end of an application.
@@ -598,7 +600,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             if is_outermost(guarded, current_app.view_functions, request):
                 return response
             # A decorator above this guard would cache or marshal the response as if it were the view's.
-            raise HTTPException(response=response)
+            raise _Refused(response=response)
 
         return guarded
 
@@ -813,6 +815,14 @@ def _flush(app: Flask, flush: Callable[[], None]) -> None:
     """Write times of last use after a request, whose context is gone: a store may need one to find its engine."""
     with app.app_context():
         flush()
+
+
+class _Refused(HTTPException):
+    """Carries the response to a problem past the decorators above a guard."""
+
+
+def _response_of(error: _Refused) -> Any:
+    return error.response
 
 
 def _flush_at_exit(app: ref[Flask]) -> None:
