@@ -176,7 +176,10 @@ def _wheel(name: str) -> Path:
 def _install(session: nox.Session, python: Path, resolution: str, extra: str) -> None:
     """The library's wheel, after its dependencies: only those that a project names itself can be the oldest."""
     extras = [] if extra == "none" else ["--extra", extra]
-    _uv_install(session, python, "--resolution", resolution, *extras, "-r", "pyproject.toml")
+    # What is not named is the newest, and too new for the oldest.
+    beside = ["--constraint", ".ci/oldest.txt"] if resolution == "lowest-direct" else []
+    project = ["--resolution", resolution, *beside, *extras, "-r", "pyproject.toml"]
+    _uv_install(session, python, *project)
     _uv_install(session, python, "--no-deps", str(_wheel("msk_auth")))
     session.run("uv", "pip", "check", "--quiet", "--python", str(python))
 

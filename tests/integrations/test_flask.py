@@ -7,6 +7,7 @@ import runpy
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "flask_minimal.py"
+# Werkzeug 2.2 limits the bodies of forms alone, and answers a body of another type than JSON with 400.
+OLD_WERKZEUG = version("werkzeug").startswith("2.2.")
+NO_JSON = (400, None) if OLD_WERKZEUG else (415, "Did not attempt to load JSON")
 PREFLIGHT = {"Origin": "https://pages.test", "Access-Control-Request-Method": "GET"}
 
 
@@ -643,6 +647,7 @@ class TestKeyRoutes:
         if status == 400:
             assert reply.json["code"] == "request_malformed"
 
+    @pytest.mark.skipif(OLD_WERKZEUG, reason="limits forms alone")
     def test_a_limit_of_the_applications_own(self, site: Site) -> None:
         site.app.config["MAX_CONTENT_LENGTH"] = 10
         site.app.register_blueprint(site.auth.key_routes())
@@ -677,7 +682,7 @@ class TestErrors:
             (lambda: abort(401), 401, None),
             (lambda: abort(500), 500, None),
             (lambda: abort(418), 418, None),
-            (lambda: request.get_json(), 415, "Did not attempt to load JSON"),  # noqa: PLW0108 - a proxy
+            (lambda: request.get_json(), *NO_JSON),  # noqa: PLW0108 - a proxy
             (lambda: request.form["x"], 400, None),
         ],
     )
@@ -700,10 +705,11 @@ class TestErrors:
 
     def test_challenges_of_the_application_are_its_own(self, site: Site) -> None:
         def refused() -> ResponseReturnValue:
-            raise Unauthorized(www_authenticate=[WWWAuthenticate("one"), WWWAuthenticate("two")])
+            challenges = [WWWAuthenticate(name, {"realm": "a b"}) for name in ("one", "two")]
+            raise Unauthorized(www_authenticate=challenges)
 
         headers = self.answer(site, refused).headers
-        assert headers.getlist("WWW-Authenticate") == ["One", "Two"]
+        assert headers.getlist("WWW-Authenticate") == ['One realm="a b"', 'Two realm="a b"']
 
     def test_an_answer_of_the_applications_own_is_left_alone(self, site: Site) -> None:
         assert self.answer(site, lambda: abort(Response("mine", 200))).data == b"mine"
