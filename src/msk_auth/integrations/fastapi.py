@@ -322,7 +322,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     ) -> APIRouter:
         """A router with which people manage their own keys. Its guards cannot be taken off.
 
-        An application that includes it without :meth:`install` does not start.
+        An application that includes it without :meth:`install` does not start; before FastAPI 0.112.2, which starts no routers,
+        each request to them raises `ConfigurationError`.
 
         Args:
             prefix: Where to serve them.
