@@ -149,7 +149,8 @@ def install(session: nox.Session, resolution: str) -> None:
 def suite(session: nox.Session, resolution: str) -> None:
     """Run the library's tests against the installed wheel, with the oldest and the newest of its dependencies."""
     python = Path(session.virtualenv.bin) / "python"
-    _install(session, python, resolution, "all")
+    # Litestar's own JWT demands a newer PyJWT than the library does.
+    _install(session, python, resolution, "all", "litestar[jwt]")
     _uv_install(session, python, *TEST_TOOLS)
     session.run("pytest", "-q", "-n", "auto", *PYTEST, *(session.posargs or TESTS))
 
@@ -173,12 +174,12 @@ def _wheel(name: str) -> Path:
     return wheel
 
 
-def _install(session: nox.Session, python: Path, resolution: str, extra: str) -> None:
+def _install(session: nox.Session, python: Path, resolution: str, extra: str, *more: str) -> None:
     """The library's wheel, after its dependencies: only those that a project names itself can be the oldest."""
     extras = [] if extra == "none" else ["--extra", extra]
     # What is not named is the newest, and too new for the oldest.
     beside = ["--constraint", ".ci/oldest.txt"] if resolution == "lowest-direct" else []
-    project = ["--resolution", resolution, *beside, *extras, "-r", "pyproject.toml"]
+    project = ["--resolution", resolution, *beside, *extras, "-r", "pyproject.toml", *more]
     _uv_install(session, python, *project)
     _uv_install(session, python, "--no-deps", str(_wheel("msk_auth")))
     session.run("uv", "pip", "check", "--quiet", "--python", str(python))
