@@ -100,7 +100,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 def make_test(pytester: pytest.Pytester, methods: str) -> None:
     pytester.makepyfile(
         "import time\nfrom dataclasses import replace\nimport pytest\n"
-        "from msk_auth import KeyLimitReached\n"
+        "from msk_auth.errors import KeyLimitReached\n"
         "from msk_auth.core.store import call_on_change\n"
         "from msk_auth.stores.memory import MemoryKeyStore\n"
         "from msk_auth.testing import StoreContract\n\n"
