@@ -30,7 +30,7 @@ EXTRAS = ["none", "argon2", "fastapi", "flask", "litestar", "sqlalchemy", "starl
 
 TEST_TOOLS = [
     "anyio", "httpx", "httpx2", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "sybil",
-    "advanced-alchemy", "aiomysql", "aiosqlite", "flask[async]", "flask-migrate", "psycopg[binary]", "pymysql", "sqlmodel",
+    "advanced-alchemy", "aiomysql", "aiosqlite", "authlib", "flask[async]", "flask-migrate", "joserfc", "psycopg[binary]", "pymysql", "sqlmodel",
 ]  # fmt: skip
 TESTS = [
     "tests/core", "tests/integrations", "tests/leaks", "tests/security", "tests/stores", "tests/testing", "tests/tokens",
