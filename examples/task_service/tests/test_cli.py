@@ -62,6 +62,8 @@ def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
     with (
         mock.patch("task_service.cli.configure_logging"),
         mock.patch("task_service.cli.hide_memory"),
+        # The handler would stay in this process, whose next tests expect the default.
+        mock.patch("task_service.cli.signal.signal"),
     ):
         done = CliRunner().invoke(
             main,
@@ -293,10 +295,7 @@ def test_a_process_that_cannot_execute_commands_does_not_start(tmp_path: Path) -
         executed.assert_not_called()
         assert notifications() == []
         # A process that executes none may start.
-        with (
-            mock.patch("sys.executable", str(python)),
-            mock.patch("task_service.cli.signal.signal"),
-        ):
+        with mock.patch("sys.executable", str(python)):
             run(tmp_path / "data", "serve", PORT="0", DATABASE_URL=url, EXECUTE_RUNS="never")
         served.assert_called_once()
 
