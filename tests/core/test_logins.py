@@ -204,7 +204,7 @@ def test_a_credential_that_is_nested_deep_is_handed_to_no_function(
 ) -> None:
     known = Logins()
     world = make_world(logins=[known.find], **({} if tokens else {"tokens": []}))
-    for nested in (NESTED, "[" * 2000):
+    for nested in (NESTED, "[" * 2000 + "]" * 2000):
         parts = ['{"alg": "HS256"}', '{"sub": "7"}']
         parts[index] = parts[index][:-1] + f', "x": {nested}}}'
         with pytest.raises(TokenInvalid):

@@ -252,7 +252,9 @@ async def test_a_token_that_is_nested_deep_is_refused_and_nothing_is_logged(
     sent_in: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, _ = application(cookie_auth(key="session"))
-    nested = urlsafe_b64encode(b'{"alg": "HS256", "x": ' + b"[" * 2000).decode()
+    nested = urlsafe_b64encode(
+        b'{"alg": "HS256", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}"
+    ).decode()
     token = f"{nested}.{signed().partition('.')[2]}"
     header = (
         bearer(token) if sent_in == "authorization" else (b"cookie", f"session={token}".encode())
