@@ -43,7 +43,7 @@ def main(node: Path, folder: Path) -> None:
     for algorithm, options, name in ISSUED:
         generated = SigningKey.generate("k1", algorithm)
         key = SigningKey("k1", algorithm, generated.export(), **options)
-        profile = TokenProfile(issuer=ISSUER, audience=AUDIENCE, grants=None, keys=KeyRing([key]))
+        profile = TokenProfile(issuer=ISSUER, audience=AUDIENCE, keys=KeyRing([key]))
         token = profile.issue(subject="ann", now=now, lifetime=timedelta(hours=1))
         tokens.append({"token": token, "jwks": profile.jwks(), "algorithm": name})
     question = {
