@@ -223,6 +223,14 @@ def test_nothing_is_limited_without_grants(make_world: MakeWorld) -> None:
     world.auth.authorize(world.enter(external_token()), require())
 
 
+def test_an_identity_that_has_another_owner_now_is_refused_again(make_world: MakeWorld) -> None:
+    world, table, _ = external_world(make_world)
+    principal = world.enter(external_token())
+    table[PROVIDER, "00u1"] = Owner("bob", frozenset({"tasks:read"}), "Bob")
+    with pytest.raises(TokenRevoked):
+        world.verify_again(principal)
+
+
 def test_a_person_cannot_give_a_key_more_than_their_token_was_granted(
     make_world: MakeWorld,
 ) -> None:

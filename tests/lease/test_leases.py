@@ -10,14 +10,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.core.support import World as CoreWorld
 
 from msk_auth import KeyFormat, Owner, Principal, local_principal
 from msk_auth._async.leases import Leases
 from msk_auth._async.register import LeaseRegisterView
+from msk_auth._sync.register import LeaseRegisterView as SyncRegisterView
 from msk_auth.core.authentication import Authenticated
 from msk_auth.core.store import RecordedLease
 from msk_auth.errors import ConfigurationError
 from msk_auth.leases import cache as module
+from msk_auth.leases import single_flight
 from msk_auth.leases.cache import DRIFT, MAX_LEASE, LeaseCache, seconds_to_wait, usual_header
 from msk_auth.leases.single_flight import SingleFlight
 from msk_auth.testing import FrozenClock
@@ -330,6 +333,18 @@ def test_the_register_is_confirmed_by_one_request_at_a_time(world: World) -> Non
     assert world.verify() == ["wait", "verify"]
     assert other.finished.was_set == 0
     assert len(world.cache or ()) == 0
+
+
+def test_a_thread_beside_the_one_that_confirms_verifies_without_a_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 0.001)
+    core = CoreWorld("sync", lease=LEASE)
+    key = core.create().value.reveal()
+    other = core.auth._leases._single_flight.join(SyncRegisterView)
+    reads = [core.enter(key) and core.store.calls.count("find") for _ in range(2)]
+    assert reads[1] == reads[0] + 1
+    core.auth._leases._single_flight.finish(other)
 
 
 def test_a_request_that_is_cancelled_before_it_verifies_holds_up_no_other(world: World) -> None:

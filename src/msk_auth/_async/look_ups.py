@@ -24,9 +24,6 @@ class AsyncLookUps(Generic[UserT]):
         find_owner: The application's function, as the others are.
         find_external_owner: None if there is none.
         find_session: None if there is none.
-
-    Attributes:
-        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
     """
 
     def __init__(
@@ -37,7 +34,7 @@ class AsyncLookUps(Generic[UserT]):
         find_session: Callable[[str], Awaitable[Session | None]] | None,
     ) -> None:
         self._keys = primitives.KeyReader(store)
-        self.keys_at_once: int = self._keys.at_once
+        self.keys_at_once: int = self._keys.at_once  # async only
         self._find_owner = find_owner
         self._find_external_owner = find_external_owner
         self._find_session = find_session
@@ -53,7 +50,7 @@ class AsyncLookUps(Generic[UserT]):
         """The record of a key."""
         return _requested("a key", await self._keys.find(key_id), key_id)
 
-    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:  # async only
         """The records of several keys, in any order; those that do not exist may be left out."""
         return await self._keys.find_many(key_ids)
 

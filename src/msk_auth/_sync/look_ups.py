@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import Any, Generic, TypeVar
 
@@ -25,9 +25,6 @@ class LookUps(Generic[UserT]):
         find_owner: The application's function, as the others are.
         find_external_owner: None if there is none.
         find_session: None if there is none.
-
-    Attributes:
-        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
     """
 
     def __init__(
@@ -38,7 +35,6 @@ class LookUps(Generic[UserT]):
         find_session: Callable[[str], Session | None] | None,
     ) -> None:
         self._keys = primitives.KeyReader(store)
-        self.keys_at_once: int = self._keys.at_once
         self._find_owner = find_owner
         self._find_external_owner = find_external_owner
         self._find_session = find_session
@@ -53,10 +49,6 @@ class LookUps(Generic[UserT]):
     def find_key(self, key_id: str, /) -> ApiKey | None:
         """The record of a key."""
         return _requested("a key", self._keys.find(key_id), key_id)
-
-    def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
-        """The records of several keys, in any order; those that do not exist may be left out."""
-        return self._keys.find_many(key_ids)
 
     def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
         """The application's user with an id."""

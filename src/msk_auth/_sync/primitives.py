@@ -50,13 +50,7 @@ def wait_for_future(future: Future[None], seconds: float) -> None:
 
 
 class KeyReader:
-    """Reads records of keys.
-
-    Attributes:
-        at_once: How many keys one call of :meth:`find_many` may look up.
-    """
-
-    at_once: Final = 1
+    """Reads records of keys."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -64,10 +58,6 @@ class KeyReader:
     def find(self, key_id: str) -> ApiKey | None:
         """The record with this id."""
         return self._store.find(key_id)
-
-    def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
-        """The records with these ids."""
-        return [self._store.find(key_id) for key_id in key_ids]
 
 
 def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
