@@ -114,7 +114,6 @@ _TOO_LARGE: Final = _problem("The body is longer than this operation ever needs.
 _TOO_MANY: Final = _problem("Too many attempts.", _RETRY)
 
 _TIME: Final[Json] = {"type": "string", "format": "date-time"}
-_TIME_OR_NULL: Final[Json] = {"type": ["string", "null"], "format": "date-time"}
 
 _JSON_TYPES: Final = {
     FieldKind.ID: "string",
