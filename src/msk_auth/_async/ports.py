@@ -1,6 +1,6 @@
 """The store, the look-ups, the hooks and the clock of the application, as the operations on keys reach them.
 
-Whatever these raise but a :class:`~msk_auth.errors.Problem` becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed. It does so here and
+Every exception of theirs but a :class:`~msk_auth.errors.Problem` becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed. It does so here and
 nowhere else, so that no operation can forget it.
 """
 

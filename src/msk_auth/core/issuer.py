@@ -62,7 +62,7 @@ class TokenIssuer(Protocol):
         """What has to end before a token can be verified, such as a fetch of the issuer's keys; None if nothing has to.
 
         Raises:
-            TokenInvalid: It cannot be right, whatever the keys are.
+            TokenInvalid: No key can make the token right.
         """
         ...
 

@@ -163,7 +163,7 @@ class SharedStore:
                 if self._is_sqlite:
                     check_file(connection)
                 answer = work(connection, *args, **kwargs)
-                # Afterwards, when whatever the server had to report has arrived.
+                # Afterwards: the reports of the server have arrived with its answer.
                 check_primary_of(connection)
                 return answer
         finally:

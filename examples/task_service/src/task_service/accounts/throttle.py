@@ -6,7 +6,7 @@ verified, so parallel guesses gain nothing over sequential ones; a correct passw
 not exist are counted like those that do. Counts are named by a keyed digest: users mistakenly type their password as their
 name, and neither the database nor Redis may hold it.
 
-Whatever else a client without a login can make the service write, such as the audit entry of a refused login at the identity
+Everything else that a client without a login can make the service write, such as the audit entry of a refused login at the identity
 provider, has a window of its own for each address. A request over a limit is not counted and writes nothing.
 """
 
